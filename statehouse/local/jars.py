@@ -1,0 +1,253 @@
+"""Fetch the broker's jars and Spark's Kafka connector, once, into a cache.
+
+Spark's own package resolver (the Ivy jar that pyspark carries) is run as a program on Maven coordinates, so that pip
+and Java are all a machine needs. `spark.jars.packages` would do for Spark, but can't say an override, and the
+connector's published dependency needs one (see SPARK_JARS).
+
+No address of a repository appears here: the resolver knows Maven Central by itself, and STATEHOUSE_IVY_SETTINGS
+replaces the settings for people with a mirror.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+from xml.sax.saxutils import quoteattr
+
+from statehouse.local.errors import ResolverMissing, ResolverUnreachable
+from statehouse.local.java import find_java
+
+JarSetName = Literal["broker", "spark"]
+Progress = Callable[[str], None]
+
+CACHE_DIR_VARIABLE: Final = "STATEHOUSE_CACHE_DIR"
+IVY_SETTINGS_VARIABLE: Final = "STATEHOUSE_IVY_SETTINGS"
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A Maven coordinate with its pinned version."""
+
+    organisation: str
+    module: str
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """What is fetched together: `roots` with all they depend on, less `excluded` (organisation, module pattern)."""
+
+    title: str
+    size_mb: int
+    roots: tuple[Coordinate, ...]
+    overrides: tuple[Coordinate, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
+
+
+# The one place that pins versions of jars. A change here changes the cache directory's name, so nothing stale is used.
+BROKER_JARS: Final = JarSet(
+    title="the Kafka broker's jars",
+    size_mb=45,
+    roots=(
+        Coordinate("org.apache.kafka", "kafka_2.13", "4.1.0"),
+        Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),  # the slf4j generation this Kafka is built against
+    ),
+)
+SPARK_JARS: Final = JarSet(
+    title="Spark's Kafka connector",
+    size_mb=10,
+    roots=(Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),),
+    # The connector asks for a token provider of its own version, which was never published; 4.0.0 is the newest final.
+    overrides=(Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),),
+    # What Spark already has on its class path: a second copy there would be a conflict at best.
+    excluded=(
+        ("org.slf4j", "*"),
+        ("org.xerial.snappy", "*"),
+        ("org.lz4", "*"),
+        ("at.yawk.lz4", "*"),
+        ("com.github.luben", "*"),
+        ("org.scala-lang", "*"),
+        ("org.scala-lang.modules", "*"),
+        ("org.apache.hadoop", "*"),
+        ("com.google.code.findbugs", "*"),
+        ("org.apache.spark", "spark-tags_2.13"),
+    ),
+)
+_SETS: Final[Mapping[str, JarSet]] = {"broker": BROKER_JARS, "spark": SPARK_JARS}
+
+_MARKER: Final = ".complete"
+_RESOLVE_TIMEOUT_S: Final = 900
+_OUTPUT_LINES_MAX: Final = 30
+
+_SETTINGS_XML: Final = """\
+<ivysettings>
+  <settings defaultResolver="chain"/>
+  <resolvers>
+    <chain name="chain"><ibiblio name="central" m2compatible="true"/></chain>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def resolve_jars(name: JarSetName, cache_dir: Path | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
+    """The jars of a set, fetched first if this machine does not have them; sorted by file name.
+
+    Only a first call starts a JVM. Several processes may call at once: one fetches while the others wait for it.
+    `cache_dir` defaults to $STATEHOUSE_CACHE_DIR, then ~/.cache/statehouse; `progress` to a line on stderr.
+
+    Raises ResolverMissing, ResolverUnreachable, and find_java's errors.
+    """
+    jar_set = _SETS[name]
+    module_xml = module_file(name, jar_set)
+    digest = hashlib.sha256(module_xml.encode()).hexdigest()[:12]
+    root = (cache_dir or default_cache_dir()) / "jars"
+    target = root / f"{name}-{digest}"
+    jars = _cached(target)
+    if jars is not None:
+        return jars
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / f"{target.name}.lock"):
+        jars = _cached(target)
+        if jars is None:
+            (progress or _print)(f"fetching {jar_set.title} once (about {jar_set.size_mb} MB) ...")
+            jars = _fetch(jar_set, module_xml, target)
+    return jars
+
+
+def class_path(jars: tuple[Path, ...]) -> str:
+    """`jars` as the value of java's -cp."""
+    return os.pathsep.join(str(jar) for jar in jars)
+
+
+def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where downloads are kept between runs."""
+    configured = environ.get(CACHE_DIR_VARIABLE)
+    return Path(configured) if configured else Path.home() / ".cache" / "statehouse"
+
+
+def module_file(name: str, jar_set: JarSet) -> str:
+    """The resolver's module file for a set. Its digest names the cache directory."""
+    # Where a dependency is published with Maven's scopes, `compile` and `runtime` are what a class path needs.
+    lines = [
+        '<ivy-module version="2.0">',
+        f"  <info organisation={quoteattr('statehouse')} module={quoteattr(name)}/>",
+        '  <configurations defaultconfmapping="default->default(compile),master,runtime">',
+        '    <conf name="default"/>',
+        "  </configurations>",
+        "  <dependencies>",
+        *(
+            f"    <dependency org={quoteattr(c.organisation)} name={quoteattr(c.module)} rev={quoteattr(c.revision)}/>"
+            for c in jar_set.roots
+        ),
+        *(f"    <exclude org={quoteattr(org)} module={quoteattr(module)}/>" for org, module in jar_set.excluded),
+        *(
+            f"    <override org={quoteattr(c.organisation)} module={quoteattr(c.module)} rev={quoteattr(c.revision)}/>"
+            for c in jar_set.overrides
+        ),
+        "  </dependencies>",
+        "</ivy-module>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cached(target: Path) -> tuple[Path, ...] | None:
+    """The set's jars, or None if the set is absent or someone deleted part of it."""
+    try:
+        names = (target / _MARKER).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    jars = tuple(target / name for name in names)
+    return jars if all(jar.is_file() for jar in jars) else None
+
+
+def _fetch(jar_set: JarSet, module_xml: str, target: Path) -> tuple[Path, ...]:
+    """Resolve beside `target`, then rename: a directory of that name is always whole."""
+    # Kept after a failure so that the next try goes on from there; one per set, as the resolver's cache is not made
+    # for two writers.
+    ivy_cache = target.with_name(f"{target.name}.ivy")
+    with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as scratch_name:
+        scratch = Path(scratch_name)
+        staged = scratch / "jars"
+        staged.mkdir()
+        _run_resolver(jar_set, module_xml, scratch, staged, ivy_cache)
+        names = sorted(path.name for path in staged.glob("*.jar"))
+        (staged / _MARKER).write_text("\n".join(names))
+        if target.exists():  # damaged: _cached refused it
+            shutil.rmtree(target)
+        staged.rename(target)
+    shutil.rmtree(ivy_cache, ignore_errors=True)
+    return tuple(target / name for name in names)
+
+
+def _run_resolver(jar_set: JarSet, module_xml: str, scratch: Path, staged: Path, ivy_cache: Path) -> None:
+    module_path = scratch / "ivy.xml"
+    module_path.write_text(module_xml)
+    settings_path = os.environ.get(IVY_SETTINGS_VARIABLE)
+    if not settings_path:
+        settings_path = str(scratch / "settings.xml")
+        Path(settings_path).write_text(_SETTINGS_XML)
+    command = [
+        str(find_java().path),
+        "-jar",
+        str(_resolver_jar()),
+        *("-settings", settings_path),
+        *("-cache", str(ivy_cache)),
+        *("-ivy", str(module_path)),
+        *("-types", "jar", "bundle"),  # no sources, no documentation
+        *("-retrieve", f"{staged}/[artifact]-[revision].[ext]"),
+    ]
+
+    def failed(reason: str, output: bytes | None) -> ResolverUnreachable:
+        lines = [line for line in (output or b"").decode(errors="replace").splitlines() if line.strip()]
+        return ResolverUnreachable(jar_set.title, reason, lines[-_OUTPUT_LINES_MAX:], IVY_SETTINGS_VARIABLE)
+
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_RESOLVE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise failed(f"not done after {_RESOLVE_TIMEOUT_S} s", error.output) from error
+    if done.returncode != 0:
+        raise failed(f"the resolver ended with exit code {done.returncode}", done.stdout)
+    missing = [c.module for c in jar_set.roots if not (staged / f"{c.module}-{c.revision}.jar").is_file()]
+    if missing:
+        raise failed(f"the resolver brought no {', '.join(missing)}", done.stdout)
+
+
+def _resolver_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")  # found, not imported: an import takes a second
+    if spec is None or spec.origin is None:
+        raise ResolverMissing("pyspark is not installed")
+    directory = Path(spec.origin).parent / "jars"
+    found = sorted(directory.glob("ivy-*.jar"))
+    if not found:
+        raise ResolverMissing(f"no ivy-*.jar in {directory}")
+    return found[-1]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on `path`; the system lets go of it if this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

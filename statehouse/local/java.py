@@ -1,0 +1,78 @@
+"""Find the Java runtime that runs the broker, Spark and the jar resolver."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from statehouse.local.errors import JavaNotFound, JavaTooOld
+
+# What Spark 4 and a Kafka 4 broker both need.
+REQUIRED_MAJOR: Final = 17
+
+# `java -version` prints e.g. `openjdk version "17.0.15"`, or `java version "1.8.0_402"` up to Java 8.
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_VERSION_TIMEOUT_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """A `java` program that is new enough."""
+
+    path: Path
+    major: int
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
+    """The runtime JAVA_HOME names, else the `java` on the PATH.
+
+    A JAVA_HOME that is set and wrong is an error, not a reason to look further: whoever set it meant it, and Spark
+    would follow it too.
+
+    Raises JavaNotFound or JavaTooOld.
+    """
+    path = _locate(environ)
+    major = _major_of(path, environ)
+    if major < REQUIRED_MAJOR:
+        raise JavaTooOld(path, major, REQUIRED_MAJOR)
+    return JavaRuntime(path, major)
+
+
+def _locate(environ: Mapping[str, str]) -> Path:
+    home = environ.get("JAVA_HOME")
+    if home:
+        path = Path(home) / "bin" / "java"
+        if not os.access(path, os.X_OK):
+            raise JavaNotFound(f"JAVA_HOME is {home}, and {path} is not a program", REQUIRED_MAJOR)
+        return path
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    if found is None:
+        raise JavaNotFound("JAVA_HOME is not set, and no `java` is on the PATH", REQUIRED_MAJOR)
+    return Path(found)
+
+
+def _major_of(path: Path, environ: Mapping[str, str]) -> int:
+    try:
+        answer = subprocess.run(
+            [str(path), "-version"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaNotFound(f"{path} could not be run: {error}", REQUIRED_MAJOR) from error
+    text = answer.stdout.decode(errors="replace")
+    match = _VERSION.search(text)
+    if match is None:
+        # macOS has a stub `java` that only tells people to install one.
+        raise JavaNotFound(f"{path} -version told no version but: {text.strip()[:200]!r}", REQUIRED_MAJOR)
+    return int(match.group(1))

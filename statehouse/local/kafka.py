@@ -1,0 +1,331 @@
+"""A real Kafka broker as a child process: one KRaft node on the loopback address.
+
+For tests, demonstrations and `statehouse up`. Needs Java and pyspark (whose resolver fetches the jars), no Docker.
+
+As a program it runs a broker in the foreground until SIGINT or SIGTERM:
+
+    python -m statehouse.local.kafka --data-dir DIR --port 9092 [--ready-file FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, MappingProxyType, TracebackType
+from typing import Final, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from statehouse.local import broker_config
+from statehouse.local.errors import BrokerDied, BrokerNotReady, LocalError
+from statehouse.local.jars import Progress, class_path, resolve_jars
+from statehouse.local.java import find_java
+from statehouse.local.ports import LOOPBACK, ensure_free, free_port
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+_FORMAT_TIMEOUT_S: Final = 60
+# One metadata request, and the pause after a refused one: together, how late readiness is noticed.
+_METADATA_TIMEOUT_S: Final = 1.0
+_RETRY_PAUSE_S: Final = 0.05
+_LOG_LINES_SHOWN: Final = 40
+_LOG_TAIL_BYTES: Final = 64 * 1024
+_NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class EmbeddedKafka:
+    """One broker and its data directory.
+
+    `data_dir` holds the log segments, the configuration and broker.log; without one a temporary directory is used,
+    and removed by stop(). `port` 0 picks a free one, which the object keeps: stop() or kill() and then start() again
+    brings the same address back, with the same data if `data_dir` was given (or after kill(), which removes nothing).
+    `config` overrides broker settings, except the ones that define the node (`broker_config.OWNED_KEYS`).
+
+    The process is in a session of its own: a Ctrl-C in the terminal reaches the broker's clients and not the broker,
+    so that they can still say goodbye to it. It is stopped when this process exits in any way that runs exit
+    handlers; after a SIGKILL of this process it stays, and its pid is what is left to find it by.
+
+    Not thread-safe. Raises LocalError subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and
+    resolve_jars.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        port: int = 0,
+        heap_mb: int = 256,
+        config: Mapping[str, str] = _NO_CONFIG,
+        *,
+        ready_timeout_s: float = READY_TIMEOUT_S,
+        progress: Progress | None = None,
+    ) -> None:
+        self._given_data_dir = data_dir
+        self._data_dir: Path | None = data_dir
+        self._given_port = port
+        self._port = port
+        self._heap_mb = heap_mb
+        self._config = dict(config)
+        self._ready_timeout_s = ready_timeout_s
+        self._progress = progress
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_pid = os.getpid()
+
+    @property
+    def bootstrap(self) -> str:
+        """The address clients begin with, "127.0.0.1:port"."""
+        if self._port == 0:
+            raise LocalError("the broker's port is chosen by start(); call it before asking for the address.")
+        return f"{LOOPBACK}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The broker's port; 0 until the first start() of a broker that was given none."""
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process id."""
+        if self._process is None:
+            raise LocalError("the broker is not running; call start() first.")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists; says nothing about whether it answers."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the broker keeps everything."""
+        if self._data_dir is None:
+            raise LocalError("the broker's temporary directory is made by start(); call it first.")
+        return self._data_dir
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's log file; restarts append to it."""
+        return self.data_dir / "broker.log"
+
+    def start(self) -> Self:
+        """Start the process and return once the broker answers a metadata request."""
+        if self.is_running:
+            raise LocalError(f"the broker is already running (pid {self.pid}); stop it first.")
+        java = find_java().path
+        jars = class_path(resolve_jars("broker", progress=self._progress))
+        if self._port == 0:
+            self._port = free_port()
+        else:
+            ensure_free(self._port, setting="port")
+        if self._data_dir is None:
+            self._data_dir = Path(tempfile.mkdtemp(prefix="statehouse-kafka-"))
+        atexit.register(self._stop_at_exit)
+        try:
+            properties_path = self._write_configuration()
+            cluster_id = self._format(java, jars, properties_path)
+            self._process = self._spawn(broker_config.broker_command(java, jars, properties_path, self._heap_mb))
+            self._wait_ready(cluster_id)
+        except BaseException:
+            # The directory stays, even a temporary one: the log that tells why is in it. An exit handler removes it.
+            self.kill()
+            raise
+        return self
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop in order, by SIGTERM, and by SIGKILL if that took longer than `timeout_s`. Harmless when stopped."""
+        process = self._process
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._process = None
+        self._remove_temporary()
+        atexit.unregister(self._stop_at_exit)
+
+    def kill(self) -> None:
+        """End the process by SIGKILL, as a crash would; the data stays, for start() to recover."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def wait(self) -> None:
+        """Block until the broker's process ends by itself, which is BrokerDied."""
+        if self._process is None:
+            raise LocalError("the broker is not running; call start() first.")
+        raise self._died("the broker", self._process.wait())
+
+    def __enter__(self) -> Self:
+        return self if self.is_running else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _write_configuration(self) -> Path:
+        log_dir = self.data_dir / "data"
+        log_dir.mkdir(parents=True, exist_ok=True)
+        properties = broker_config.server_properties(
+            log_dir.resolve(), self._port, self._free_controller_port(), self._config
+        )
+        path = self.data_dir / "server.properties"
+        path.write_text(broker_config.properties_text(properties), encoding="latin-1", errors="backslashreplace")
+        return path
+
+    def _free_controller_port(self) -> int:
+        port = free_port()
+        while port == self._port:
+            port = free_port()
+        return port
+
+    def _format(self, java: Path, jars: str, properties_path: Path) -> str:
+        """Prepare the data directory if it is new; the cluster's id."""
+        meta_path = self.data_dir / "data" / "meta.properties"
+        if not meta_path.exists():
+            # A UUID as Kafka writes them; the tool would take one with a leading dash for an option.
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+            process = self._spawn(broker_config.format_command(java, jars, properties_path, cluster_id))
+            try:
+                exit_code = process.wait(_FORMAT_TIMEOUT_S)
+            finally:
+                process.kill()
+                process.wait()
+            if exit_code != 0:
+                raise self._died("preparing the broker's data directory", exit_code)
+        lines = meta_path.read_text().splitlines()
+        return next(line.removeprefix("cluster.id=") for line in lines if line.startswith("cluster.id="))
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_dir,
+                start_new_session=True,
+            )
+
+    def _wait_ready(self, cluster_id: str) -> None:
+        """Return at the first metadata answer of this very broker: an open port may still refuse every request."""
+        assert self._process is not None
+        deadline = time.monotonic() + self._ready_timeout_s
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,  # refused connections are expected here
+            }
+        )
+        while time.monotonic() < deadline:
+            exit_code = self._process.poll()
+            if exit_code is not None:
+                raise self._died("the broker", exit_code)
+            try:
+                metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
+            except KafkaException:
+                metadata = None
+            if metadata is not None and metadata.brokers and metadata.cluster_id == cluster_id:
+                return
+            try:
+                self._process.wait(_RETRY_PAUSE_S)
+            except subprocess.TimeoutExpired:
+                pass
+        raise BrokerNotReady(self._ready_timeout_s, self.log_path, self._log_tail())
+
+    def _died(self, what: str, exit_code: int) -> BrokerDied:
+        return BrokerDied(what, exit_code, self.log_path, self._log_tail())
+
+    def _log_tail(self) -> list[str]:
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+                return log.read().decode(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        except FileNotFoundError:
+            return []
+
+    def _remove_temporary(self) -> None:
+        if self._given_data_dir is None and self._data_dir is not None:
+            shutil.rmtree(self._data_dir, ignore_errors=True)
+            self._data_dir = None
+
+    def _stop_at_exit(self) -> None:
+        if os.getpid() == self._owner_pid:  # a forked child inherits exit handlers, not the broker
+            self.stop()
+
+
+class _Interrupted(BaseException):
+    """SIGINT or SIGTERM, raised in the main thread wherever it is."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker in the foreground; the exit code is 0 after SIGINT or SIGTERM, 1 if it could not run or died."""
+    options = _parser().parse_args(arguments)
+    config = dict(pair.split("=", 1) for pair in options.config)
+    ready_file: Path | None = options.ready_file
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with EmbeddedKafka(options.data_dir, options.port, options.heap_mb, config) as broker:
+            if ready_file is not None:
+                _write_atomically(ready_file, broker.bootstrap + "\n")
+            print(f"kafka is ready on {broker.bootstrap} (pid {broker.pid}, log {broker.log_path})", flush=True)
+            broker.wait()
+    except _Interrupted:
+        return 0
+    except (LocalError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m statehouse.local.kafka",
+        description="Run a single Kafka broker in the foreground, until SIGINT or SIGTERM.",
+    )
+    parser.add_argument("--data-dir", type=Path, help="where it keeps its data (default: a temporary directory)")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--heap-mb", type=int, default=256, help="JVM heap (default: %(default)s)")
+    parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="a broker setting")
+    parser.add_argument("--ready-file", type=Path, help="written with the address once it answers, removed at the end")
+    return parser
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    # Only the first one counts: a second Ctrl-C must not cut the orderly stop short.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Interrupted
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    scratch = path.with_name(f"{path.name}.new")
+    scratch.write_text(text)
+    scratch.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Ports for processes that must know their port before they start.
+
+A server of ours binds port 0 and reads the port back. A broker can't: its advertised address is part of its
+configuration. So a port is picked here, and nothing reserves it until the process binds it: the window is small, not
+nil, and a caller must be ready for a lost race.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from typing import Final
+
+from statehouse.local.errors import LocalError, PortTaken
+
+LOOPBACK: Final = "127.0.0.1"
+
+# Below the range from which Linux (32768 on) and macOS (49152 on) pick ports for outgoing connections: a port given
+# by the system itself could be taken by any client while a broker restarts, and the restart would then fail.
+_LOWEST: Final = 20_000
+_HIGHEST: Final = 32_000
+_ATTEMPTS_MAX: Final = 200
+
+# Its own generator: a test that seeds the global one must not make two processes pick the same ports.
+_random = random.SystemRandom()
+
+
+def free_port(host: str = LOOPBACK) -> int:
+    """A port on which nothing listens now.
+
+    Raises LocalError when none is found, which takes a machine with nearly all of them in use.
+    """
+    for _ in range(_ATTEMPTS_MAX):
+        port = _random.randrange(_LOWEST, _HIGHEST)
+        if _is_free(port, host):
+            return port
+    raise LocalError(
+        f"no free port between {_LOWEST} and {_HIGHEST} on {host} in {_ATTEMPTS_MAX} tries. Stop what occupies them."
+    )
+
+
+def ensure_free(port: int, setting: str = "--port", host: str = LOOPBACK) -> None:
+    """Raise PortTaken if something listens on `port`; `setting` is what the message tells the user to change."""
+    if not _is_free(port, host):
+        raise PortTaken(port, setting, host)
+
+
+def _is_free(port: int, host: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As Java's server sockets do: connections of an earlier broker in TIME_WAIT must not count as taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        return True

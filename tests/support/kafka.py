@@ -1,0 +1,76 @@
+"""Short ways to do with a broker what most tests do, each with a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.polling import poll_until
+
+DEADLINE_S: Final = 30.0
+
+Record = tuple[bytes | None, bytes | None]
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """Create `topic` and return once the broker leads every partition of it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new_topic = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    admin.create_topics([new_topic], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
+
+    def has_leaders() -> bool:
+        found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return len(found) == partitions and all(p.leader >= 0 for p in found.values())
+
+    poll_until(has_leaders, DEADLINE_S, f"leaders of {topic}")
+
+
+def produce(bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0) -> None:
+    """Write `records` (key, value) to one partition; returns when all are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    failures: list[object] = []
+
+    def delivered(error: object, _message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for key, value in records:
+        producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
+    left = producer.flush(DEADLINE_S)
+    if left or failures:
+        raise AssertionError(f"{left} records not acknowledged in {DEADLINE_S:g} s, failures: {failures}")
+
+
+def read_all(bootstrap: str, topic: str, partitions: Sequence[int] = (0,), *, committed: bool = True) -> list[Record]:
+    """Every record of `partitions` up to their ends as of now; only committed ones unless told otherwise."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"read-all-{topic}",  # required by the client; nothing is committed
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    try:
+        # For a read-committed consumer the high watermark is the last stable offset.
+        assigned = [TopicPartition(topic, partition) for partition in partitions]
+        ends = {p.partition: consumer.get_watermark_offsets(p, timeout=DEADLINE_S)[1] for p in assigned}
+        records: list[Record] = []
+        consumer.assign([TopicPartition(topic, p.partition, 0) for p in assigned])
+
+        def is_at_end() -> bool:
+            for message in consumer.consume(500, timeout=0.1):
+                error = message.error()
+                if error is not None:
+                    raise AssertionError(f"reading {topic}: {error}")
+                records.append((message.key(), message.value()))
+            return all(p.offset >= ends[p.partition] for p in consumer.position(assigned)) or not any(ends.values())
+
+        poll_until(is_at_end, DEADLINE_S, f"the end of {topic}")
+        return records
+    finally:
+        consumer.close()

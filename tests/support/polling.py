@@ -1,0 +1,34 @@
+"""The one place where tests wait.
+
+A fixed sleep is either too short on a busy machine or too long on a quiet one. Tests wait for what they mean.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.1
+
+
+def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+    """Call `predicate` until it returns something truthy, and return that.
+
+    Asks once more after the deadline, so a long pause of this process alone fails nothing. Raises AssertionError,
+    naming `what` and the last answer; what `predicate` raises is not caught, as it would hide a broken predicate.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        is_last = time.monotonic() >= deadline
+        answer = predicate()
+        if answer:
+            return answer
+        if is_last:
+            raise AssertionError(f"waited {timeout_s:g} s for {what}; the last answer was {answer!r}")
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
