@@ -1,0 +1,79 @@
+"""Freshness: whether a replica may answer a read, decided from what it knows of itself.
+
+The same rule serves the node, which has the truth at read time, and the router, which has the last
+heartbeat. Unknown lag or staleness never satisfies a bound on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statehouse.errors import Reason
+from statehouse.topology import Role
+from statehouse.v1 import types_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The caller's bounds; None is unbounded."""
+
+    active_only: bool = False
+    max_lag: int | None = None
+    max_staleness_ms: int | None = None
+
+    @classmethod
+    def from_proto(cls, message: types_pb2.Freshness) -> Freshness:
+        """Read the wire form.
+
+        Raises:
+            ValueError: a bound is negative.
+
+        """
+        max_lag = message.max_lag if message.HasField("max_lag") else None
+        max_staleness_ms = message.max_staleness_ms if message.HasField("max_staleness_ms") else None
+        if (max_lag or 0) < 0 or (max_staleness_ms or 0) < 0:
+            raise ValueError("freshness bounds must not be negative")
+        return cls(message.active_only, max_lag, max_staleness_ms)
+
+
+ANY = Freshness()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFreshness:
+    """What is known of a replica; None is unknown.
+
+    `confirmed`: the node has been in touch with Kafka within the session timeout, so that no newer
+    assignment can have taken its role away unnoticed.
+    """
+
+    role: Role
+    confirmed: bool
+    lag: int | None
+    staleness_ms: int | None
+
+
+def violation(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str] | None:
+    """Return why the replica may not answer within the bound, None if it may."""
+    if bound.active_only:
+        if replica.role is not Role.ACTIVE:
+            return Reason.NOT_ACTIVE, f"this replica is {replica.role.name.lower()}, the active was demanded"
+        if not replica.confirmed:
+            return (
+                Reason.ACTIVE_UNCONFIRMED,
+                "named active, but out of touch with Kafka for longer than the session timeout",
+            )
+    if bound.max_lag is not None and (replica.lag is None or replica.lag > bound.max_lag):
+        return Reason.LAG_EXCEEDS_BOUND, f"lag {_shown(replica.lag)} exceeds max_lag {bound.max_lag}"
+    if bound.max_staleness_ms is not None and (
+        replica.staleness_ms is None or replica.staleness_ms > bound.max_staleness_ms
+    ):
+        return (
+            Reason.STALENESS_EXCEEDS_BOUND,
+            f"staleness {_shown(replica.staleness_ms)} ms exceeds max_staleness_ms {bound.max_staleness_ms}",
+        )
+    return None
+
+
+def _shown(value: int | None) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,309 @@
+"""Errors and their reasons: one table for nodes, routers, clients and the documentation.
+
+    StatehouseError
+    ├── LookupFailure      a lookup, scan or count that failed, with its reason
+    ├── ConfigurationError settings or a topology that can't work
+    └── ContractError      a record or name that breaks the contract of the topics
+
+A `LookupFailure` crosses gRPC as status details and comes back as the same class, so `is_reason` works
+on both sides of the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+from google.rpc import code_pb2
+
+from statehouse.v1 import errors_pb2
+
+DOMAIN = "statehouse"
+_PREFIX = "ERROR_REASON_"
+
+
+class Reason(IntEnum):
+    """Why a request failed; numbers are those of `statehouse.v1.ErrorReason`."""
+
+    UNKNOWN_STORE = errors_pb2.ERROR_REASON_UNKNOWN_STORE
+    INVALID_KEY = errors_pb2.ERROR_REASON_INVALID_KEY
+    INVALID_REQUEST = errors_pb2.ERROR_REASON_INVALID_REQUEST
+    INVALID_PAGE_TOKEN = errors_pb2.ERROR_REASON_INVALID_PAGE_TOKEN
+    PARTITION_NOT_OWNED = errors_pb2.ERROR_REASON_PARTITION_NOT_OWNED
+    PARTITION_RESTORING = errors_pb2.ERROR_REASON_PARTITION_RESTORING
+    TASK_FAILED = errors_pb2.ERROR_REASON_TASK_FAILED
+    NOT_ACTIVE = errors_pb2.ERROR_REASON_NOT_ACTIVE
+    ACTIVE_UNCONFIRMED = errors_pb2.ERROR_REASON_ACTIVE_UNCONFIRMED
+    LAG_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_LAG_EXCEEDS_BOUND
+    STALENESS_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_STALENESS_EXCEEDS_BOUND
+    NO_REPLICA_AVAILABLE = errors_pb2.ERROR_REASON_NO_REPLICA_AVAILABLE
+    ROUTING_NOT_READY = errors_pb2.ERROR_REASON_ROUTING_NOT_READY
+    VALUE_UNDECODABLE = errors_pb2.ERROR_REASON_VALUE_UNDECODABLE
+    NODE_SHUTTING_DOWN = errors_pb2.ERROR_REASON_NODE_SHUTTING_DOWN
+    OVERLOADED = errors_pb2.ERROR_REASON_OVERLOADED
+    ATTEMPT_TIMED_OUT = errors_pb2.ERROR_REASON_ATTEMPT_TIMED_OUT
+    UNREACHABLE = errors_pb2.ERROR_REASON_UNREACHABLE
+    HOP_LIMIT = errors_pb2.ERROR_REASON_HOP_LIMIT
+    MESSAGE_TOO_LARGE = errors_pb2.ERROR_REASON_MESSAGE_TOO_LARGE
+    UNKNOWN_ADDRESS = errors_pb2.ERROR_REASON_UNKNOWN_ADDRESS
+    DEADLINE_EXCEEDED = errors_pb2.ERROR_REASON_DEADLINE_EXCEEDED
+    INTERNAL = errors_pb2.ERROR_REASON_INTERNAL
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonSpec:
+    """What a reason means: its gRPC status, whether another replica may succeed, and what to do."""
+
+    code: int
+    elsewhere: bool
+    """Whether a router should try the next candidate after it."""
+    meaning: str
+    remedy: str
+
+
+REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
+    {
+        Reason.UNKNOWN_STORE: ReasonSpec(
+            code_pb2.NOT_FOUND,
+            False,
+            "No store of that name in the assignment.",
+            "List the stores with FleetService.GetFleet and check the application id.",
+        ),
+        Reason.INVALID_KEY: ReasonSpec(
+            code_pb2.INVALID_ARGUMENT,
+            False,
+            "The key is missing or its text does not parse by the store's key serde.",
+            "Send the key in the form the serde expects, or as raw bytes.",
+        ),
+        Reason.INVALID_REQUEST: ReasonSpec(
+            code_pb2.INVALID_ARGUMENT,
+            False,
+            "A field of the request is missing or out of range.",
+            "Correct the field the message names.",
+        ),
+        Reason.INVALID_PAGE_TOKEN: ReasonSpec(
+            code_pb2.INVALID_ARGUMENT,
+            False,
+            "The page token is damaged or belongs to another scan.",
+            "Start the scan again without a token, or keep its other fields unchanged.",
+        ),
+        Reason.PARTITION_NOT_OWNED: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "This node does not hold the partition.",
+            "Ask the route in the details, or a router.",
+        ),
+        Reason.PARTITION_RESTORING: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The replica is still reading its changelog.",
+            "Ask another replica, or again later; GetNode shows the progress.",
+        ),
+        Reason.TASK_FAILED: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The replica's task stopped with an error.",
+            "See GetNode and the node's log for the error.",
+        ),
+        Reason.NOT_ACTIVE: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The active was demanded and this replica is not it.",
+            "Ask the active, or allow standbys.",
+        ),
+        Reason.ACTIVE_UNCONFIRMED: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The node is named active but has been out of touch with Kafka for longer than the session timeout.",
+            "Allow standbys, or wait until the node reaches its brokers.",
+        ),
+        Reason.LAG_EXCEEDS_BOUND: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The replica's lag is larger than max_lag, or unknown.",
+            "Allow a larger lag, or ask again once the replica has caught up.",
+        ),
+        Reason.STALENESS_EXCEEDS_BOUND: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The replica's staleness is larger than max_staleness_ms, or unknown.",
+            "Allow more staleness, or check the node's connection to Kafka.",
+        ),
+        Reason.NO_REPLICA_AVAILABLE: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            False,
+            "No replica could answer within the bound.",
+            "The candidates in the details say why; with no standby configured, set num_standby_replicas.",
+        ),
+        Reason.ROUTING_NOT_READY: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The process has not yet read a complete assignment.",
+            "Check that the processor has started once and that Kafka is reachable.",
+        ),
+        Reason.VALUE_UNDECODABLE: ReasonSpec(
+            code_pb2.DATA_LOSS,
+            False,
+            "The stored bytes do not decode by the store's value serde.",
+            "Read with raw=true, and check what wrote the changelog.",
+        ),
+        Reason.NODE_SHUTTING_DOWN: ReasonSpec(
+            code_pb2.UNAVAILABLE, True, "The node is shutting down.", "Ask another replica, or a router."
+        ),
+        Reason.OVERLOADED: ReasonSpec(
+            code_pb2.RESOURCE_EXHAUSTED,
+            True,
+            "The server has as much work as it admits.",
+            "Send less, or add nodes or routers; never retry at once on the same server.",
+        ),
+        Reason.ATTEMPT_TIMED_OUT: ReasonSpec(
+            code_pb2.DEADLINE_EXCEEDED,
+            True,
+            "The candidate did not answer within the attempt's time.",
+            "A frozen or overloaded node; the router has moved on.",
+        ),
+        Reason.UNREACHABLE: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The candidate could not be reached.",
+            "Check that the node runs and that its advertised address is reachable.",
+        ),
+        Reason.HOP_LIMIT: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            False,
+            "The request has already passed a router.",
+            "A node's advertised address points at a router; correct it.",
+        ),
+        Reason.MESSAGE_TOO_LARGE: ReasonSpec(
+            code_pb2.RESOURCE_EXHAUSTED,
+            False,
+            "The answer is larger than max_message_bytes.",
+            "Raise max_message_bytes on client, router and nodes alike.",
+        ),
+        Reason.UNKNOWN_ADDRESS: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The assignment names the node but the members topic has no address for it.",
+            "Wait for the node's heartbeat, or for the next assignment.",
+        ),
+        Reason.DEADLINE_EXCEEDED: ReasonSpec(
+            code_pb2.DEADLINE_EXCEEDED,
+            False,
+            "The request's deadline passed before any candidate answered.",
+            "Allow more time; the candidates in the details say what was tried.",
+        ),
+        Reason.INTERNAL: ReasonSpec(
+            code_pb2.INTERNAL, True, "A defect in the server.", "See the server's log and report it."
+        ),
+    }
+)
+
+
+class StatehouseError(Exception):
+    """Root of the errors of this project."""
+
+
+class ConfigurationError(StatehouseError):
+    """Settings or a topology that can't work; the message says what to change."""
+
+
+class ContractError(StatehouseError):
+    """A record or a name that breaks the contract of the topics."""
+
+
+class LookupFailure(StatehouseError):
+    """A failed lookup, scan or count.
+
+    Attributes:
+        reason: why.
+        message: for people.
+        metadata: the variable parts of the message.
+        route: the newest route the answering process knows (wrong-owner errors).
+        candidates: each replica considered, with its verdict (from a router).
+
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        route: errors_pb2.Route | None = None,
+        candidates: Sequence[errors_pb2.Candidate] = (),
+    ) -> None:
+        """Take the reason, the message and its details."""
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.metadata = dict(metadata or {})
+        self.route = route
+        self.candidates = tuple(candidates)
+
+    def __str__(self) -> str:
+        """Show the reason, the message and the candidates' verdicts, one line."""
+        verdicts = "; ".join(
+            f"{candidate.host.instance_id}: {reason_name(candidate.reason)} {candidate.detail}".rstrip()
+            for candidate in self.candidates
+        )
+        return f"{self.reason.name}: {self.message}" + (f" [{verdicts}]" if verdicts else "")
+
+    @property
+    def code(self) -> int:
+        """The gRPC status code (google.rpc.Code)."""
+        return REASONS[self.reason].code
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another replica may succeed."""
+        return REASONS[self.reason].elsewhere
+
+    def to_proto(self) -> errors_pb2.LookupError:
+        """Return the wire form."""
+        return errors_pb2.LookupError(
+            reason=self.reason.value,
+            code=self.code,
+            message=self.message,
+            metadata=self.metadata,
+            route=self.route,
+            candidates=self.candidates,
+        )
+
+    @classmethod
+    def from_proto(cls, error: errors_pb2.LookupError) -> LookupFailure:
+        """Read the wire form; a reason from a newer version becomes INTERNAL and keeps its message."""
+        return cls(
+            reason_from_number(error.reason),
+            error.message,
+            error.metadata,
+            route=error.route if error.HasField("route") else None,
+            candidates=tuple(error.candidates),
+        )
+
+
+def reason_from_number(number: int) -> Reason:
+    """Return the reason of a wire number, INTERNAL for one this version does not know."""
+    try:
+        return Reason(number)
+    except ValueError:
+        return Reason.INTERNAL
+
+
+def reason_name(number: int) -> str:
+    """Return a reason's short name, for people."""
+    try:
+        return errors_pb2.ErrorReason.Name(errors_pb2.ErrorReason.ValueType(number)).removeprefix(_PREFIX)
+    except ValueError:
+        return f"REASON_{number}"
+
+
+def wire_name(reason: Reason) -> str:
+    """Return the name that stands in `google.rpc.ErrorInfo.reason`."""
+    return errors_pb2.ErrorReason.Name(reason.value)
+
+
+def is_reason(error: BaseException, *reasons: Reason) -> bool:
+    """Whether an error is a failed lookup of one of these reasons."""
+    return isinstance(error, LookupFailure) and error.reason in reasons

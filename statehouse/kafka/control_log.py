@@ -1,0 +1,132 @@
+"""Following a control topic: one partition, compacted, read from its beginning, for as long as we live."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
+
+log = structlog.get_logger(__name__)
+
+OnRecord = Callable[[bytes | None, bytes | None, int], None]
+
+_POLL_S = 0.1
+_BATCH = 500
+_REMIND_S = 10.0
+
+
+class ControlLogReader:
+    """A thread that reads a control topic, read committed, and calls back for each record.
+
+    Callbacks run on the reader's thread: `on_record(key, value, timestamp_ms)` in offset order, `on_contact()`
+    each time the broker has confirmed that all its records have been delivered. A topic that doesn't exist yet
+    is waited for, and said so. If the topic is truncated or recreated it is read from its beginning again.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        on_record: OnRecord,
+        *,
+        client_id: str,
+        confirm_interval_s: float = 0.5,
+        on_contact: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare; `start()` begins. `confirm_interval_s`: how often the end is asked for when idle."""
+        self._bootstrap, self._topic, self._client_id = bootstrap, topic, client_id
+        self._on_record, self._on_contact = on_record, on_contact
+        self._confirm_interval_s = confirm_interval_s
+        self._stop = threading.Event()
+        self._caught_up = threading.Event()
+        self._contact_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"control-log-{topic}", daemon=True)
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop reading; waits for the callback under way, at most `timeout_s`."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def wait_caught_up(self, timeout_s: float) -> bool:
+        """Wait until all records that were there at the start were delivered; False if it took too long."""
+        return self._caught_up.wait(timeout_s)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the end has been reached once."""
+        return self._caught_up.is_set()
+
+    def seconds_since_contact(self) -> float | None:
+        """Seconds since the broker last confirmed that we were at the end; None if it never has."""
+        at = self._contact_at
+        return None if at is None else max(0.0, time.monotonic() - at)
+
+    def _run(self) -> None:
+        consumer = clients.consumer(self._bootstrap, self._client_id, **{"auto.offset.reset": "earliest"})
+        admin = clients.admin(self._bootstrap, self._client_id)
+        try:
+            if not self._wait_for_topic(consumer):
+                return
+            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            position, confirm_at = 0, 0.0
+            while not self._stop.is_set():
+                for message in consumer.consume(_BATCH, _POLL_S):
+                    position = max(position, self._deliver(message))
+                now = time.monotonic()
+                if now >= confirm_at:
+                    confirm_at = now + self._confirm_interval_s
+                    self._confirm(admin, position)
+        finally:
+            consumer.close()
+
+    def _deliver(self, message: Message) -> int:
+        """Hand a message over; return the position it proves, 0 for an error that proves none."""
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own public constant
+                return int(message.offset())
+            log.warning("control topic can't be read at the moment", topic=self._topic, error=error.str())
+            return 0
+        self._on_record(message.key(), message.value(), message.timestamp()[1])
+        return int(message.offset()) + 1
+
+    def _confirm(self, admin: AdminClient, position: int) -> None:
+        """Ask the broker for the end; being at it is contact."""
+        asked_at = time.monotonic()
+        try:
+            ends = last_stable_offsets(admin, [(self._topic, 0)], timeout_s=2.0)
+        except KafkaException:
+            return
+        if ends.get((self._topic, 0), position + 1) <= position:
+            self._contact_at = asked_at
+            self._caught_up.set()
+            self._on_contact()
+
+    def _wait_for_topic(self, consumer: Consumer) -> bool:
+        """Wait until the topic exists, and say so now and then; False if stopped meanwhile."""
+        remind_at = time.monotonic() + 1.0
+        while not self._stop.wait(0.1):
+            try:
+                known = consumer.list_topics(timeout=2.0).topics
+            except KafkaException as error:
+                known, problem = {}, str(error.args[0].str())
+            else:
+                problem = "the processor creates it at its first start"
+            if self._topic in known and known[self._topic].error is None:
+                return True
+            if time.monotonic() >= remind_at:
+                remind_at = time.monotonic() + _REMIND_S
+                log.info("waiting for control topic", topic=self._topic, reason=problem)
+        return False

@@ -1,0 +1,119 @@
+"""Topics: created by the processor alone, waited for by everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from statehouse.errors import ConfigurationError
+
+log = structlog.get_logger(__name__)
+
+# Small segments so that compaction can reach all but the newest minutes of a control topic.
+CONTROL_TOPIC_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "86400000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as we want it. `replication_factor` -1 is the broker's default."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = -1
+
+
+def partition_counts(admin: AdminClient, topics: Sequence[str], timeout_s: float = 10.0) -> dict[str, int | None]:
+    """Return each topic's partition count, None for one that doesn't exist.
+
+    Raises:
+        KafkaException: the brokers can't be reached within `timeout_s`, or refuse.
+
+    """
+    counts: dict[str, int | None] = {}
+    for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
+        try:
+            counts[name] = len(future.result().partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            counts[name] = None
+    return counts
+
+
+def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 30.0) -> list[str]:
+    """Create what is missing and apply changed settings to what exists; return the names created.
+
+    Settings that a spec doesn't name are left as they are on the broker.
+
+    Raises:
+        ConfigurationError: an existing topic has another partition count: it is fixed for a store's life.
+        KafkaException: the brokers can't be reached, or refuse.
+
+    """
+    existing = partition_counts(admin, [spec.name for spec in specs], timeout_s)
+    for spec in specs:
+        count = existing[spec.name]
+        if count is not None and count != spec.partitions:
+            raise ConfigurationError(
+                f"topic {spec.name} has {count} partitions, the application wants {spec.partitions}: a partition "
+                f"count is fixed for a store's life; set partitions={count}, or reset the application"
+            )
+    missing = [spec for spec in specs if existing[spec.name] is None]
+    created = [
+        NewTopic(
+            spec.name,
+            num_partitions=spec.partitions,
+            replication_factor=spec.replication_factor,
+            config=dict(spec.config),
+        )
+        for spec in missing
+    ]
+    if created:
+        for name, future in admin.create_topics(created, request_timeout=timeout_s).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            log.info("topic created", topic=name)
+    _apply_settings(admin, [spec for spec in specs if existing[spec.name] is not None], timeout_s)
+    return [spec.name for spec in missing]
+
+
+def _apply_settings(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+    """Bring existing topics' settings to what their specs name."""
+    wanted = {spec.name: spec.config for spec in specs if spec.config}
+    if not wanted:
+        return
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
+    changes = []
+    for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
+        current = {name: entry.value for name, entry in future.result().items()}
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in wanted[resource.name].items()
+            if current.get(name) != value
+        ]
+        if entries:
+            changes.append(ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries))
+            log.info("topic settings changed", topic=resource.name, settings={e.name: e.value for e in entries})
+    if changes:
+        for future in admin.incremental_alter_configs(changes, request_timeout=timeout_s).values():
+            future.result()

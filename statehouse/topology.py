@@ -1,0 +1,118 @@
+"""The words of a topology: tasks, store specifications, and the names of the topics they live in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from statehouse.control.v1 import members_pb2
+from statehouse.errors import ContractError
+
+KEY_VALUE = "key-value"
+MURMUR2 = "murmur2"
+
+# Kafka's rule for topic names, less the length the suffixes need.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+
+
+class Role(IntEnum):
+    """What a replica is; the numbers are those of both protobuf enums (control and public)."""
+
+    ACTIVE = members_pb2.ROLE_ACTIVE
+    STANDBY = members_pb2.ROLE_STANDBY
+    WARM_UP = members_pb2.ROLE_WARM_UP
+    DORMANT = members_pb2.ROLE_DORMANT
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """One partition of a sub-topology: the stores of one query that share it."""
+
+    sub_topology: int
+    partition: int
+
+    def __str__(self) -> str:
+        """Return `<sub-topology>_<partition>`, as in directory names and on the wire."""
+        return f"{self.sub_topology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Read `<sub-topology>_<partition>`.
+
+        Raises:
+            ContractError: the text is not of that form.
+
+        """
+        match = re.fullmatch(r"(\d{1,9})_(\d{1,9})", text)
+        if match is None:
+            raise ContractError(f"{text!r} is not a task id: it must look like 0_3")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A store, as the processor publishes it."""
+
+    name: str
+    changelog_topic: str
+    partition_count: int
+    sub_topology: int
+    kind: str = KEY_VALUE
+    key_serde: str = "string"
+    value_serde: str = "json"
+    partitioner: str = MURMUR2
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopology:
+    """The stores of one query with an equal partition count."""
+
+    number: int
+    query: str
+    partition_count: int
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Its tasks, one a partition."""
+        return tuple(TaskId(self.number, partition) for partition in range(self.partition_count))
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return a name that may stand in a topic's name.
+
+    Raises:
+        ContractError: it has other characters, or is too long.
+
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ContractError(
+            f"{kind} {name!r} can't be part of a topic name: use 1 to 150 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit"
+        )
+    return name
+
+
+def changelog_topic(application_id: str, store: str) -> str:
+    """Name the changelog of a store (Kafka Streams' own form)."""
+    return f"{checked_name('application id', application_id)}-{checked_name('store', store)}-changelog"
+
+
+def members_topic(application_id: str) -> str:
+    """Name the topic of the nodes' heartbeats."""
+    return f"{checked_name('application id', application_id)}-statehouse-members"
+
+
+def assignment_topic(application_id: str) -> str:
+    """Name the topic of the assignment."""
+    return f"{checked_name('application id', application_id)}-statehouse-assignment"
+
+
+def commits_topic(application_id: str) -> str:
+    """Name the topic of the processor's commits."""
+    return f"{checked_name('application id', application_id)}-statehouse-commits"
+
+
+def dead_letters_topic(application_id: str) -> str:
+    """Name the topic of the records the application could not process."""
+    return f"{checked_name('application id', application_id)}-dead-letters"
