@@ -77,14 +77,15 @@ _FORMAT_MAIN: Final = "kafka.tools.StorageTool"
 _BROKER_MAIN: Final = "kafka.Kafka"
 
 
-def server_properties(log_dir: Path, port: int, controller_port: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """The whole configuration of a node that is broker and controller at once.
-
-    Raises ValueError for an override of a key in OWNED_KEYS.
-    """
+def check_overrides(overrides: Mapping[str, str]) -> None:
+    """Raise ValueError for an override of a key in OWNED_KEYS."""
     refused = sorted(OWNED_KEYS & overrides.keys())
     if refused:
-        raise ValueError(f"the embedded broker sets {', '.join(refused)} itself; leave them out of config")
+        raise ValueError(f"the embedded broker sets {', '.join(refused)} itself; leave it out of config")
+
+
+def server_properties(log_dir: Path, port: int, controller_port: int, overrides: Mapping[str, str]) -> dict[str, str]:
+    """The whole configuration of a node that is broker and controller at once; OWNED_KEYS are never overridden."""
     return {
         **_SINGLE_BROKER_DEFAULTS,
         **overrides,

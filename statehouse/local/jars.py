@@ -250,4 +250,5 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import base64
+import contextlib
 import os
 import shutil
 import signal
@@ -36,7 +37,6 @@ from statehouse.local.ports import LOOPBACK, ensure_free, free_port
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
-_FORMAT_TIMEOUT_S: Final = 60
 # One metadata request, and the pause after a refused one: together, how late readiness is noticed.
 _METADATA_TIMEOUT_S: Final = 1.0
 _RETRY_PAUSE_S: Final = 0.05
@@ -57,7 +57,7 @@ class EmbeddedKafka:
     so that they can still say goodbye to it. It is stopped when this process exits in any way that runs exit
     handlers; after a SIGKILL of this process it stays, and its pid is what is left to find it by.
 
-    Not thread-safe. Raises LocalError subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and
+    Not thread-safe. The constructor raises ValueError for a setting that is not the caller's; start() raises LocalError subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and
     resolve_jars.
     """
 
@@ -76,6 +76,7 @@ class EmbeddedKafka:
         self._given_port = port
         self._port = port
         self._heap_mb = heap_mb
+        broker_config.check_overrides(config)
         self._config = dict(config)
         self._ready_timeout_s = ready_timeout_s
         self._progress = progress
@@ -122,20 +123,21 @@ class EmbeddedKafka:
         """Start the process and return once the broker answers a metadata request."""
         if self.is_running:
             raise LocalError(f"the broker is already running (pid {self.pid}); stop it first.")
+        if self._port != 0:
+            ensure_free(self._port)  # before a download that may take a minute
         java = find_java().path
         jars = class_path(resolve_jars("broker", progress=self._progress))
         if self._port == 0:
             self._port = free_port()
-        else:
-            ensure_free(self._port, setting="port")
         if self._data_dir is None:
             self._data_dir = Path(tempfile.mkdtemp(prefix="statehouse-kafka-"))
         atexit.register(self._stop_at_exit)
         try:
             properties_path = self._write_configuration()
             cluster_id = self._format(java, jars, properties_path)
-            self._process = self._spawn(broker_config.broker_command(java, jars, properties_path, self._heap_mb))
-            self._wait_ready(cluster_id)
+            command = broker_config.broker_command(java, jars, properties_path, self._heap_mb)
+            self._process = self._spawn(command)
+            self._wait_ready(self._process, cluster_id)
         except BaseException:
             # The directory stays, even a temporary one: the log that tells why is in it. An exit handler removes it.
             self.kill()
@@ -204,7 +206,9 @@ class EmbeddedKafka:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
             process = self._spawn(broker_config.format_command(java, jars, properties_path, cluster_id))
             try:
-                exit_code = process.wait(_FORMAT_TIMEOUT_S)
+                exit_code = process.wait(self._ready_timeout_s)
+            except subprocess.TimeoutExpired as error:
+                raise BrokerNotReady(self._ready_timeout_s, self.log_path, self._log_tail()) from error
             finally:
                 process.kill()
                 process.wait()
@@ -224,9 +228,8 @@ class EmbeddedKafka:
                 start_new_session=True,
             )
 
-    def _wait_ready(self, cluster_id: str) -> None:
+    def _wait_ready(self, process: subprocess.Popen[bytes], cluster_id: str) -> None:
         """Return at the first metadata answer of this very broker: an open port may still refuse every request."""
-        assert self._process is not None
         deadline = time.monotonic() + self._ready_timeout_s
         admin = AdminClient(
             {
@@ -237,7 +240,7 @@ class EmbeddedKafka:
             }
         )
         while time.monotonic() < deadline:
-            exit_code = self._process.poll()
+            exit_code = process.poll()
             if exit_code is not None:
                 raise self._died("the broker", exit_code)
             try:
@@ -246,10 +249,8 @@ class EmbeddedKafka:
                 metadata = None
             if metadata is not None and metadata.brokers and metadata.cluster_id == cluster_id:
                 return
-            try:
-                self._process.wait(_RETRY_PAUSE_S)
-            except subprocess.TimeoutExpired:
-                pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_RETRY_PAUSE_S)
         raise BrokerNotReady(self._ready_timeout_s, self.log_path, self._log_tail())
 
     def _died(self, what: str, exit_code: int) -> BrokerDied:
@@ -280,7 +281,7 @@ class _Interrupted(BaseException):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker in the foreground; the exit code is 0 after SIGINT or SIGTERM, 1 if it could not run or died."""
     options = _parser().parse_args(arguments)
-    config = dict(pair.split("=", 1) for pair in options.config)
+    config = dict(options.config)
     ready_file: Path | None = options.ready_file
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -288,12 +289,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with EmbeddedKafka(options.data_dir, options.port, options.heap_mb, config) as broker:
             if ready_file is not None:
                 _write_atomically(ready_file, broker.bootstrap + "\n")
-            print(f"kafka is ready on {broker.bootstrap} (pid {broker.pid}, log {broker.log_path})", flush=True)
+            sys.stdout.write(f"kafka is ready on {broker.bootstrap} (pid {broker.pid}, log {broker.log_path})\n")
+            sys.stdout.flush()
             broker.wait()
     except _Interrupted:
         return 0
     except (LocalError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 1
     finally:
         if ready_file is not None:
@@ -309,9 +311,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", type=Path, help="where it keeps its data (default: a temporary directory)")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
     parser.add_argument("--heap-mb", type=int, default=256, help="JVM heap (default: %(default)s)")
-    parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="a broker setting")
+    parser.add_argument(
+        "--config", action="append", default=[], type=_key_value, metavar="KEY=VALUE", help="a broker setting"
+    )
     parser.add_argument("--ready-file", type=Path, help="written with the address once it answers, removed at the end")
     return parser
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
 
 
 def _interrupt(_signum: int, _frame: FrameType | None) -> None:
