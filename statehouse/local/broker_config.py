@@ -73,6 +73,10 @@ _LOGGING: Final[Mapping[str, str]] = {
     "org.slf4j.simpleLogger.dateTimeFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSZ",
 }
 
+# Within the data directory, in which the processes run.
+LOG_DIR: Final = "data"
+PROPERTIES_FILE: Final = "server.properties"
+
 _FORMAT_MAIN: Final = "kafka.tools.StorageTool"
 _BROKER_MAIN: Final = "kafka.Kafka"
 
@@ -84,7 +88,7 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
         raise ValueError(f"the embedded broker sets {', '.join(refused)} itself; leave it out of config")
 
 
-def server_properties(log_dir: Path, port: int, controller_port: int, overrides: Mapping[str, str]) -> dict[str, str]:
+def server_properties(port: int, controller_port: int, overrides: Mapping[str, str]) -> dict[str, str]:
     """The whole configuration of a node that is broker and controller at once; OWNED_KEYS are never overridden."""
     return {
         **_SINGLE_BROKER_DEFAULTS,
@@ -98,7 +102,8 @@ def server_properties(log_dir: Path, port: int, controller_port: int, overrides:
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(log_dir),
+        # Relative to the process's directory: the value is a list, so an absolute path with a comma in it would be two.
+        "log.dirs": LOG_DIR,
     }
 
 
@@ -107,19 +112,19 @@ def properties_text(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())
 
 
-def format_command(java: Path, class_path: str, properties_path: Path, cluster_id: str) -> list[str]:
+def format_command(java: Path, class_path: str, cluster_id: str) -> list[str]:
     """Prepares an empty log directory; leaves one that is prepared as it is."""
     return [
         *(str(java), *_JVM_FLAGS, "-Xmx128m", *_logging_flags("warn"), "-cp", class_path, _FORMAT_MAIN),
-        *("format", "--ignore-formatted", "--cluster-id", cluster_id, "--config", str(properties_path)),
+        *("format", "--ignore-formatted", "--cluster-id", cluster_id, "--config", PROPERTIES_FILE),
     ]
 
 
-def broker_command(java: Path, class_path: str, properties_path: Path, heap_mb: int) -> list[str]:
+def broker_command(java: Path, class_path: str, heap_mb: int) -> list[str]:
     """Runs the node until it is told to stop."""
     return [
         *(str(java), *_JVM_FLAGS, f"-Xmx{heap_mb}m", *_logging_flags(None), "-cp", class_path, _BROKER_MAIN),
-        str(properties_path),
+        PROPERTIES_FILE,
     ]
 
 

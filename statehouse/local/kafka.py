@@ -57,8 +57,8 @@ class EmbeddedKafka:
     so that they can still say goodbye to it. It is stopped when this process exits in any way that runs exit
     handlers; after a SIGKILL of this process it stays, and its pid is what is left to find it by.
 
-    Not thread-safe. The constructor raises ValueError for a setting that is not the caller's; start() raises LocalError subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and
-    resolve_jars.
+    Not thread-safe. The constructor raises ValueError for a setting that is not the caller's to make; start() raises
+    LocalError subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and resolve_jars.
     """
 
     def __init__(
@@ -71,12 +71,11 @@ class EmbeddedKafka:
         ready_timeout_s: float = READY_TIMEOUT_S,
         progress: Progress | None = None,
     ) -> None:
-        self._given_data_dir = data_dir
-        self._data_dir: Path | None = data_dir
-        self._given_port = port
+        broker_config.check_overrides(config)
+        self._is_temporary = data_dir is None
+        self._data_dir = None if data_dir is None else data_dir.resolve()
         self._port = port
         self._heap_mb = heap_mb
-        broker_config.check_overrides(config)
         self._config = dict(config)
         self._ready_timeout_s = ready_timeout_s
         self._progress = progress
@@ -133,9 +132,9 @@ class EmbeddedKafka:
             self._data_dir = Path(tempfile.mkdtemp(prefix="statehouse-kafka-"))
         atexit.register(self._stop_at_exit)
         try:
-            properties_path = self._write_configuration()
-            cluster_id = self._format(java, jars, properties_path)
-            command = broker_config.broker_command(java, jars, properties_path, self._heap_mb)
+            self._write_configuration()
+            cluster_id = self._format(java, jars)
+            command = broker_config.broker_command(java, jars, self._heap_mb)
             self._process = self._spawn(command)
             self._wait_ready(self._process, cluster_id)
         except BaseException:
@@ -182,15 +181,11 @@ class EmbeddedKafka:
     ) -> None:
         self.stop()
 
-    def _write_configuration(self) -> Path:
-        log_dir = self.data_dir / "data"
-        log_dir.mkdir(parents=True, exist_ok=True)
-        properties = broker_config.server_properties(
-            log_dir.resolve(), self._port, self._free_controller_port(), self._config
-        )
-        path = self.data_dir / "server.properties"
-        path.write_text(broker_config.properties_text(properties), encoding="latin-1", errors="backslashreplace")
-        return path
+    def _write_configuration(self) -> None:
+        (self.data_dir / broker_config.LOG_DIR).mkdir(parents=True, exist_ok=True)
+        properties = broker_config.server_properties(self._port, self._free_controller_port(), self._config)
+        text = broker_config.properties_text(properties)
+        (self.data_dir / broker_config.PROPERTIES_FILE).write_text(text, encoding="latin-1", errors="backslashreplace")
 
     def _free_controller_port(self) -> int:
         port = free_port()
@@ -198,13 +193,13 @@ class EmbeddedKafka:
             port = free_port()
         return port
 
-    def _format(self, java: Path, jars: str, properties_path: Path) -> str:
+    def _format(self, java: Path, jars: str) -> str:
         """Prepare the data directory if it is new; the cluster's id."""
-        meta_path = self.data_dir / "data" / "meta.properties"
+        meta_path = self.data_dir / broker_config.LOG_DIR / "meta.properties"
         if not meta_path.exists():
             # A UUID as Kafka writes them; the tool would take one with a leading dash for an option.
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-            process = self._spawn(broker_config.format_command(java, jars, properties_path, cluster_id))
+            process = self._spawn(broker_config.format_command(java, jars, cluster_id))
             try:
                 exit_code = process.wait(self._ready_timeout_s)
             except subprocess.TimeoutExpired as error:
@@ -265,7 +260,7 @@ class EmbeddedKafka:
             return []
 
     def _remove_temporary(self) -> None:
-        if self._given_data_dir is None and self._data_dir is not None:
+        if self._is_temporary and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)
             self._data_dir = None
 

@@ -1,0 +1,37 @@
+"""A `java` that is a shell script, for what a real one can't be made to do on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from statehouse.local.jars import BROKER_JARS
+
+# What a test's script can do after it told its version. `$*` is the command line.
+RESOLVES: Final = """
+case "$*" in *-retrieve*)
+  for last; do :; done
+  echo resolving >> "$(dirname "$0")/calls"
+  for jar in {jars}; do : > "$(dirname "$last")/$jar"; done
+  exit 0;;
+esac
+""".format(jars=" ".join(f"{c.module}-{c.revision}.jar" for c in BROKER_JARS.roots))
+
+
+def write_fake_java(home: Path, version: str = "17.0.9", body: str = "") -> Path:
+    """Make `home` a JAVA_HOME: its program prints `version` for -version, and else runs the shell text `body`."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        "#!/bin/sh\n"
+        f"""if [ "$1" = -version ]; then echo 'openjdk version "{version}" 2023-10-17' >&2; exit 0; fi\n"""
+        f"{body}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def calls(home: Path) -> int:
+    """How often the resolver of RESOLVES ran."""
+    path = home / "bin" / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from statehouse.local.errors import PortTaken
+from statehouse.local.ports import LOOPBACK, ensure_free, free_port
+
+
+def test_a_free_port_can_be_bound() -> None:
+    with socket.create_server((LOOPBACK, free_port())):
+        pass
+
+
+def test_free_ports_are_below_those_of_outgoing_connections() -> None:
+    assert all(1024 < free_port() < 32_768 for _ in range(50))
+
+
+def test_a_taken_port_is_named_with_the_setting_to_change() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortTaken, match=rf"port {port} .* choose another with kafka\.port") as caught:
+            ensure_free(port, "kafka.port")
+    assert (caught.value.port, caught.value.setting) == (port, "kafka.port")
+
+
+def test_a_port_is_free_again_right_after_its_server_closed() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)):
+            accepted, _ = server.accept()
+            accepted.close()  # the server's side closes first, and lingers in TIME_WAIT
+    ensure_free(port)
