@@ -1,0 +1,1 @@
+"""The Spark side: applications whose state is published to changelogs, and the ownership controller."""

@@ -1,0 +1,1 @@
+"""Operators on frames: parsing, joins and aggregates, each of them ordinary PySpark."""

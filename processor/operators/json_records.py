@@ -1,0 +1,159 @@
+"""JSON records into typed columns, with a verdict on each record; all of it native Spark, no Python per row.
+
+Why variants: `from_json` with a schema turns a string into a number and a missing field into a null without a
+word. A variant keeps each value's own type, so that a wrong one can be told and named.
+
+What counts as malformed:
+- not JSON (RFC 8259): also text after the document, bytes that are not UTF-8, and an object that names a field
+  twice. Of the non-finite numbers that many writers emit (NaN, Infinity) the document is read, and the field
+  that holds one is of the wrong type.
+- a number's place takes JSON numbers only: 6, 6.0 and 6e0 are one integer, 6.5 is none; an integer must fit 64 bits.
+- null in a field's place is of the wrong type; a field that isn't there is missing. Further fields are ignored.
+
+Limits: Spark's own for variants (16 MiB a record, 1000 levels); beyond them a record is not JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.rows import DELETED, DETAIL, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason
+
+
+class FieldType(Enum):
+    """What a field must hold: the Spark type it becomes, and its name in messages."""
+
+    INTEGER = ("bigint", "an integer of 64 bits")
+    NUMBER = ("double", "a finite number")
+    TEXT = ("string", "a string")
+
+    def __init__(self, spark_type: str, words: str) -> None:
+        self.spark_type = spark_type
+        self.words = words
+
+
+# Spark's parser stops at the end of the first document. Put in front of this marker, a document with anything behind
+# it leaves another list than [document, marker].
+_MARKER: Final = "end"
+_DOCUMENT: Final = "_document"
+_TYPE_LENGTH_MAX: Final = 80
+_INT64_LIMIT: Final = float(2**63)
+
+
+def parse_json(frame: DataFrame, fields: Mapping[str, FieldType]) -> DataFrame:
+    """Read `value` as a JSON object; add a column for each field, `reason` and `detail`. Null values are refused."""
+    return _parse(frame, fields, [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")])
+
+
+def parse_json_table(
+    frame: DataFrame, fields: Mapping[str, FieldType], *, key_type: FieldType = FieldType.TEXT
+) -> DataFrame:
+    """Read a table's records: as `parse_json`, but a null value deletes, and the record's key is read too.
+
+    Adds `table_key` (text; of an INTEGER key its canonical form, so that "6.0" is found by 6) and `deleted`.
+    """
+    key_text = F.col(KEY).cast("string")
+    if key_type is FieldType.TEXT:
+        table_key = F.when(F.is_valid_utf8(key_text), key_text)
+    else:
+        key = _document(key_text)
+        table_key = _typed(key, "$[0]", key_type).cast("string")
+    keyed = frame.withColumn(TABLE_KEY, table_key)
+    refusals = [
+        (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
+        (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"the key is not {key_type.words}"),
+    ]
+    parsed = _parse(keyed, fields, refusals, deletes=True)
+    return parsed.withColumn(DELETED, F.col(VALUE).isNull())
+
+
+def _parse(
+    frame: DataFrame,
+    fields: Mapping[str, FieldType],
+    refusals: Sequence[tuple[Column, DeadLetterReason, str]],
+    *,
+    deletes: bool = False,
+) -> DataFrame:
+    document = F.col(_DOCUMENT)
+    # Each step is a projection of its own: the next one uses its columns several times, and must not recompute them.
+    read = frame.withColumn(_DOCUMENT, _document(F.col(VALUE).cast("string")))
+    types = {name: F.schema_of_variant(_at(document, _path(name), "variant")) for name in fields}
+    typed = read.withColumns({f"_type_{name}": column for name, column in types.items()})
+    typed = typed.withColumns(
+        {
+            "_type": F.schema_of_variant(_at(document, "$[0]", "variant")),
+            **{name: _typed(document, _path(name), kind) for name, kind in fields.items()},
+        }
+    )
+    checks: list[tuple[Column, DeadLetterReason, Column]] = [
+        (when, reason, F.lit(detail)) for when, reason, detail in refusals
+    ]
+    content = ~F.col(VALUE).isNull() if deletes else F.lit(True)
+    checks.append((content & document.isNull(), DeadLetterReason.NOT_JSON, F.lit("the value is not a JSON document")))
+    root = F.col("_type")
+    no_object = content & ~root.startswith("OBJECT")
+    checks.append((no_object, DeadLetterReason.WRONG_TYPE, _detail("the value is ", root, ", expected an object")))
+    for name, kind in fields.items():
+        found = F.col(f"_type_{name}")
+        missing = F.lit(f"field {name!r} is missing")
+        wrong = _detail(f"field {name!r} is ", found, f", expected {kind.words}")
+        checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, missing))
+        checks.append((content & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
+    judged = typed.withColumns(
+        {
+            REASON: _first([(when, F.lit(reason.value)) for when, reason, _ in checks]),
+            DETAIL: _first([(when, detail) for when, _, detail in checks]),
+        }
+    )
+    return judged.drop(_DOCUMENT, "_type", *(f"_type_{name}" for name in fields))
+
+
+def _document(text: Column) -> Column:
+    """Return the variant [document, marker], null for what is not one JSON document."""
+    wrapped = F.concat(F.lit('{"v":['), text, F.lit(f',"{_MARKER}"]}}'))
+    parsed = F.from_json(wrapped, "v variant", {"allowNonNumericNumbers": "true"})["v"]
+    whole = (_at(parsed, "$[1]", "string") == _MARKER) & _at(parsed, "$[2]", "variant").isNull()
+    return F.when(F.is_valid_utf8(text) & whole, parsed)
+
+
+def _typed(document: Column, path: str, kind: FieldType) -> Column:
+    """Return the value at `path` if it is of this kind, else null."""
+    found = F.schema_of_variant(_at(document, path, "variant"))
+    if kind is FieldType.TEXT:
+        return F.when(found == "STRING", _at(document, path, "string"))
+    double = _at(document, path, "double")
+    is_float = found.isin("DOUBLE", "FLOAT")
+    finite = ~F.isnan(double) & (F.abs(double) < float("inf"))
+    if kind is FieldType.NUMBER:
+        # Adding zero turns -0.0 into 0.0: a number must not print in two ways.
+        return F.when(((found == "BIGINT") | found.startswith("DECIMAL") | is_float) & finite, double + F.lit(0.0))
+    # schema_of_variant gives a decimal without its trailing zeros: scale 0 is an integer.
+    exact = (found == "BIGINT") | found.rlike(r"^DECIMAL\(\d+,0\)$")
+    integral = is_float & finite & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)
+    return F.when(exact | integral, _at(document, path, "bigint"))
+
+
+def _at(document: Column, path: str, spark_type: str) -> Column:
+    return F.try_variant_get(document, path, spark_type)
+
+
+def _path(name: str) -> str:
+    if "'" in name or "\\" in name:
+        raise ValueError(f"field {name!r}: a field's name can't hold a quote or a backslash")
+    return f"$[0]['{name}']"
+
+
+def _detail(before: str, found: Column, after: str) -> Column:
+    return F.concat(F.lit(before), F.substring(found, 1, _TYPE_LENGTH_MAX), F.lit(after))
+
+
+def _first(cases: list[tuple[Column, Column]]) -> Column:
+    """Return the value of the first case that holds, null if none does."""
+    (first, value), *rest = cases
+    return reduce(lambda chain, case: chain.when(*case), rest, F.when(first, value))

@@ -1,0 +1,1 @@
+"""Who serves what: which query node is active and which are standbys for each task."""

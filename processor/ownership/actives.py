@@ -1,0 +1,151 @@
+"""Actives: who answers now, and where balance wants them.
+
+Two steps. First each active is seated where the state is (a lost or lagging active gives way at once, that is never
+a matter of balance). Then the seats are balanced with as few moves as the counts allow; a move to a caught-up replica
+happens at once, any other leaves the active where it is and names a target.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from processor.ownership.model import Fleet, Slot, Standing
+
+
+def seat_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
+    """Seat each task's active on the most caught-up node; leave tasks that nobody holds without one."""
+    load = Counter(slot.was.active for slot in slots)
+    for slot in slots:
+        previous = slot.was.active
+        slot.active = _seat(slot, fleet, load)
+        if slot.active != previous:
+            load[previous] -= 1
+            load[slot.active] += 1
+
+
+def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
+    """Return who is to be active now. The incumbent stays unless another is of a better kind.
+
+    Kinds, not lags, are compared among the living: two replicas that chase the end of a log overtake each other all
+    the time, and each hand-over costs the caches behind it.
+    """
+    incumbent = slot.was.active if slot.was.active in fleet.live else None
+    others = [node for node in (*slot.was.standbys, *slot.was.warm_ups) if node in fleet.live and node != incumbent]
+    if incumbent is None:
+        pool = list(dict.fromkeys((*others, *slot.views)))
+        if not pool:
+            return None
+        heir = min(
+            pool,
+            key=lambda node: (
+                fleet.standing(slot, node),
+                node not in fleet.accepting,
+                fleet.rank(slot, node),
+                node not in others,
+                load[node],
+                node,
+            ),
+        )
+        cause = "" if slot.was.active is None else f"{slot.was.active} is gone; "
+        slot.reasons.append(f"active on {heir}: {cause}{heir} {fleet.describe(slot, heir)}")
+        return heir
+    standing = fleet.standing(slot, incumbent)
+    bar = Standing.CAUGHT_UP if standing is not Standing.CAUGHT_UP else None
+    if standing > Standing.RESTORED and not any(fleet.is_caught_up(slot, node) for node in others):
+        bar = Standing.RESTORED
+    leaving = incumbent not in fleet.accepting
+    if leaving and bar is None:
+        others = [node for node in others if node in fleet.accepting]
+        bar = Standing.CAUGHT_UP
+    heirs = [node for node in others if bar is not None and fleet.standing(slot, node) <= bar]
+    if not heirs:
+        return incumbent
+    heir = min(heirs, key=lambda node: (node not in fleet.accepting, fleet.rank(slot, node), load[node], node))
+    cause = f"{incumbent} is leaving" if leaving else f"{incumbent} {fleet.describe(slot, incumbent)}"
+    slot.reasons.append(f"active from {incumbent} to {heir}: {cause}; {heir} {fleet.describe(slot, heir)}")
+    return heir
+
+
+def balance_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
+    """Bring every accepting node's actives within one of each other, by as few moves as the counts allow."""
+    load = Counter(slot.active for slot in slots if slot.active in fleet.accepting)
+    # The fullest nodes get the larger shares: fewest moves.
+    ranked = sorted(fleet.accepting, key=lambda node: (-load[node], node))
+    share, larger = divmod(len(slots), len(ranked))
+    room = {node: share + (place < larger) - load[node] for place, node in enumerate(ranked)}
+    if all(free == 0 for free in room.values()):
+        return
+    movable = [slot for slot in slots if slot.active not in room or room[slot.active] < 0]
+    for slot, node in _cheapest_first(movable, room, fleet):
+        _take(slot, node, room, fleet)
+    # What is left goes to nodes that hold nothing of it. Partition-major, so that a new node gets some of every
+    # sub-topology and not all of the first.
+    left = [slot for slot in movable if slot.target is None]
+    if any(slot.active is not None for slot in left):
+        left.sort(key=lambda slot: (slot.active in fleet.accepting, slot.task.partition, slot.task.sub_topology))
+    heap = [(-free, node) for node, free in room.items() if free > 0]
+    heapq.heapify(heap)
+    for slot in left:
+        if not heap:
+            break
+        if not _may_give(slot, room):
+            continue
+        free, node = heapq.heappop(heap)
+        _take(slot, node, room, fleet)
+        if free + 1 < 0:
+            heapq.heappush(heap, (free + 1, node))
+    for slot in movable:
+        _settle(slot, fleet)
+
+
+def _cheapest_first(movable: Iterable[Slot], room: dict[str, int], fleet: Fleet) -> Iterable[tuple[Slot, str]]:
+    """Yield moves to nodes that already hold something: caught-up, then in progress, then by what they kept."""
+    moves = []
+    for slot in movable:
+        for node in dict.fromkeys((*slot.was.warm_ups, *slot.was.standbys, *slot.views)):
+            if room.get(node, 0) > 0 and node != slot.active:
+                ready = _is_ready(slot, node, fleet)
+                order = 0 if ready else 1 if node in slot.was.warm_ups else 2
+                stays = slot.active in fleet.accepting
+                moves.append((order, stays, fleet.rank(slot, node), slot.task, node, slot))
+    moves.sort(key=lambda move: move[:5])
+    for *_, node, slot in moves:
+        if slot.target is None and room[node] > 0 and _may_give(slot, room):
+            yield slot, node
+
+
+def _may_give(slot: Slot, room: dict[str, int]) -> bool:
+    return slot.active not in room or room[slot.active] < 0
+
+
+def _take(slot: Slot, node: str, room: dict[str, int], fleet: Fleet) -> None:
+    """Name a node the target of a task's active."""
+    if slot.active in fleet.accepting and slot.active is not None:
+        room[slot.active] += 1
+    room[node] -= 1
+    slot.target = node
+
+
+def _is_ready(slot: Slot, node: str, fleet: Fleet) -> bool:
+    """Whether the active may go there in this epoch: the node was told to hold it, and reports it caught up."""
+    return fleet.is_caught_up(slot, node) and (node in slot.was.standbys or node in slot.was.warm_ups)
+
+
+def _settle(slot: Slot, fleet: Fleet) -> None:
+    """Carry out the moves that need no warm-up."""
+    node = slot.target
+    if node is None:
+        return
+    if slot.active is None:
+        slot.reasons.append(f"active on {node}: no node holds anything of it, {node} has the fewest actives")
+    elif _is_ready(slot, node, fleet):
+        why = f"{slot.active} is leaving" if slot.active not in fleet.accepting else "for balance"
+        slot.reasons.append(f"active from {slot.active} to {node}: {why}, {node} {fleet.describe(slot, node)}")
+    elif not slot.views:
+        # Nobody has anything yet, so that nobody can be asked to warm up for anybody.
+        slot.reasons.append(f"active from {slot.active} to {node}: for balance, nobody holds anything of it yet")
+    else:
+        return
+    slot.active, slot.target = node, None

@@ -1,0 +1,115 @@
+"""The assignment, decided: a pure function from what is so to what should be next.
+
+KIP-441 without its timers. Kafka Streams looks every ten minutes whether a warm-up has caught up; here a plan is made
+whenever a report changes what can be done, so that a promotion follows the report that makes it possible. Standbys
+are spread over racks as in KIP-708.
+
+Always true of a plan: every task has exactly one active while any node lives; no node holds a task twice; an active is
+caught up if any assigned replica of its task is; a copy goes only when the copies that stay are at least as good, so
+that the last caught-up one never goes; there are at most `max_warmup_replicas` warm-ups; the same input gives the same
+output. A plan is one step: the next one, made when reports have changed, carries on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from processor.ownership.actives import balance_actives, seat_actives
+from processor.ownership.model import Fleet, NodeView, Plan, PlannerSettings, ReplicaView, Slot, Standing, slots_of
+from processor.ownership.standbys import place_standbys, start_warm_ups
+from statehouse.assignment import TaskAssignment
+from statehouse.topology import TaskId
+
+__all__ = ["NodeView", "Plan", "PlannerSettings", "ReplicaView", "Standing", "plan"]
+
+
+def plan(
+    tasks: Collection[TaskId],
+    nodes: Mapping[str, NodeView],
+    current: Mapping[TaskId, TaskAssignment],
+    settings: PlannerSettings,
+    lingering: Collection[TaskId] = frozenset(),
+) -> Plan:
+    """Return the next assignment.
+
+    Args:
+        tasks: every task there is.
+        nodes: the live nodes, as they report themselves.
+        current: the assignment in force; it may name nodes that are gone.
+        settings: what to aim at.
+        lingering: tasks whose last hand-over is so fresh that nothing may be dropped yet, for routers still
+            send lookups by the previous epoch.
+
+    """
+    fleet = Fleet(nodes, settings)
+    slots = slots_of(tasks, current, fleet)
+    if not fleet.live:
+        # Nobody to name. The last holders are the ones that have the state, and may be out of touch only with Kafka:
+        # routers that still reach them should go on doing so.
+        return Plan({slot.task: slot.was for slot in slots}, tuple(slot.task for slot in slots))
+    seat_actives(slots, fleet)
+    balance_actives(slots, fleet)
+    loads = place_standbys(slots, fleet)
+    start_warm_ups(slots, loads, fleet)
+    copies = 1 + settings.num_standby_replicas
+    deferred = []
+    planned = {}
+    for slot in slots:
+        if slot.surplus and not _drop_surplus(slot, fleet, fresh=slot.task in lingering or _is_handover(slot)):
+            deferred.append(slot.task)
+        planned[slot.task] = _assembled(slot, fleet)
+    return Plan(
+        planned,
+        tuple(task for task, holders in planned.items() if 1 + len(holders.standbys) < copies),
+        tuple(deferred),
+        sum(slot.target is not None for slot in slots),
+    )
+
+
+def _is_handover(slot: Slot) -> bool:
+    """Whether this plan changes who serves: the ones relieved stay as standbys, dropping them is a later epoch's."""
+    return slot.active != slot.was.active or any(
+        node in slot.was.warm_ups for node in (*slot.standbys, *slot.surplus) if node not in slot.was.standbys
+    )
+
+
+def _drop_surplus(slot: Slot, fleet: Fleet, *, fresh: bool) -> bool:
+    """Let go the copies beyond the wanted ones, if the wanted ones are as good; False if only time forbids it."""
+    kept = [*([] if slot.active is None else [slot.active]), *slot.standbys]
+    weakest = max(fleet.standing(slot, node) for node in kept)
+    enough = len(slot.standbys) >= fleet.settings.num_standby_replicas
+    may_go = [
+        node
+        for node in slot.surplus
+        # A leaving node serves until it leaves, where its copy is one of those asked for.
+        if fleet.standing(slot, node) >= weakest and (enough or node in fleet.accepting)
+    ]
+    if fresh:
+        return not may_go
+    for node in may_go:
+        slot.surplus.remove(node)
+        role = "warm-up" if node in slot.was.warm_ups else "standby"
+        slot.reasons.append(f"{role} on {node} dropped: the copies that stay are as good")
+    return True
+
+
+def _assembled(slot: Slot, fleet: Fleet) -> TaskAssignment:
+    """Return the slot's outcome: the very same object if nothing changed, so that its record is not rewritten."""
+    was = slot.was
+    standbys = [*slot.standbys, *slot.surplus]
+    warm_ups = () if slot.warm_up is None else (slot.warm_up,)
+    if slot.active == was.active and warm_ups == was.warm_ups and set(standbys) == set(was.standbys):
+        return was
+    place = {node: number for number, node in enumerate(was.standbys)}
+    standbys.sort(key=lambda node: place.get(node, len(place)))
+    gone = [f"{node} is gone" for node in (*was.standbys, *was.warm_ups) if node not in fleet.live]
+    ready = [
+        f"standby on {node}: its warm-up is over" for node in standbys if node in was.warm_ups and node in slot.standbys
+    ]
+    added = [
+        f"standby on {node}: a copy was missing, {node} {fleet.describe(slot, node)}"
+        for node in slot.standbys
+        if node not in was.replicas
+    ]
+    reasons = list(dict.fromkeys((*gone, *slot.reasons, *ready, *added))) or ["unneeded warm-up kept as standby for now"]
+    return TaskAssignment(slot.active, tuple(standbys), warm_ups, "; ".join(reasons))

@@ -1,0 +1,37 @@
+"""The columns that frames have by convention, from source to sink.
+
+A source's frame has ORIGIN. An operator that can refuse a row adds VERDICT: a row whose `reason` is set is a
+dead letter, on its way to the sink with its original key and value; every operator passes it on untouched. So
+one plan carries results and refusals, no source is read twice, and both commit in the same transactions.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+KEY: Final = "key"
+VALUE: Final = "value"
+TOPIC: Final = "topic"
+PARTITION: Final = "partition"
+OFFSET: Final = "offset"
+TIMESTAMP: Final = "timestamp"
+REASON: Final = "reason"
+DETAIL: Final = "detail"
+
+ORIGIN: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP)
+VERDICT: Final = (REASON, DETAIL)
+
+# What a parsed table has besides: the key its rows are found by, as text, and whether the row deletes.
+TABLE_KEY: Final = "table_key"
+DELETED: Final = "deleted"
+
+
+class DeadLetterReason(StrEnum):
+    """Why a record was refused: the `reason` header of a dead letter. Operators may add their own."""
+
+    NOT_JSON = "not_json"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    NULL_VALUE = "null_value"
+    NULL_KEY = "null_key"

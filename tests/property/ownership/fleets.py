@@ -1,0 +1,150 @@
+"""Fleets for planner tests: made up from nothing, or grown by following the planner's own decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from processor.ownership.model import NodeView, PlannerSettings, ReplicaView, Standing, standing_of
+from processor.ownership.planner import Plan, plan
+from statehouse.assignment import TaskAssignment
+from statehouse.topology import TaskId
+
+CAUGHT_UP = ReplicaView(restored=True, lag=0)
+BEHIND = 1_000_000
+
+views = st.builds(
+    ReplicaView, restored=st.booleans(), lag=st.one_of(st.none(), st.sampled_from([0, 5, 10_000, 10_001, BEHIND]))
+)
+settings_of_planner = st.builds(
+    PlannerSettings, num_standby_replicas=st.integers(0, 3), max_warmup_replicas=st.integers(0, 3)
+)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """An input of the planner."""
+
+    tasks: list[TaskId]
+    nodes: dict[str, NodeView]
+    current: dict[TaskId, TaskAssignment]
+    settings: PlannerSettings
+    lingering: frozenset[TaskId] = frozenset()
+
+    def plan(self) -> Plan:
+        """Plan it."""
+        return plan(self.tasks, self.nodes, self.current, self.settings, self.lingering)
+
+    def after(self, outcome: Plan) -> Situation:
+        """The same reports, with the outcome in force and nothing lingering."""
+        return Situation(self.tasks, self.nodes, dict(outcome.tasks), self.settings)
+
+    def standing(self, task: TaskId, node: str) -> Standing:
+        """How near a live node is to serving a task."""
+        return standing_of(self.nodes[node].replicas.get(task), self.settings.acceptable_recovery_lag)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    """Anything at all: reports and assignments that no history need explain."""
+    tasks = [TaskId(sub, part) for sub in range(draw(st.integers(1, 2))) for part in range(draw(st.integers(1, 5)))]
+    names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
+    ghosts = ["gone1", "gone2"]
+    nodes = {
+        name: NodeView(
+            rack=draw(st.sampled_from(["", "a", "b", "c"])),
+            replicas=draw(st.dictionaries(st.sampled_from(tasks), views, max_size=len(tasks))),
+            leaving=draw(st.integers(0, 5)) == 0,
+        )
+        for name in names
+    }
+    current = {}
+    for task in draw(st.sets(st.sampled_from(tasks))):
+        holders = draw(st.permutations(names + ghosts))
+        standbys, warm_ups = draw(st.integers(0, 3)), draw(st.integers(0, 2))
+        current[task] = TaskAssignment(
+            holders[0], tuple(holders[1 : 1 + standbys]), tuple(holders[1 + standbys :][:warm_ups]), "before"
+        )
+    lingering = frozenset(draw(st.sets(st.sampled_from(tasks))))
+    return Situation(tasks, nodes, current, draw(settings_of_planner), lingering)
+
+
+@dataclass
+class SimulatedFleet:
+    """Nodes that do what plans tell them and report it; restoring takes as long as a test wants."""
+
+    tasks: list[TaskId]
+    settings: PlannerSettings
+    racks: dict[str, str] = field(default_factory=dict)
+    leaving: set[str] = field(default_factory=set)
+    disks: dict[str, dict[TaskId, ReplicaView]] = field(default_factory=dict)
+    current: dict[TaskId, TaskAssignment] = field(default_factory=dict)
+
+    def join(self, node: str, rack: str = "") -> None:
+        """A node starts, with what it kept on disk."""
+        self.racks[node] = rack
+        self.disks.setdefault(node, {})
+
+    def die(self, node: str) -> None:
+        """A node stops; its disk stays and falls behind."""
+        del self.racks[node]
+        self.leaving.discard(node)
+        self.disks[node] = {task: ReplicaView(restored=False, lag=20_000) for task in self.disks[node]}
+
+    @property
+    def situation(self) -> Situation:
+        """What the nodes report now."""
+        nodes = {
+            node: NodeView(rack, dict(self.disks[node]), leaving=node in self.leaving)
+            for node, rack in self.racks.items()
+        }
+        return Situation(self.tasks, nodes, self.current, self.settings)
+
+    def step(self) -> tuple[Situation, Plan]:
+        """Plan once and put it in force; what a node loses it keeps on disk, what it gets it begins to restore."""
+        before = self.situation
+        outcome = before.plan()
+        self.current = dict(outcome.tasks)
+        for task, holders in self.current.items():
+            for node in self.racks:
+                held = self.disks[node].get(task)
+                if node in holders.replicas:
+                    self.disks[node].setdefault(task, ReplicaView(restored=False, lag=BEHIND))
+                elif held is not None and held.restored:
+                    self.disks[node][task] = ReplicaView(restored=False, lag=held.lag)
+        return before, outcome
+
+    def restore(self) -> None:
+        """Everything assigned catches up."""
+        for task, holders in self.current.items():
+            for node in holders.replicas:
+                if node in self.racks:
+                    self.disks[node][task] = CAUGHT_UP
+
+    def settle(self, rounds: int = 400) -> int:
+        """Plan and restore until nothing changes; return how many actives moved on the way."""
+        moved = 0
+        for _ in range(rounds):
+            before, outcome = self.step()
+            moved += sum(outcome.tasks[t].active != a.active for t, a in before.current.items())
+            self.restore()
+            if outcome.tasks == before.current and self.situation.plan().tasks == self.current:
+                return moved
+        raise AssertionError(f"not settled after {rounds} plans")
+
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """Actives and all replicas of each live node."""
+        actives: Counter[str] = Counter(dict.fromkeys(self.racks, 0))
+        replicas: Counter[str] = Counter(dict.fromkeys(self.racks, 0))
+        for holders in self.current.values():
+            actives[str(holders.active)] += 1
+            replicas.update(holders.replicas)
+        return actives, replicas
+
+
+def skew(counts: Mapping[str, int]) -> int:
+    """Difference between the fullest and the emptiest node."""
+    return max(counts.values()) - min(counts.values())
