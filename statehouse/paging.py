@@ -1,0 +1,117 @@
+"""Ranges and page tokens of scans, the same at nodes and routers.
+
+Pages follow the unsigned byte order of serialized keys over all partitions, so the last key returned is
+the resume point of every partition: a token stays valid whatever node owns a partition by then.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from statehouse.control.v1 import page_token_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.serdes import Serde
+from statehouse.v1 import query_service_pb2, types_pb2
+
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Serialized keys k with start <= k < stop (None: no upper end), in ascending or descending order."""
+
+    start: bytes = b""
+    stop: bytes | None = None
+    reverse: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key can be in it."""
+        return self.stop is not None and self.start >= self.stop
+
+
+def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
+    """Return the bytes of a request's key.
+
+    Raises:
+        LookupFailure: INVALID_KEY, the key is unset or its text does not parse.
+
+    """
+    form = key.WhichOneof("key")
+    if form == "raw":
+        return key.raw
+    if form is None:
+        raise LookupFailure(Reason.INVALID_KEY, 'the key is missing: send {"text": "..."} or {"raw": "<base64>"}')
+    try:
+        return serde.parse(key.text)
+    except ValueError as error:
+        raise LookupFailure(
+            Reason.INVALID_KEY, f"the key {key.text!r} does not parse: {error}", {"key": key.text}
+        ) from error
+
+
+def page_size(request: query_service_pb2.ScanRequest) -> int:
+    """Return the number of entries a page may have."""
+    return min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
+def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
+    """Return the range that is left to read: the request's, less what its page token says was returned.
+
+    Raises:
+        LookupFailure: INVALID_KEY, INVALID_REQUEST (prefix beside a range) or INVALID_PAGE_TOKEN.
+
+    """
+    start, stop = b"", None
+    if request.HasField("prefix"):
+        if request.HasField("from_key") or request.HasField("to_key"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "prefix excludes from_key and to_key")
+        start = serialized_key(request.prefix, serde)
+        stop = after_prefix(start)
+    if request.HasField("from_key"):
+        start = serialized_key(request.from_key, serde)
+    if request.HasField("to_key"):
+        stop = serialized_key(request.to_key, serde) + b"\0"
+    if request.page_token:
+        last = _last_key(request)
+        if request.reverse:
+            stop = last if stop is None else min(stop, last)
+        else:
+            start = max(start, last + b"\0")
+    return KeyRange(start, stop, request.reverse)
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Return the lowest key above all keys with this prefix, None if there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def next_page_token(request: query_service_pb2.ScanRequest, last_key: bytes) -> str:
+    """Return the token of the page that follows `last_key`."""
+    token = page_token_pb2.PageToken(last_key=last_key, fingerprint=_fingerprint(request))
+    return base64.urlsafe_b64encode(token.SerializeToString()).decode()
+
+
+def _last_key(request: query_service_pb2.ScanRequest) -> bytes:
+    try:
+        token = page_token_pb2.PageToken.FromString(base64.b64decode(request.page_token, altchars=b"-_", validate=True))
+    except (DecodeError, binascii.Error, ValueError) as error:
+        raise LookupFailure(Reason.INVALID_PAGE_TOKEN, "the page token is damaged") from error
+    if token.fingerprint != _fingerprint(request):
+        raise LookupFailure(Reason.INVALID_PAGE_TOKEN, "the page token belongs to another scan")
+    return token.last_key
+
+
+def _fingerprint(request: query_service_pb2.ScanRequest) -> int:
+    identity = query_service_pb2.ScanRequest(store=request.store, reverse=request.reverse)
+    for name in ("from_key", "to_key", "prefix"):
+        if request.HasField(name):
+            getattr(identity, name).CopyFrom(getattr(request, name))
+    return zlib.crc32(identity.SerializeToString(deterministic=True))

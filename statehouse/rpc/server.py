@@ -1,0 +1,93 @@
+"""gRPC servers as all our processes run them: one port, health per service, reflection, bounded messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from statehouse.errors import ConfigurationError
+
+# Peers that vanish without a FIN are noticed by pings, idle or not.
+_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+class RpcServer:
+    """An aio server with the standard side services.
+
+    `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `set_serving`.
+    `share_port`: several processes may bind the port (SO_REUSEPORT); off, a taken port is an error.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        services: Sequence[str],
+        register: Callable[[grpc.aio.Server], None],
+        *,
+        max_message_bytes: int,
+        share_port: bool = False,
+    ) -> None:
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", int(share_port)),
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_send_message_length", max_message_bytes),
+                # Clients ping every 10 s at most; fewer than that between pings is not abuse.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                *_KEEPALIVE,
+            ]
+        )
+        self._services = tuple(services)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        register(self._server)
+        reflection.enable_server_reflection(
+            [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
+        )
+        try:
+            self.port: int = self._server.add_insecure_port(bind)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"can't listen on {bind}: {error}; is another process on that port? Choose another with --port"
+            ) from error
+
+    async def start(self) -> None:
+        """Begin to accept calls."""
+        await self.set_serving(serving=False)
+        await self._server.start()
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Tell health checks."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *self._services):
+            await self._health.set(service, status)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, give those under way `grace_s` seconds."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+
+def channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
+    """Return a channel to a peer that reconnects quickly and sends to this address only."""
+    return grpc.aio.insecure_channel(
+        target,
+        options=[
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.enable_retries", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            *_KEEPALIVE,
+        ],
+    )

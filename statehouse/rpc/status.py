@@ -1,0 +1,77 @@
+"""Failures on the wire: `LookupFailure` to gRPC's rich status and back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from statehouse.errors import DOMAIN, LookupFailure, Reason, wire_name
+from statehouse.v1 import errors_pb2
+
+log = structlog.get_logger(__name__)
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+# What a transport failure means when the peer attached no reason of ours.
+_TRANSPORT = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: Reason.ATTEMPT_TIMED_OUT,
+    grpc.StatusCode.UNAVAILABLE: Reason.UNREACHABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.OVERLOADED,
+    grpc.StatusCode.INVALID_ARGUMENT: Reason.INVALID_REQUEST,
+}
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+def to_status(failure: LookupFailure) -> status_pb2.Status:
+    """Return the status with `ErrorInfo` (for any client) and `LookupError` (for ours) as details."""
+    info = error_details_pb2.ErrorInfo(reason=wire_name(failure.reason), domain=DOMAIN, metadata=failure.metadata)
+    status = status_pb2.Status(code=failure.code, message=failure.message)
+    for detail in (info, failure.to_proto()):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
+    """Read a failed call; one without our details becomes the reason its status code stands for."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS_KEY:
+            for detail in status_pb2.Status.FromString(value).details:
+                lookup_error = errors_pb2.LookupError()
+                if detail.Unpack(lookup_error):
+                    return LookupFailure.from_proto(lookup_error)
+    code = error.code()
+    reason = _TRANSPORT.get(code, Reason.INTERNAL)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or ""):
+        reason = Reason.MESSAGE_TOO_LARGE
+    return LookupFailure(reason, error.details() or code.name, {"grpc_status": code.name})
+
+
+def failing_cleanly(
+    handler: Callable[[Any, Request], Awaitable[Response]],
+) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]]:
+    """Make a servicer method of `handler(self, request)`: a `LookupFailure` becomes its status, a defect INTERNAL."""
+
+    async def method(self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]) -> Response:  # noqa: ANN401
+        try:
+            return await handler(self, request)
+        except LookupFailure as failure:
+            await context.abort_with_status(rpc_status.to_status(to_status(failure)))
+        except Exception:
+            log.exception("defect in a handler", method=handler.__name__)
+            failure = LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")
+            await context.abort_with_status(rpc_status.to_status(to_status(failure)))
+        raise AssertionError("abort returns never")
+
+    method.__doc__ = handler.__doc__
+    method.__name__ = handler.__name__
+    return method

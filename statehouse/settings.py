@@ -1,0 +1,179 @@
+"""Settings: one schema for flags, environment (`STATEHOUSE_…`) and a TOML file, validated at start.
+
+Precedence: flag, environment, the file that `STATEHOUSE_CONFIG` names, default. Keys are flat and mean the
+same in every process, so that one file can configure a whole fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from statehouse.errors import ConfigurationError
+
+ENV_PREFIX = "STATEHOUSE_"
+CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
+
+
+class _TomlSource(PydanticBaseSettingsSource):
+    """The keys of the TOML file that concern a class of settings."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ANN401, ARG002
+        return _file_values().get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return {key: value for key, value in _file_values().items() if key in self.settings_cls.model_fields}
+
+
+def _file_values() -> dict[str, Any]:
+    path = os.environ.get(CONFIG_ENV)
+    if not path:
+        return {}
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{CONFIG_ENV}={path} can't be read: {error}") from error
+
+
+class CommonSettings(BaseSettings):
+    """What every process needs."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    bootstrap: str = Field("127.0.0.1:9092", description="Kafka bootstrap servers, host:port[,host:port]")
+    application_id: str = Field(description="application id; names the changelogs and the control topics")
+    heartbeat_interval_ms: int = Field(1_000, ge=50, description="how often a node writes to the members topic")
+    session_timeout_ms: int = Field(
+        10_000, ge=200, description="a node silent for this long loses its tasks; Kafka Streams has 45,000"
+    )
+    max_message_bytes: int = Field(
+        16 * 1024 * 1024, ge=65_536, description="largest gRPC message; set it alike on clients, routers and nodes"
+    )
+    log_level: str = Field("INFO", pattern="(?i)^(debug|info|warning|error)$", description="least level logged")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no dotenv files
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no secret files
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the file behind the environment."""
+        return init_settings, env_settings, _TomlSource(settings_cls)
+
+    @model_validator(mode="after")
+    def _session_outlives_heartbeats(self) -> Self:
+        if self.session_timeout_ms < 3 * self.heartbeat_interval_ms:
+            raise ValueError(
+                "session_timeout_ms must be at least 3 x heartbeat_interval_ms, or one late heartbeat costs a "
+                "rebalance: raise the first or lower the second"
+            )
+        return self
+
+
+class NodeSettings(CommonSettings):
+    """A query node."""
+
+    instance_id: str = Field(description="the node's stable name; a restart under it keeps the node's tasks")
+    bind_host: str = Field("127.0.0.1", description="address to listen on")
+    node_port: int = Field(7101, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
+    advertised_host: str = Field("", description="address others reach the node at; default: bind_host")
+    advertised_port: int = Field(0, ge=0, le=65_535, description="port others reach the node at; default: node_port")
+    rack: str = Field("", description="rack; standbys are spread over racks")
+    state_dir: Path = Field(Path("~/.local/share/statehouse/state"), description="where state is kept")
+    confirm_interval_ms: int = Field(
+        250, ge=20, description="how often the node asks the broker for the ends; the floor of reported staleness"
+    )
+    drain_timeout_ms: int = Field(
+        10_000, ge=0, description="longest wait for the hand-over of active tasks at SIGTERM; SIGINT stops at once"
+    )
+    max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
+    metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
+
+    @model_validator(mode="after")
+    def _address_can_be_advertised(self) -> Self:
+        if not self.advertised_host and self.bind_host in {"0.0.0.0", "::", "[::]"}:  # noqa: S104 - refused, not bound
+            raise ValueError(f"bind_host {self.bind_host} is no address others can call: set advertised_host")
+        return self
+
+
+class RouterSettings(CommonSettings):
+    """A router."""
+
+    bind_host: str = Field("127.0.0.1", description="address to listen on")
+    router_port: int = Field(7100, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
+    request_timeout_ms: int = Field(5_000, ge=1, description="longest a request without a deadline of its own may take")
+    attempt_timeout_ms: int = Field(
+        250, ge=1, description="a candidate that has not answered by then is passed over for the next"
+    )
+    metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
+
+
+class ProcessorSettings(CommonSettings):
+    """The Spark application's driver."""
+
+    num_standby_replicas: int = Field(1, ge=0, description="standbys per task; Kafka Streams has 0")
+    acceptable_recovery_lag: int = Field(
+        10_000, ge=0, description="a replica within this many records is caught up; Kafka Streams has 10,000"
+    )
+    max_warmup_replicas: int = Field(2, ge=1, description="warm-ups at once; Kafka Streams has 2")
+    handover_linger_ms: int | None = Field(
+        None, ge=0, description="how long a replaced replica stays; default: 2 x heartbeat_interval_ms"
+    )
+    initial_rebalance_delay_ms: int = Field(
+        1_000, ge=0, description="wait after the first node joins an application without an assignment"
+    )
+    replication_factor: int = Field(-1, ge=-1, description="of the topics we create; -1 is the broker's default")
+    checkpoint_dir: str = Field(
+        "~/.local/share/statehouse/checkpoints", description="Spark's checkpoints, one folder an application in it"
+    )
+    commit_interval_ms: int = Field(
+        0, ge=0, description="micro-batch trigger; 0 starts a batch as soon as the last is done"
+    )
+    shuffle_partitions: int = Field(2, ge=1, description="Spark's shuffle partitions, fixed by the first checkpoint")
+    max_events_per_batch: int = Field(100_000, ge=1, description="records of event streams read in one micro-batch")
+    metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
+
+
+Settings = TypeVar("Settings", bound=CommonSettings)
+
+
+def load(cls: type[Settings], flags: dict[str, Any]) -> Settings:
+    """Return the settings; flags that are None were not given.
+
+    Raises:
+        ConfigurationError: a value is missing or wrong; names the field, its flag and its variable.
+
+    """
+    try:
+        return cls(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            field = ".".join(map(str, problem["loc"]))
+            message = problem["msg"].removeprefix("Value error, ")
+            hint = f"{field} (--{field.replace('_', '-')}, {ENV_PREFIX}{field.upper()}): " if field else ""
+            problems.append(f"{hint}{message}")
+        raise ConfigurationError("; ".join(problems)) from error
+
+
+def sources(settings: CommonSettings, flags: dict[str, Any]) -> list[tuple[str, Any, str]]:
+    """Return (name, value, source) of every setting, source being flag, environment, file or default."""
+    from_file = _file_values()
+    rows = []
+    for name in type(settings).model_fields:
+        if flags.get(name) is not None:
+            source = "flag"
+        elif f"{ENV_PREFIX}{name.upper()}" in os.environ:
+            source = "environment"
+        else:
+            source = "file" if name in from_file else "default"
+        rows.append((name, getattr(settings, name), source))
+    return rows
