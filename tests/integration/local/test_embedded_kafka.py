@@ -106,8 +106,11 @@ def test_a_ctrl_c_in_the_terminal_does_not_reach_the_broker(kafka: EmbeddedKafka
     assert os.getsid(kafka.pid) == kafka.pid != os.getsid(0)
 
 
-def test_data_and_address_survive_a_restart_and_a_crash(tmp_path: Path, unique_name: Namer) -> None:
+def test_data_and_address_survive_a_restart_and_a_crash(
+    tmp_path: Path, unique_name: Namer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = unique_name("topic")
+    monkeypatch.setenv("LC_ALL", "POSIX")
     # A directory that class paths, properties files and shells would stumble over, were it passed to them.
     with EmbeddedKafka(tmp_path / "a dir, Zoë €", config={"log.retention.check.interval.ms": "12345"}) as broker:
         bootstrap = broker.bootstrap
