@@ -220,7 +220,7 @@ class EmbeddedKafka:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.data_dir,
-                # Java 17 takes the encoding of file names from the locale, and in POSIX's fails on any that isn't ASCII.
+                # Java 17 takes file names' encoding from the locale, and in POSIX's fails on any that isn't ASCII.
                 env={**os.environ, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
             )
