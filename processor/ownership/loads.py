@@ -66,7 +66,6 @@ class Loads:
         """The least loaded node's count."""
         return min((count for levels in self._levels.values() for count in levels), default=0)
 
-    @property
     def is_even(self) -> bool:
         """Whether no two nodes differ by more than one."""
         counts = [count for levels in self._levels.values() for count in levels]

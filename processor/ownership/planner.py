@@ -111,5 +111,7 @@ def _assembled(slot: Slot, fleet: Fleet) -> TaskAssignment:
         for node in slot.standbys
         if node not in was.replicas
     ]
-    reasons = list(dict.fromkeys((*gone, *slot.reasons, *ready, *added))) or ["unneeded warm-up kept as standby for now"]
+    reasons = list(dict.fromkeys((*gone, *slot.reasons, *ready, *added))) or [
+        "unneeded warm-up kept as standby for now"
+    ]
     return TaskAssignment(slot.active, tuple(standbys), warm_ups, "; ".join(reasons))

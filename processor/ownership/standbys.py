@@ -224,7 +224,7 @@ def _standby_moves(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> Iterabl
             node = loads.least(copies, {fleet.rack(copy) for copy in copies}, slot.active, strict=True)
             if node is not None:
                 yield slot, node
-    if loads.is_even:
+    if loads.is_even():
         return
     kept = [
         (fleet.rank(slot, node), slot.task, node, slot)
@@ -235,7 +235,7 @@ def _standby_moves(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> Iterabl
     for *_, node, slot in sorted(kept, key=lambda move: move[:3]):
         yield slot, node
     for slot in sorted(slots, key=lambda slot: -max(loads.of(node) for node in slot.standbys)):
-        if loads.is_even:
+        if loads.is_even():
             return
         top = max(slot.standbys, key=loads.of)
         if loads.of(top) - loads.lowest > 1:

@@ -1,0 +1,215 @@
+"""The ownership controller's decisions, without I/O: events and times in, assignments to publish out.
+
+Events only note what happened; `tick` decides, so that any number of heartbeats costs one plan. An assignment is in
+force when `published` says so; until then it is proposed again, each time under a higher epoch, for nobody knows
+whether a failed publication was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from processor.ownership.model import Plan
+from processor.ownership.numbering import numbered
+from processor.ownership.planner import plan
+from processor.ownership.sessions import Sessions
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.membership import Member
+from statehouse.topology import StoreSpec, SubTopology, TaskId
+
+_REASONS_MAX = 8
+
+
+class OwnershipCore:
+    """State of the controller. Every `now` is a monotonic clock's, in seconds, and never goes back.
+
+    Order of calls: `restore` and `declare`, heartbeats that the members topic holds, `start`; then anything.
+    """
+
+    def __init__(self, settings: OwnershipSettings, controller: str = "") -> None:
+        """Start with nothing known. `controller` identifies this run in what it publishes."""
+        self._settings = settings
+        self._controller = controller
+        self._sessions = Sessions(settings)
+        self._declared: tuple[StoreDeclaration, ...] = ()
+        self._stores: dict[str, StoreSpec] = {}
+        self._sub_topologies: dict[int, SubTopology] = {}
+        self._tasks: tuple[TaskId, ...] = ()
+        self._changed_at: dict[TaskId, float] = {}
+        self._proposed_epoch = 0
+        self._reasons: dict[str, None] = {}
+        self._replan_at: float | None = None
+        self._fleet_began_at: float | None = None
+        self._last_tick: float | None = None
+        self._is_in_contact = True
+        self._is_started = False
+        self.assignment = Assignment()
+        self.last_plan: Plan | None = None
+
+    def restore(self, assignment: Assignment | None) -> None:
+        """Take the assignment that is in force according to its topic.
+
+        Raises:
+            ConfigurationError: a declared store does not fit it.
+
+        """
+        self.assignment = assignment or Assignment()
+        self._proposed_epoch = max(self._proposed_epoch, self.assignment.epoch)
+        self._number()
+
+    def declare(self, stores: Iterable[StoreDeclaration]) -> None:
+        """Take the application's stores, all of them.
+
+        Raises:
+            ConfigurationError: they don't fit together, or a published store has another partition count.
+
+        """
+        self._declared = tuple(stores)
+        self._number()
+
+    def _number(self) -> None:
+        published = self.assignment
+        self._stores, self._sub_topologies = numbered(self._declared, published.stores, published.sub_topologies)
+        by_number: dict[int, tuple[str, ...]] = {}
+        for spec in self._stores.values():
+            by_number[spec.sub_topology] = (*by_number.get(spec.sub_topology, ()), spec.name)
+        self._tasks = tuple(
+            task for number, sub in sorted(self._sub_topologies.items()) if number in by_number for task in sub.tasks
+        )
+        self._sessions.use_stores(by_number)
+        if self._is_topology_new():
+            self._note("topology declared")
+
+    def _is_topology_new(self) -> bool:
+        published = self.assignment
+        return self._stores != dict(published.stores) or self._sub_topologies != dict(published.sub_topologies)
+
+    def start(self, now: float) -> None:
+        """Begin to count time: both topics have been read to their ends."""
+        self._is_started = True
+        holders = {node for task in self.assignment.tasks.values() for node in task.replicas}
+        self._sessions.start(now, holders)
+        # How fresh the last hand-overs are is not known: treat all as fresh.
+        self._changed_at = dict.fromkeys(self._tasks, now)
+        self._last_tick = now
+        self._note("controller started")
+
+    def heartbeat(self, member: Member, now: float) -> None:
+        """Take a heartbeat."""
+        was_empty = not self._sessions.has_live
+        change = self._sessions.hear(member, now)
+        if was_empty and self._sessions.has_live:
+            self._fleet_began_at = now
+        if change is not None:
+            self._note(change)
+
+    def left(self, instance_id: str) -> None:
+        """Take a member's tombstone."""
+        change = self._sessions.forget(instance_id)
+        if change is not None:
+            self._note(change)
+
+    def contact_lost(self) -> None:
+        """We can't hear anybody: nobody times out, nothing is planned."""
+        self._is_in_contact = False
+
+    def contact_regained(self, now: float) -> None:
+        """We hear again: everybody gets a full session to be heard of."""
+        if not self._is_in_contact:
+            self._is_in_contact = True
+            self._sessions.grant_full_session(now)
+            self._last_tick = now
+
+    def tick(self, now: float) -> Assignment | None:
+        """Let time pass; return an assignment to publish, if there is cause for one. Call every heartbeat interval."""
+        if not self._is_started:
+            return None
+        paused = now - (now if self._last_tick is None else self._last_tick) - self._settings.heartbeat_interval_s
+        self._last_tick = now
+        if paused > 0:
+            # Heartbeats that came meanwhile are not read yet.
+            self._sessions.skip_time(paused)
+        if not self._is_in_contact:
+            return None
+        for event in self._sessions.expire(now):
+            self._note(event)
+        if self._replan_at is not None and now >= self._replan_at:
+            self._note("hand-over completed")
+        if not self._reasons:
+            return None
+        if self._must_wait(now):
+            return self._proposal(self._unplanned()) if self._is_topology_new() else None
+        return self._planned(now)
+
+    def published(self, assignment: Assignment, now: float) -> None:
+        """Take note that a proposed assignment is in force."""
+        for task, holders in assignment.tasks.items():
+            was = self.assignment.tasks.get(task)
+            if (
+                was is None
+                or was.active != holders.active
+                or set(holders.replicas) - set(was.replicas)
+                or (set(holders.standbys) - set(was.standbys))
+            ):
+                self._changed_at[task] = now
+        self.assignment = assignment
+        self._replan_at = self._deferred_until()
+        # What was held back behind this step may be possible now; a plan that finds nothing publishes nothing.
+        self._reasons = {f"follows epoch {assignment.epoch}": None}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last plan wants nothing more, and nothing has happened since."""
+        plan_made = self.last_plan
+        return plan_made is not None and not self._reasons and not plan_made.deferred and plan_made.moves_waiting == 0
+
+    def _must_wait(self, now: float) -> bool:
+        """Whether it is too early to plan.
+
+        After a restart members of the assignment are awaited: to plan without those that just have not been
+        read yet would move their tasks for nothing. When a fleet starts, the first of its nodes waits for the
+        others: it would be given everything.
+        """
+        if self._sessions.awaited() or not self._sessions.has_live:
+            return True
+        began = self._fleet_began_at
+        return began is not None and now - began < self._settings.initial_rebalance_delay_s
+
+    def _unplanned(self) -> Mapping[TaskId, TaskAssignment]:
+        """Return the tasks as they are, new ones with nobody: a new topology is published before it is placed."""
+        return {task: self.assignment.tasks.get(task, TaskAssignment()) for task in self._tasks}
+
+    def _planned(self, now: float) -> Assignment | None:
+        linger = self._settings.linger_s
+        lingering = {task for task, at in self._changed_at.items() if now - at < linger}
+        made = plan(self._tasks, self._sessions.nodes(), self._unplanned(), self._settings.planner, lingering)
+        self.last_plan = made
+        if made.tasks == self._unplanned() and not self._is_topology_new():
+            self._reasons.clear()
+            self._replan_at = self._deferred_until()
+            return None
+        return self._proposal(made.tasks)
+
+    def _deferred_until(self) -> float | None:
+        """Return when the first copy that only lingers may go."""
+        deferred = self.last_plan.deferred if self.last_plan is not None else ()
+        started = [self._changed_at[task] for task in deferred if task in self._changed_at]
+        return min(started) + self._settings.linger_s if started else None
+
+    def _proposal(self, tasks: Mapping[TaskId, TaskAssignment]) -> Assignment:
+        self._proposed_epoch += 1
+        words = list(self._reasons)
+        more = f" and {len(words) - _REASONS_MAX} more" if len(words) > _REASONS_MAX else ""
+        return Assignment(
+            self._proposed_epoch,
+            "; ".join(words[:_REASONS_MAX]) + more,
+            self._controller,
+            MappingProxyType(self._stores),
+            MappingProxyType(self._sub_topologies),
+            MappingProxyType(dict(tasks)),
+        )
+
+    def _note(self, reason: str) -> None:
+        self._reasons[reason] = None

@@ -1,0 +1,60 @@
+"""Sub-topology numbers: given on first sight of (query name, partition count), kept for ever.
+
+The number is in the name of every task directory on every node. Kafka Streams numbers by position in the topology, so
+that adding a query can renumber the others and orphan their state on disk; here a number means one thing only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from processor.ownership.settings import StoreDeclaration
+from statehouse.errors import ConfigurationError
+from statehouse.topology import StoreSpec, SubTopology
+
+
+def numbered(
+    declared: Iterable[StoreDeclaration], stores: Mapping[str, StoreSpec], sub_topologies: Mapping[int, SubTopology]
+) -> tuple[dict[str, StoreSpec], dict[int, SubTopology]]:
+    """Return the specs of the declared stores and all sub-topologies, known ones under their old numbers.
+
+    A sub-topology without stores stays, for its number's sake; it has no tasks.
+
+    Raises:
+        ConfigurationError: a store is declared twice, without partitions, or with another partition count than
+            the published one.
+
+    """
+    numbers = {(sub.query, sub.partition_count): number for number, sub in sub_topologies.items()}
+    known = dict(sub_topologies)
+    specs: dict[str, StoreSpec] = {}
+    for store in sorted(declared, key=lambda store: (store.query, store.partition_count, store.name)):
+        _check(store, specs, stores)
+        group = (store.query, store.partition_count)
+        if group not in numbers:
+            numbers[group] = max(known, default=-1) + 1
+            known[numbers[group]] = SubTopology(numbers[group], *group)
+        specs[store.name] = StoreSpec(
+            store.name,
+            store.changelog_topic,
+            store.partition_count,
+            numbers[group],
+            store.kind,
+            store.key_serde,
+            store.value_serde,
+        )
+    return specs, known
+
+
+def _check(store: StoreDeclaration, specs: Mapping[str, StoreSpec], published: Mapping[str, StoreSpec]) -> None:
+    if store.name in specs:
+        raise ConfigurationError(f"store {store.name} is declared twice; give one of them another name")
+    if store.partition_count < 1:
+        raise ConfigurationError(f"store {store.name} must have at least one partition, not {store.partition_count}")
+    old = published.get(store.name)
+    if old is not None and old.partition_count != store.partition_count:
+        raise ConfigurationError(
+            f"store {store.name} is published with {old.partition_count} partitions and now declared with "
+            f"{store.partition_count}. The number is fixed for a store's life, as keys are placed by it: declare "
+            f"partitions={old.partition_count}, or give the store a new name, or reset the application to begin anew"
+        )

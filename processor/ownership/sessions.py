@@ -1,0 +1,226 @@
+"""Sessions: which members live, and what each of them holds, from heartbeats and the passing of time.
+
+Static membership as in KIP-345: a member that is back under its instance id within the session timeout is the same
+member, and what it reported before stands until it has reopened its state or its time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from processor.ownership.model import NodeView, ReplicaView, Standing, standing_of
+from processor.ownership.settings import OwnershipSettings
+from statehouse.membership import Member, ReplicaReport
+from statehouse.topology import Role, TaskId
+
+LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING", "ERROR"})
+FAILED = "error"
+
+StoresOf = Mapping[int, tuple[str, ...]]
+"""Store names by sub-topology."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A member, as last heard of."""
+
+    member: Member
+    heard_at: float
+    is_live: bool
+    """Whether it counts. One read from the topic's past does not, until it is heard of again or held a task."""
+    is_confirmed: bool = False
+    """Whether it has been heard of in this controller's life."""
+    is_witness: bool = True
+    """Whether the end offsets it reported count; a lost member's do, so that a stuck replica can't look fresh."""
+    views: dict[TaskId, ReplicaView] = field(default_factory=dict)
+    before_bounce: dict[TaskId, ReplicaView] = field(default_factory=dict)
+    bounce_ends_at: float = 0.0
+
+    @property
+    def incarnation_order(self) -> tuple[int, str]:
+        """Of two processes under one instance id, the greater is the newer."""
+        return self.member.started_at_ms, self.member.incarnation
+
+
+class Sessions:
+    """All members. Every `now` is a monotonic clock's, in seconds."""
+
+    def __init__(self, settings: OwnershipSettings) -> None:
+        """Start with nobody."""
+        self._settings = settings
+        self._sessions: dict[str, Session] = {}
+        self._stores: StoresOf = {}
+        self._holders: dict[TaskId, set[str]] = {}
+        self._started = False
+
+    def use_stores(self, stores: StoresOf) -> None:
+        """Set which stores a task's lag is summed over."""
+        self._stores = stores
+        self._measure_all()
+
+    def start(self, now: float, holders: Iterable[str]) -> None:
+        """Begin to count time. Members of the assignment in force get a full session to be heard of."""
+        self._started = True
+        held = set(holders)
+        for session in self._sessions.values():
+            session.heard_at = now
+            session.is_live = session.is_witness = session.member.instance_id in held
+        self._measure_all()
+
+    def awaited(self) -> list[str]:
+        """Live members that have not been heard of since the start."""
+        return [name for name, session in self._sessions.items() if session.is_live and not session.is_confirmed]
+
+    def grant_full_session(self, now: float) -> None:
+        """Forget how long nobody was heard of: it was us who could not hear."""
+        for session in self._sessions.values():
+            session.heard_at = now
+            if session.before_bounce:
+                session.bounce_ends_at = now + self._settings.session_timeout_s
+
+    def skip_time(self, seconds: float) -> None:
+        """Leave time out of account in which we were not running."""
+        for session in self._sessions.values():
+            session.heard_at += seconds
+            session.bounce_ends_at += seconds
+
+    def hear(self, member: Member, now: float) -> str | None:
+        """Take a heartbeat; return what it changes for planning, in words, if anything."""
+        name = member.instance_id
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = Session(member, now, is_live=False)
+        elif session.member.incarnation == member.incarnation:
+            if member.heartbeat <= session.member.heartbeat:
+                return None  # read twice; it proves nothing about now
+        elif (member.started_at_ms, member.incarnation) < session.incarnation_order:
+            return None
+        elif session.is_live:
+            self._bounce(session, now)
+        if member.state == "NOT_RUNNING":
+            return self.forget(name)
+        joins = self._started and not session.is_live
+        session.heard_at = now
+        session.is_live = session.is_confirmed = self._started
+        session.is_witness = True
+        change = self._take(session, member)
+        return f"{name} joined" if joins else change
+
+    def _bounce(self, session: Session, now: float) -> None:
+        """A newer process under the same name: what the older one served stands for now (KIP-345)."""
+        if session.member.state in LEAVING_STATES:
+            return
+        timeout = self._settings.session_timeout_s
+        if not session.before_bounce:
+            session.bounce_ends_at = session.heard_at + timeout
+        session.before_bounce = dict(self._views(session)) if now < session.bounce_ends_at else {}
+
+    def _take(self, session: Session, member: Member) -> str | None:
+        """Note a heartbeat's contents; return whether they change what can be planned, in words."""
+        before, old = session.views, session.member
+        session.member = member
+        for task in old.replicas.keys() - member.replicas.keys():
+            self._holders[task].discard(member.instance_id)
+        for task in member.replicas:
+            self._holders.setdefault(task, set()).add(member.instance_id)
+        self._measure(session)
+        if (member.state in LEAVING_STATES) != (old.state in LEAVING_STATES):
+            return f"{member.instance_id} is {member.state}"
+        if member.rack != old.rack:
+            return f"{member.instance_id} is in rack {member.rack}"
+        limit = self._settings.planner.acceptable_recovery_lag
+        for task in before.keys() | session.views.keys():
+            now, then = standing_of(session.views.get(task), limit), standing_of(before.get(task), limit)
+            if now is not then:
+                words = {Standing.CAUGHT_UP: "has caught up with", Standing.NOTHING: "has lost"}
+                return f"{member.instance_id} {words.get(now, 'reports a change of')} {task}"
+        return None
+
+    def forget(self, name: str) -> str | None:
+        """A member left; return so in words if it counted."""
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return None
+        for task in session.member.replicas:
+            self._holders.get(task, set()).discard(name)
+        return f"{name} left" if session.is_live else None
+
+    def expire(self, now: float) -> list[str]:
+        """End sessions that are over; return what happened, in words."""
+        events = []
+        for name, session in self._sessions.items():
+            if session.is_live and now - session.heard_at >= self._settings.session_timeout_s:
+                session.is_live, session.before_bounce = False, {}
+                events.append(f"{name} was not heard of for {self._settings.session_timeout_s:g} s")
+            elif session.before_bounce and now >= session.bounce_ends_at:
+                if self._views(session) != session.views:
+                    events.append(f"{name} restarted and has not reopened all its state within the session timeout")
+                session.before_bounce = {}
+        return events
+
+    @property
+    def has_live(self) -> bool:
+        """Whether anybody lives."""
+        return any(session.is_live for session in self._sessions.values())
+
+    def nodes(self) -> dict[str, NodeView]:
+        """Return the live members as the planner sees them."""
+        return {
+            name: NodeView(session.member.rack, self._views(session), session.member.state in LEAVING_STATES)
+            for name, session in self._sessions.items()
+            if session.is_live
+        }
+
+    def _views(self, session: Session) -> Mapping[TaskId, ReplicaView]:
+        """Return what a member holds; after a bounce, what it held and has neither reopened nor lost."""
+        if not session.before_bounce:
+            return session.views
+        views = dict(session.views)
+        for task, view in session.before_bounce.items():
+            report = session.member.replicas.get(task)
+            if report is None or not (report.is_restored or report.state == FAILED):
+                views[task] = view
+        return views
+
+    def _measure_all(self) -> None:
+        for session in self._sessions.values():
+            self._measure(session)
+
+    def _measure(self, session: Session) -> None:
+        """Judge a report at the moment it arrives, against the largest end offsets reported so far.
+
+        Later reports of others don't change the judgement: their ends are newer than this one's positions, and
+        two healthy replicas of a busy partition would take turns at looking behind.
+        """
+        session.views = dict(self._measured(session.member))
+
+    def _measured(self, member: Member) -> Iterator[tuple[TaskId, ReplicaView]]:
+        for task, report in member.replicas.items():
+            if report.state != FAILED:
+                restored = report.is_restored and report.role is not Role.DORMANT
+                yield task, ReplicaView(restored, self._lag(task, report))
+
+    def _lag(self, task: TaskId, report: ReplicaReport) -> int | None:
+        """Return the records a replica is behind, over all its stores; None if any part of it is unknown."""
+        stores = self._stores.get(task.sub_topology, ())
+        lag = 0
+        for store in stores:
+            at = report.stores.get(store)
+            end = self._end(task, store)
+            if at is None or at.position is None or end is None:
+                return None
+            lag += max(0, end - at.position)
+        return lag if stores else None
+
+    def _end(self, task: TaskId, store: str) -> int | None:
+        """Return the largest end offset that anybody reports of a store partition."""
+        ends = []
+        for name in self._holders.get(task, ()):
+            session = self._sessions[name]
+            report = session.member.replicas.get(task)
+            if session.is_witness and report is not None and store in report.stores:
+                end = report.stores[store].end_offset
+                if end is not None:
+                    ends.append(end)
+        return max(ends, default=None)

@@ -1,0 +1,579 @@
+"""The controller's rules, one test each, on a clock that only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from processor.ownership.core import OwnershipCore
+from processor.ownership.model import PlannerSettings
+from processor.ownership.sessions import Sessions
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from statehouse.assignment import Assignment, encode
+from statehouse.errors import ConfigurationError
+from statehouse.membership import Member, ReplicaReport, StorePosition
+from statehouse.topology import Role, TaskId
+from tests.support.members import FakeMember
+
+SETTINGS = OwnershipSettings(
+    heartbeat_interval_s=1.0,
+    session_timeout_s=10.0,
+    initial_rebalance_delay_s=1.0,
+    planner=PlannerSettings(num_standby_replicas=1, max_warmup_replicas=2),
+)
+TASK = TaskId(0, 0)
+
+
+def scores(partitions: int = 4, name: str = "scores", query: str = "leaderboard") -> StoreDeclaration:
+    return StoreDeclaration(name, query, partitions, f"app-{name}-changelog")
+
+
+class Bench:
+    """A core, its clock, its fleet, and everything it published."""
+
+    def __init__(
+        self,
+        *stores: StoreDeclaration,
+        settings: OwnershipSettings = SETTINGS,
+        restored: Assignment | None = None,
+        seen_before: Sequence[FakeMember] = (),
+    ) -> None:
+        self.now = 1_000.0
+        self.core = OwnershipCore(settings, "test")
+        self.core.restore(restored)
+        self.core.declare(stores or (scores(),))
+        for member in seen_before:
+            self.core.heartbeat(member.beat(), self.now)
+        self.core.start(self.now)
+        self.published: list[Assignment] = []
+
+    @property
+    def assignment(self) -> Assignment:
+        return self.core.assignment
+
+    def tick(self) -> Assignment | None:
+        proposed = self.core.tick(self.now)
+        if proposed is not None:
+            complete, _records = encode(self.core.assignment, proposed)
+            self.core.published(complete, self.now)
+            self.published.append(complete)
+        return proposed
+
+    def run(self, seconds: float, *members: FakeMember, restoring: bool = False, frozen: bool = False) -> None:
+        """Let time pass with these members alive, each following what is published unless `frozen`."""
+        for _ in range(round(seconds / 0.5)):
+            self.now += 0.5
+            for member in members:
+                if not frozen:
+                    member.follow(self.assignment, restored=not restoring)
+                self.core.heartbeat(member.beat(), self.now)
+            self.tick()
+
+    def settled(self, *members: FakeMember) -> Bench:
+        self.run(20, *members)
+        assert self.core.is_settled
+        self.published.clear()
+        return self
+
+    def actives(self) -> dict[TaskId, str | None]:
+        return {task: holders.active for task, holders in self.assignment.tasks.items()}
+
+
+def fleet(count: int) -> list[FakeMember]:
+    return [FakeMember(f"n{number}") for number in range(count)]
+
+
+# --- the topology ---
+
+
+def test_the_topology_is_published_before_anybody_is_there() -> None:
+    bench = Bench()
+    bench.tick()
+    assert bench.assignment.epoch == 1
+    assert bench.assignment.stores["scores"].sub_topology == 0
+    assert [holders.active for holders in bench.assignment.tasks.values()] == [None] * 4
+    assert "topology" in bench.assignment.reason
+    bench.run(30)
+    assert bench.assignment.epoch == 1
+
+
+def test_stores_of_a_query_with_equal_partitions_share_a_sub_topology() -> None:
+    bench = Bench(scores(4), scores(4, "ranks"), scores(2, "few"), scores(4, "other", "another-query"))
+    bench.tick()
+    numbers = {name: spec.sub_topology for name, spec in bench.assignment.stores.items()}
+    assert numbers["scores"] == numbers["ranks"]
+    assert len({numbers["scores"], numbers["few"], numbers["other"]}) == 3
+    assert len(bench.assignment.tasks) == 10
+
+
+def test_numbers_are_kept_and_never_reused() -> None:
+    bench = Bench(scores(4), scores(2, "few"))
+    bench.tick()
+    few = bench.assignment.stores["few"].sub_topology
+    without = Bench(scores(4), restored=bench.assignment)
+    without.tick()
+    assert set(without.assignment.stores) == {"scores"}
+    assert all(task.sub_topology != few for task in without.assignment.tasks)
+    later = Bench(scores(4), scores(3, "new", "a-query"), restored=without.assignment)
+    later.tick()
+    assert later.assignment.stores["new"].sub_topology not in {few, later.assignment.stores["scores"].sub_topology}
+    back = Bench(scores(4), scores(2, "few"), restored=later.assignment)
+    back.tick()
+    assert back.assignment.stores["few"].sub_topology == few
+
+
+def test_another_partition_count_is_refused_with_the_remedy() -> None:
+    bench = Bench(scores(4))
+    bench.tick()
+    with pytest.raises(ConfigurationError, match="declare partitions=4, or give the store a new name, or reset"):
+        Bench(scores(6), restored=bench.assignment)
+    assert bench.assignment.epoch == 1
+
+
+@pytest.mark.parametrize("stores", [(scores(), scores()), (scores(0),)])
+def test_declarations_that_make_no_sense_are_refused(stores: tuple[StoreDeclaration, ...]) -> None:
+    with pytest.raises(ConfigurationError):
+        Bench(*stores)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session_timeout_s": 2.0},
+        {"heartbeat_interval_s": 0.0},
+        {"handover_linger_s": -1.0},
+        {"planner": PlannerSettings(max_warmup_replicas=0)},
+        {"planner": PlannerSettings(num_standby_replicas=-1)},
+    ],
+)
+def test_settings_that_can_not_work_are_refused(change: dict[str, float | PlannerSettings]) -> None:
+    with pytest.raises(ConfigurationError):
+        replace(SETTINGS, **change)
+
+
+# --- the first plan ---
+
+
+def test_a_fleet_that_starts_together_is_planned_once() -> None:
+    bench, members = Bench(), fleet(3)
+    bench.tick()
+    for member in members:
+        bench.core.heartbeat(member.beat(), bench.now)
+        bench.now += 0.3
+        bench.tick()
+    assert bench.assignment.epoch == 1
+    bench.run(1, *members)
+    assert bench.assignment.epoch == 2
+    assert all(holders.active and len(holders.standbys) == 1 for holders in bench.assignment.tasks.values())
+    assert all(holders.reason for holders in bench.assignment.tasks.values())
+    bench.run(20, *members)
+    assert bench.assignment.epoch == 2, "complete at once"
+
+
+def test_a_fleet_that_was_gone_entirely_is_awaited_like_a_new_one() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    before = bench.actives()
+    bench.run(15)
+    assert bench.actives() == before, "the last holders are the ones that have the state"
+    for member in members:
+        member.restart()
+        bench.core.heartbeat(member.beat(), bench.now)
+        bench.now += 0.3
+        bench.tick()
+    bench.run(5, *members)
+    assert bench.actives() == before
+
+
+# --- who lives ---
+
+
+def test_a_silent_member_is_dead_after_the_session_timeout_and_its_standbys_take_over() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    before = dict(bench.assignment.tasks)
+    bench.run(9, *members[1:])
+    assert not bench.published
+    bench.run(2, *members[1:])
+    [first, *_] = bench.published
+    assert "n0 was not heard of for 10 s" in first.reason
+    for task, was in before.items():
+        now = first.tasks[task]
+        assert "n0" not in now.replicas
+        assert now.active in was.replicas
+        assert len(now.standbys) == 1
+        if was.active == "n0":
+            assert "n0 is gone" in now.reason
+        elif "n0" not in was.replicas:
+            assert now.reason == was.reason
+
+
+def test_a_member_that_left_is_replaced_at_once() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    bench.core.left("n0")
+    bench.run(0.5, *members[1:])
+    assert bench.published[0].reason == "n0 left"
+    assert "n0" not in {node for holders in bench.assignment.tasks.values() for node in holders.replicas}
+
+
+def test_a_heartbeat_read_twice_keeps_nobody_alive() -> None:
+    members = fleet(2)
+    bench = Bench().settled(*members)
+    old = members[0].beat()
+    bench.core.heartbeat(old, bench.now)
+    for _ in range(24):
+        bench.core.heartbeat(old, bench.now)
+        bench.run(0.5, members[1])
+    assert set(bench.actives().values()) == {"n1"}
+
+
+def test_the_newer_incarnation_wins() -> None:
+    members = fleet(2)
+    bench = Bench().settled(*members)
+    older = FakeMember("n0", incarnation="zombie", started_at_ms=1, state="PENDING_SHUTDOWN")
+    for _ in range(6):
+        bench.core.heartbeat(older.beat(), bench.now)
+        bench.run(0.5, *members)
+    assert not bench.published
+    bench.run(11, members[1])
+    bench.published.clear()
+    bench.core.heartbeat(older.beat(), bench.now)
+    bench.run(2, members[1])
+    assert not bench.published, "not even when the newer one is silent"
+
+
+def test_a_bounce_within_the_session_timeout_moves_nothing() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    bench.run(5, *members[1:])
+    members[0].restart()
+    bench.run(3, *members, frozen=True)
+    members[0].state = "RUNNING"
+    bench.run(20, *members)
+    assert not bench.published
+
+
+def test_a_member_that_bounced_and_does_not_reopen_its_state_loses_its_actives() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    members[0].restart()
+    for task in members[0].replicas:
+        members[0].report(task, position=0, state="restoring")
+    bench.run(9, *members, frozen=True)
+    assert not bench.published
+    bench.run(3, *members, frozen=True)
+    assert "n0" not in bench.actives().values()
+    assert "has not reopened" in bench.published[0].reason
+
+
+def test_a_second_bounce_gets_no_second_session_timeout() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    for _ in range(4):
+        members[0].restart()
+        bench.run(3, *members, frozen=True)
+    assert "n0" not in bench.actives().values()
+
+
+def test_lost_contact_times_nobody_out() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    bench.core.contact_lost()
+    bench.run(60)
+    bench.core.contact_regained(bench.now)
+    bench.run(8)
+    assert not bench.published
+    bench.run(20, *members)
+    assert not bench.published
+
+
+def test_a_pause_of_the_controller_times_nobody_out() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    bench.now += 300
+    bench.tick()
+    bench.run(20, *members)
+    assert not bench.published
+
+
+def test_after_contact_the_really_dead_still_time_out() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    bench.core.contact_lost()
+    bench.run(30)
+    bench.core.contact_regained(bench.now)
+    bench.run(11, *members[1:])
+    assert "n0" not in bench.actives().values()
+
+
+# --- restart of the controller ---
+
+
+def test_a_restart_publishes_nothing() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    again = Bench(restored=bench.assignment, seen_before=members)
+    again.run(30, *members)
+    assert not again.published
+
+
+def test_a_restart_gives_members_a_full_session_before_it_plans() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    again = Bench(restored=bench.assignment, seen_before=members)
+    again.run(9, *members[1:])
+    assert not again.published
+    again.run(3, *members[1:])
+    assert "n0" not in again.actives().values()
+
+
+def test_the_long_dead_are_not_revived_by_a_restart() -> None:
+    members, ghost = fleet(3), FakeMember("ghost")
+    bench = Bench().settled(*members)
+    again = Bench(restored=bench.assignment, seen_before=[*members, ghost])
+    again.run(30, *members)
+    assert not again.published
+
+
+def test_a_new_store_is_published_while_members_are_still_awaited() -> None:
+    members = fleet(2)
+    bench = Bench().settled(*members)
+    again = Bench(scores(), scores(2, "new"), restored=bench.assignment, seen_before=members)
+    again.tick()
+    assert "new" in again.assignment.stores
+    again.run(5, *members)
+    assert all(active is not None for active in again.actives().values())
+
+
+# --- hand-over ---
+
+
+def test_a_hand_over_is_two_epochs_and_lingers() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    bench.run(3, one, two, restoring=True)
+    [warming] = bench.published
+    [task] = [task for task, holders in warming.tasks.items() if holders.warm_ups]
+    assert warming.tasks[task].active == "n0"
+    assert warming.tasks[task].warm_ups == ("n1",)
+    assert "active is to move there from n0" in warming.tasks[task].reason
+
+    two.report(task, position=989_999, end=1_000_000, role=Role.WARM_UP)
+    bench.run(2, one, two, frozen=True)
+    assert bench.published == [warming], "one record too far behind"
+
+    two.report(task, position=990_000, end=1_000_000, role=Role.WARM_UP)
+    handed_at = bench.now + 0.5
+    bench.run(0.5, one, two, frozen=True)
+    handed = bench.published[-1].tasks[task]
+    assert (handed.active, handed.standbys, handed.warm_ups) == ("n1", ("n0",), ())
+
+    while bench.assignment.tasks[task].standbys:
+        assert bench.now < handed_at + 10
+        bench.run(0.5, one, two, frozen=True)
+    assert bench.now - handed_at >= settings.linger_s
+    assert bench.assignment.tasks[task].active == "n1"
+    assert len(bench.published) == 3
+
+
+def test_restored_is_needed_besides_a_small_lag() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    bench.run(1, one, two, restoring=True)
+    for task in list(two.replicas):
+        two.report(task, state="restoring")
+    bench.run(3, one, two, frozen=True)
+    assert set(bench.actives().values()) == {"n0"}
+
+
+def test_the_last_caught_up_replica_outlives_its_linger() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    bench.run(2, one, two, restoring=True)
+    [task] = two.replicas
+    two.report(task, role=Role.WARM_UP)
+    bench.run(0.5, one, two, frozen=True)
+    assert bench.actives()[task] == "n1"
+    two.report(task, position=0, state="restoring", role=Role.ACTIVE)
+    bench.run(30, one, two, frozen=True)
+    assert "n0" in bench.assignment.tasks[task].replicas
+    assert bench.actives()[task] == "n0", "and is active again, as the only one caught up"
+
+
+def test_a_leaving_node_is_drained() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    members[0].state = "PENDING_SHUTDOWN"
+    before = dict(bench.assignment.tasks)
+    bench.run(0.5, *members)
+    [handed] = bench.published
+    assert "n0 is PENDING_SHUTDOWN" in handed.reason
+    for task, was in before.items():
+        assert handed.tasks[task].active != "n0"
+        assert handed.tasks[task].active in was.replicas
+        if was.active == "n0":
+            assert "n0" in handed.tasks[task].standbys, "make before break"
+            assert "n0 is leaving" in handed.tasks[task].reason
+    bench.run(10, *members)
+    assert not any("n0" in holders.replicas for holders in bench.assignment.tasks.values())
+    bench.core.left("n0")
+    bench.published.clear()
+    bench.run(10, *members[1:])
+    assert not bench.published
+
+
+def test_an_only_copy_is_warmed_up_elsewhere_before_its_node_leaves() -> None:
+    members = fleet(2)
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    bench = Bench(scores(4), settings=settings).settled(*members)
+    members[0].state = "PENDING_SHUTDOWN"
+    bench.run(2, *members, restoring=True)
+    assert list(bench.actives().values()).count("n0") == 2
+    bench.run(20, *members)
+    assert set(bench.actives().values()) == {"n1"}
+    assert all(sum(len(h.warm_ups) for h in epoch.tasks.values()) <= 1 for epoch in bench.published)
+
+
+def test_a_node_that_comes_back_gets_its_share_and_first_what_it_kept() -> None:
+    members = fleet(3)
+    bench = Bench(scores(12)).settled(*members)
+    held = set(bench.assignment.tasks_of("n0"))
+    bench.core.left("n0")
+    bench.run(10, *members[1:])
+    members[0].restart("RUNNING")
+    bench.run(60, *members)
+    assert bench.core.is_settled
+    now = set(bench.assignment.tasks_of("n0"))
+    assert len(now) == 8
+    assert now == held
+    assert list(bench.actives().values()).count("n0") == 4
+
+
+# --- what replicas report ---
+
+
+def test_a_failed_replica_counts_as_nothing() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    [task, *_] = [task for task, active in bench.actives().items() if active == "n0"]
+    standby = bench.assignment.tasks[task].standbys[0]
+    members[0].report(task, state="error", role=Role.ACTIVE)
+    bench.run(0.5, *members, frozen=True)
+    assert bench.actives()[task] == standby
+    assert "n0 holds nothing of it" in bench.assignment.tasks[task].reason
+
+
+def test_a_failed_replica_of_a_bounced_member_counts_as_nothing() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    [task, *_] = [task for task, active in bench.actives().items() if active == "n0"]
+    members[0].restart()
+    members[0].report(task, state="error", role=Role.ACTIVE)
+    bench.run(0.5, *members, frozen=True)
+    assert bench.actives()[task] != "n0"
+
+
+def test_an_unknown_lag_is_not_a_small_one() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    bench.run(1, one, two, restoring=True)
+    for task in list(two.replicas):
+        two.report(task, position=None)
+    bench.run(3, one, two, frozen=True)
+    assert set(bench.actives().values()) == {"n0"}
+
+
+def test_lag_is_measured_against_the_largest_end_anybody_reports() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    for task in list(one.replicas):
+        one.report(task, position=50_000, end=50_000, role=Role.ACTIVE)
+    bench.run(1, one, frozen=True)
+    two.report(TaskId(0, 0), position=100, end=100)
+    two.report(TaskId(0, 1), position=100, end=100)
+    bench.run(3, one, two, frozen=True)
+    assert set(bench.actives().values()) == {"n0"}, "cut off at 100, it can't look fresh"
+
+
+@pytest.mark.parametrize(
+    ("positions", "lag"),
+    [
+        ({"scores": (90, 100), "ranks": (5, 10)}, 15),
+        ({"scores": (100, 90), "ranks": (10, 10)}, 0),
+        ({"scores": (100, 100)}, None),
+        ({"scores": (100, 100), "ranks": (10, None)}, None),
+        ({"scores": (100, 100), "ranks": (None, 10)}, None),
+    ],
+)
+def test_lag_is_summed_over_the_stores_of_a_task(
+    positions: dict[str, tuple[int | None, int | None]], lag: int | None
+) -> None:
+    sessions = Sessions(SETTINGS)
+    sessions.use_stores({0: ("ranks", "scores")})
+    sessions.start(0.0, ())
+    report = ReplicaReport(Role.ACTIVE, "running", {store: StorePosition(*at) for store, at in positions.items()})
+    sessions.hear(Member("n0", "first", "localhost", 9000, heartbeat=1, replicas={TASK: report}), 0.0)
+    assert sessions.nodes()["n0"].replicas[TASK].lag == lag
+
+
+def test_busy_partitions_do_not_make_actives_take_turns() -> None:
+    members = fleet(2)
+    bench = Bench().settled(*members)
+    offset = 100
+    for _ in range(20):
+        for member in members:
+            offset += 50_000
+            for task in list(member.replicas):
+                member.report(task, position=offset, end=offset)
+            bench.core.heartbeat(member.beat(), bench.now)
+            bench.now += 0.25
+            bench.tick()
+    assert not bench.published
+
+
+# --- publication ---
+
+
+def test_nothing_new_publishes_nothing() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    bench.run(60, *members)
+    assert not bench.published
+
+
+def test_an_unpublished_proposal_comes_again_under_a_higher_epoch() -> None:
+    bench = Bench()
+    first, second = bench.core.tick(bench.now), bench.core.tick(bench.now)
+    assert first is not None
+    assert second is not None
+    assert (first.epoch, second.epoch) == (1, 2)
+    bench.core.restore(first)
+    assert bench.core.tick(bench.now) is None, "it was seen after all"
+
+
+@pytest.mark.parametrize("event", ["dies", "leaves", "joins", "drains"])
+def test_every_published_step_answers_every_task(event: str) -> None:
+    members = fleet(4)
+    bench = Bench(scores(8)).settled(*members[:3])
+    steps: dict[str, Callable[[], Sequence[FakeMember]]] = {
+        "dies": lambda: members[1:3],
+        "leaves": lambda: bench.core.left("n0") or members[1:3],
+        "joins": lambda: members,
+        "drains": lambda: setattr(members[0], "state", "PENDING_SHUTDOWN") or members[:3],
+    }
+    alive = steps[event]()
+    bench.run(60, *alive)
+    assert bench.published
+    assert bench.core.is_settled
+    for assignment in bench.published:
+        assert all(holders.active in {member.name for member in alive} for holders in assignment.tasks.values())
+        assert sum(len(holders.warm_ups) for holders in assignment.tasks.values()) <= 2
+        assert assignment.reason
