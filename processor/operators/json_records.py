@@ -42,6 +42,7 @@ class FieldType(Enum):
 # it leaves another list than [document, marker].
 _MARKER: Final = "end"
 _DOCUMENT: Final = "_document"
+_PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
 _TYPE_LENGTH_MAX: Final = 80
 _INT64_LIMIT: Final = float(2**63)
 
@@ -62,9 +63,9 @@ def parse_json_table(
     if key_type is FieldType.TEXT:
         table_key = F.when(F.is_valid_utf8(key_text), key_text)
     else:
-        key = _document(key_text)
-        table_key = _typed(key, "$[0]", key_type).cast("string")
-    keyed = frame.withColumn(TABLE_KEY, table_key)
+        frame = _with_document(frame, key_text)
+        table_key = _typed(F.col(_DOCUMENT), "$[0]", key_type).cast("string")
+    keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT)
     refusals = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"the key is not {key_type.words}"),
@@ -82,7 +83,7 @@ def _parse(
 ) -> DataFrame:
     document = F.col(_DOCUMENT)
     # Each step is a projection of its own: the next one uses its columns several times, and must not recompute them.
-    read = frame.withColumn(_DOCUMENT, _document(F.col(VALUE).cast("string")))
+    read = _with_document(frame, F.col(VALUE).cast("string"))
     types = {name: F.schema_of_variant(_at(document, _path(name), "variant")) for name in fields}
     typed = read.withColumns({f"_type_{name}": column for name, column in types.items()})
     typed = typed.withColumns(
@@ -114,12 +115,13 @@ def _parse(
     return judged.drop(_DOCUMENT, "_type", *(f"_type_{name}" for name in fields))
 
 
-def _document(text: Column) -> Column:
-    """Return the variant [document, marker], null for what is not one JSON document."""
+def _with_document(frame: DataFrame, text: Column) -> DataFrame:
+    """Add the variant [document, marker], null for what is not one JSON document."""
     wrapped = F.concat(F.lit('{"v":['), text, F.lit(f',"{_MARKER}"]}}'))
-    parsed = F.from_json(wrapped, "v variant", {"allowNonNumericNumbers": "true"})["v"]
-    whole = (_at(parsed, "$[1]", "string") == _MARKER) & _at(parsed, "$[2]", "variant").isNull()
-    return F.when(F.is_valid_utf8(text) & whole, parsed)
+    parsed = frame.withColumn(_DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
+    document = F.col(_DOCUMENT)
+    whole = (_at(document, "$[1]", "string") == _MARKER) & _at(document, "$[2]", "variant").isNull()
+    return parsed.withColumn(_DOCUMENT, F.when(F.is_valid_utf8(text) & whole, document))
 
 
 def _typed(document: Column, path: str, kind: FieldType) -> Column:

@@ -1,0 +1,1 @@
+"""Applications that show the fleet at work; each folder is one."""

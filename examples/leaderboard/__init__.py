@@ -1,0 +1,1 @@
+"""A video game leaderboard: the three best scores of each game."""

@@ -1,0 +1,50 @@
+"""The leaderboard's topology: scores meet players and products, the three best of each product are kept.
+
+Run it with `statehouse process examples.leaderboard.topology`.
+"""
+
+from __future__ import annotations
+
+from processor.application import Application
+from processor.operators.aggregators import TopN
+from processor.operators.joins import Lookup, global_table_aggregate, stream_table_join
+from processor.operators.json_records import FieldType, parse_json, parse_json_table
+
+application_id = "video-game-leaderboard"
+
+SCORES = "score-events"
+PLAYERS = "players"
+PRODUCTS = "products"
+STORE = "leader-boards"
+
+PROFILE = {"id": FieldType.INTEGER, "name": FieldType.TEXT}
+
+HIGH_SCORES = TopN(
+    3,
+    by="score",
+    fields={
+        "playerId": "player_id",
+        "productId": "product_id",
+        "playerName": "player_name",
+        "gameName": "game_name",
+        "score": "score",
+    },
+)
+
+
+def build(app: Application) -> None:
+    """Declare the sources, the query and the store."""
+    scores = parse_json(
+        app.stream(SCORES),
+        {"score": FieldType.NUMBER, "product_id": FieldType.INTEGER, "player_id": FieldType.INTEGER},
+    )
+    players = parse_json_table(app.table(PLAYERS), PROFILE, key_type=FieldType.INTEGER)
+    products = parse_json_table(app.global_table(PRODUCTS), PROFILE, key_type=FieldType.INTEGER)
+
+    with_players = stream_table_join(
+        scores, Lookup(players, "player_id", {"player_name": "name"}, "unknown_player", PLAYERS)
+    )
+    boards = global_table_aggregate(
+        with_players, Lookup(products, "product_id", {"game_name": "name"}, "unknown_product", PRODUCTS), HIGH_SCORES
+    )
+    app.store(STORE, boards)

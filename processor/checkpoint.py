@@ -1,0 +1,81 @@
+"""What Spark's checkpoint says about a query: its id, its batches, and the offsets each of them reads up to.
+
+Read through Hadoop's file system API, so that it works wherever Spark can keep a checkpoint. The files' form is
+Spark's own (OffsetSeqLog): a version line, a line of metadata, then a line for each source; `v1` is what Spark 4.2
+writes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from statehouse.errors import ConfigurationError
+
+Offsets = dict[tuple[str, int], int]
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Return (topic, partition) -> next offset of an entry of the offset log.
+
+    A source that has no offset yet ("-") and sources other than Kafka are left out.
+
+    Raises:
+        ConfigurationError: the entry is of another version than this Spark writes.
+
+    """
+    version, _, body = text.partition("\n")
+    if version.strip() != "v1":
+        raise ConfigurationError(
+            f"the checkpoint's offset log has version {version[:20]!r}, only v1 is known: use the Spark version the "
+            "project pins"
+        )
+    ends: Offsets = {}
+    for line in body.splitlines()[1:]:
+        try:
+            topics = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(topics, dict):
+            continue
+        for topic, partitions in topics.items():
+            if isinstance(partitions, dict):
+                ends |= {(topic, int(partition)): int(offset) for partition, offset in partitions.items()}
+    return ends
+
+
+class CheckpointReader:
+    """Reads a query's checkpoint directory."""
+
+    def __init__(self, session: SparkSession, directory: str) -> None:
+        self._directory = directory.rstrip("/")
+        jvm: Any = session._jvm  # noqa: SLF001 - the gateway to the JVM has no public name
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._to_string = jvm.org.apache.commons.io.IOUtils.toString
+        configuration = session._jsc.hadoopConfiguration()  # type: ignore[attr-defined]  # noqa: SLF001 - same
+        self._files = self._path(self._directory).getFileSystem(configuration)
+
+    def query_id(self) -> str:
+        """Return Spark's id of the query; written before its first batch."""
+        return str(json.loads(self._read("metadata"))["id"])
+
+    def source_ends(self, batch_id: int) -> Offsets:
+        """Return the offsets a batch reads up to; they are logged before it runs."""
+        return parse_offsets(self._read(f"offsets/{batch_id}"))
+
+    def latest_committed(self) -> int | None:
+        """Return the newest batch Spark has committed, None before the first."""
+        directory = self._path(f"{self._directory}/commits")
+        if not self._files.exists(directory):
+            return None
+        names = [entry.getPath().getName() for entry in self._files.listStatus(directory)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def _read(self, name: str) -> str:
+        stream = self._files.open(self._path(f"{self._directory}/{name}"))
+        try:
+            return str(self._to_string(stream, "UTF-8"))
+        finally:
+            stream.close()

@@ -1,0 +1,188 @@
+"""The commits topic: after each batch, and now and then while idle, how far a store's inputs are processed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from processor.checkpoint import Offsets
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import StatehouseError
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.topology import commits_topic
+
+log = structlog.get_logger(__name__)
+
+_RPC_TIMEOUT_S: Final = 10.0
+_ATTEMPTS_MAX: Final = 5
+_PAUSE_S: Final = 0.2
+
+
+class Superseded(StatehouseError):
+    """Another processor of the same application and store has started; this one must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChangelog:
+    """A store and where its records go."""
+
+    application_id: str
+    store: str
+    topic: str
+    partition_count: int
+
+
+class CommitsPublisher:
+    """Writes a store's commit records. Thread-safe.
+
+    Its producer is transactional for the fence alone: a driver that was replaced can't put an older batch over a
+    newer one. It is initialised once and never again, so being fenced is final.
+    """
+
+    def __init__(self, bootstrap: str, changelog: StoreChangelog) -> None:
+        self._changelog = changelog
+        self._topic = commits_topic(changelog.application_id)
+        client_id = f"{changelog.application_id}-{changelog.store}-commits"
+        self._producer: Producer = clients.producer(
+            bootstrap, client_id, **{"transactional.id": client_id, "linger.ms": 0}
+        )
+        self._admin = clients.admin(bootstrap, client_id)
+        self._lock = threading.Lock()
+        self._last: commits_pb2.Commit | None = None
+        self._last_at = time.monotonic()
+
+    def start(self) -> None:
+        """Fence the publisher of an earlier driver.
+
+        Raises:
+            KafkaException: the brokers can't be reached, or refuse.
+
+        """
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                self._producer.init_transactions(_RPC_TIMEOUT_S)
+            except KafkaException as failure:
+                if attempt == _ATTEMPTS_MAX or not failure.args[0].retriable():
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
+    def publish(self, query_id: str, batch_id: int, source_ends: Offsets, *, idle: bool = False) -> None:
+        """Write the record of a committed batch, with the changelog's ends as they are now.
+
+        Raises:
+            Superseded: a newer driver has fenced this one.
+            KafkaException: it could not be written.
+
+        """
+        changelog = self._changelog
+        partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
+        ends = last_stable_offsets(self._admin, partitions, _RPC_TIMEOUT_S)
+        record = commits_pb2.Commit(
+            store=changelog.store,
+            query_id=query_id,
+            batch_id=batch_id,
+            source_ends=_offsets(source_ends),
+            changelog_ends=_offsets(ends),
+            idle=idle,
+        )
+        with self._lock:
+            self._write(record)
+
+    def repeat(self, idle_for_s: float) -> bool:
+        """Write the last record again, marked idle, if none was written for that long; whether it was."""
+        with self._lock:
+            if self._last is None or time.monotonic() - self._last_at < idle_for_s:
+                return False
+            record = commits_pb2.Commit()
+            record.CopyFrom(self._last)
+            record.idle = True
+            self._write(record)
+            return True
+
+    def _write(self, record: commits_pb2.Commit) -> None:
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                self._producer.begin_transaction()
+                self._producer.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
+                self._producer.commit_transaction(_RPC_TIMEOUT_S)
+            except KafkaException as failure:
+                self._recover(failure, attempt)
+            else:
+                self._last, self._last_at = record, time.monotonic()
+                return
+
+    def _recover(self, failure: KafkaException, attempt: int) -> None:
+        """Make ready for another attempt, or raise."""
+        error: KafkaError = failure.args[0]
+        if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):  # noqa: SLF001
+            changelog = self._changelog
+            raise Superseded(
+                f"another processor of {changelog.application_id} publishes store {changelog.store} now; this one "
+                "stops. Run one processor an application."
+            ) from failure
+        if attempt == _ATTEMPTS_MAX or not (error.retriable() or error.txn_requires_abort()):
+            raise failure
+        log.info("commit record not written, trying again", error=error.str())
+        try:
+            self._producer.abort_transaction(_RPC_TIMEOUT_S)
+        except KafkaException as second:
+            log.info("commit record's transaction not aborted", error=second.args[0].str())
+        time.sleep(_PAUSE_S)
+
+
+def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:
+    return [
+        commits_pb2.TopicOffset(topic=topic, partition=partition, offset=offset)
+        for (topic, partition), offset in sorted(offsets.items())
+    ]
+
+
+class IdleRepeater:
+    """A thread that repeats the last commit record while its query is idle, so that the processor's age is known.
+
+    While a batch runs nothing is repeated: a batch that hangs must show.
+    """
+
+    def __init__(
+        self,
+        publisher: CommitsPublisher,
+        is_idle: Callable[[], bool],
+        interval_s: float,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._publisher, self._is_idle, self._interval_s = publisher, is_idle, interval_s
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commits-idle", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; waits for a record under way."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_RPC_TIMEOUT_S)
+
+    def _run(self) -> None:
+        # Looks twice an interval, so that a record is at most one and a half intervals after the last.
+        while not self._stop.wait(self._interval_s / 2):
+            if not self._is_idle():
+                continue
+            try:
+                self._publisher.repeat(self._interval_s)
+            except Superseded as error:
+                self._on_failure(error)
+                return
+            except KafkaException as failure:
+                log.warning("idle commit record not written; trying on", error=failure.args[0].str())

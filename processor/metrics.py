@@ -1,0 +1,63 @@
+"""The processor's metrics, in Prometheus' form; filled by the driver from the counts its tasks send."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from processor.sink.tasks import CHANGELOG, SKIPPED, TOMBSTONE
+
+_BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+
+
+class ProcessorMetrics:
+    """Counters by store; a registry of its own, so that several can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._records = Counter(
+            "statehouse_processor_changelog_records",
+            "Records committed to a store's changelog.",
+            ("store", "kind"),
+            registry=self.registry,
+        )
+        self._dead_letters = Counter(
+            "statehouse_processor_dead_letters",
+            "Records refused and kept in the dead-letter topic, by reason.",
+            ("store", "reason"),
+            registry=self.registry,
+        )
+        self._skipped = Counter(
+            "statehouse_processor_skipped_partitions",
+            "Changelog partitions of replayed batches that had been committed before.",
+            ("store",),
+            registry=self.registry,
+        )
+        self._batch_id = Gauge(
+            "statehouse_processor_batch_id", "Newest committed micro-batch.", ("store",), registry=self.registry
+        )
+        self._batch_s = Histogram(
+            "statehouse_processor_batch_seconds",
+            "Time from a batch's start of writing to its commit record.",
+            ("store",),
+            buckets=_BATCH_BUCKETS_S,
+            registry=self.registry,
+        )
+
+    def serve(self, port: int) -> int:
+        """Serve /metrics; return the port."""
+        server, _ = start_http_server(port, registry=self.registry)
+        return int(server.server_port)
+
+    def batch(self, store: str, batch_id: int, counts: Counts[str], took_s: float) -> None:
+        """Take a committed batch's counts."""
+        for kind, number in counts.items():
+            if kind in (CHANGELOG, TOMBSTONE):
+                self._records.labels(store, kind).inc(number)
+            elif kind == SKIPPED:
+                self._skipped.labels(store).inc(number)
+            else:
+                self._dead_letters.labels(store, kind).inc(number)
+        self._batch_id.labels(store).set(batch_id)
+        self._batch_s.labels(store).observe(took_s)

@@ -1,0 +1,30 @@
+"""JSON as stores hold it: compact, in UTF-8, each number in one form; pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+# Beyond it doubles are whole numbers anyway, and their shortest form is the one with an exponent.
+_PLAIN_LIMIT: Final = 1e16
+
+
+def compact_json(value: Any) -> str:
+    """Return the JSON text without blanks; whole doubles without a fraction (4000, not 4000.0).
+
+    Raises:
+        ValueError: a number is NaN or infinite, which JSON can't say.
+
+    """
+    return json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < _PLAIN_LIMIT:
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

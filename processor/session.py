@@ -1,0 +1,67 @@
+"""The Spark session of an application."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from processor.settings import ProcessorSettings
+
+_PROJECT_ROOT: Final = Path(__file__).resolve().parent.parent
+_STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def open_session(application_id: str, settings: ProcessorSettings) -> SparkSession:
+    """Return the session, a running one (spark-submit, a notebook) or a new one with what we need set.
+
+    The Kafka connector's jars are fetched once into a cache unless `spark.jars` or `spark.jars.packages` is given.
+    """
+    # Workers must run this very Python, and find the modules that the driver found.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = _python_path(os.environ.get("PYTHONPATH", ""))
+    conf = _defaults(settings) | dict(settings.spark_conf)
+    if not _has_connector(conf):
+        from statehouse.local.jars import resolve_jars  # noqa: PLC0415 - clusters bring their jars and don't need it
+
+        conf["spark.jars"] = ",".join(str(jar) for jar in resolve_jars("spark"))
+    builder = SparkSession.builder.appName(application_id)
+    master = settings.master or (None if _submitted() else "local[*]")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(conf["spark.log.level"])
+    return session
+
+
+def _defaults(settings: ProcessorSettings) -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",  # Spark's and the Kafka client's warnings about themselves are many
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
+        # A batch for nothing but watermarks is never needed without event-time timers.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+
+
+def _python_path(inherited: str) -> str:
+    paths = [str(_PROJECT_ROOT), str(Path.cwd()), *inherited.split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(path for path in paths if path))
+
+
+def _submitted() -> bool:
+    """Whether spark-submit started this process, and so says where it runs."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _has_connector(conf: dict[str, str]) -> bool:
+    return _submitted() or any(name in conf for name in ("spark.jars", "spark.jars.packages"))

@@ -1,0 +1,64 @@
+"""The processor's settings, with every default and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from statehouse.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSettings:
+    """How an application runs. Spark's own settings pass through `spark_conf`."""
+
+    bootstrap: str
+    """Kafka's bootstrap servers."""
+    checkpoint_dir: str
+    """Directory (any Hadoop file system) of Spark's checkpoints; the queries' identity is kept in it."""
+    commit_interval_s: float = 0.0
+    """Trigger interval: updates of a key within it are published once. 0: a batch as soon as the last is done."""
+    max_offsets_per_trigger: int = 20_000
+    """Events a batch and stream at most; a batch of Python state does some 20,000 a second. Tables are not limited."""
+    shuffle_partitions: int = 2
+    """Tasks of a stateful stage, fixed at a query's first start. About one a core; more cost latency."""
+    master: str | None = None
+    """Spark master; None: as spark-submit says, else local[*]."""
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Further Spark settings, stronger than ours."""
+    replication_factor: int = -1
+    """Of the topics we create; -1 is the broker's default."""
+    min_compaction_lag_ms: int = 600_000
+    """How long changelog records stay uncompacted, so that a watcher can resume within it."""
+    heartbeat_interval_s: float = 3.0
+    """How often an idle query repeats its commit record."""
+    transaction_timeout_s: float = 60.0
+    """How long a transaction of a task that hangs may hold readers back."""
+    write_timeout_s: float = 60.0
+    """How long a task tries to write its part of a batch, retries included, before Spark runs it again."""
+    stop_timeout_s: float = 30.0
+    """How long a stop waits for the batch under way."""
+    source_wait_s: float = 60.0
+    """How long the start waits for source topics that don't exist yet."""
+    metrics_port: int | None = None
+    """Port for Prometheus; None: no metrics server, 0: any."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work.
+
+        Raises:
+            ConfigurationError: names the setting and what it must be.
+
+        """
+        if not self.bootstrap:
+            raise ConfigurationError("bootstrap is empty: name at least one broker as host:port")
+        if not self.checkpoint_dir:
+            raise ConfigurationError("checkpoint_dir is empty: without it a restart would process everything again")
+        for name in ("max_offsets_per_trigger", "shuffle_partitions"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be at least 1")
+        for name in ("heartbeat_interval_s", "transaction_timeout_s", "write_timeout_s", "stop_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be more than 0")
+        if self.commit_interval_s < 0 or self.source_wait_s < 0 or self.min_compaction_lag_ms < 0:
+            raise ConfigurationError("commit_interval_s, source_wait_s and min_compaction_lag_ms can't be negative")

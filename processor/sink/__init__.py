@@ -1,0 +1,1 @@
+"""Exactly-once publication of micro-batches to a store's changelog."""

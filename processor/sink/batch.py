@@ -1,0 +1,128 @@
+"""The driver's part of the sink: sends a micro-batch to the tasks, then says in the commits topic that it is done.
+
+No record passes through the driver; tasks send counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.checkpoint import CheckpointReader
+from processor.commits import CommitsPublisher
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.sink.protocol import SinkTarget
+from processor.sink.tasks import (
+    CHANGELOG,
+    COUNTS_SCHEMA,
+    SINK_PARTITION,
+    SKIPPED,
+    TASK_COLUMNS,
+    TIMESTAMP_MS,
+    TOMBSTONE,
+    SinkTask,
+    changelog_partitions,
+)
+
+log = structlog.get_logger(__name__)
+
+OnBatch = Callable[[int, Counter[str], float], None]
+"""Told of each batch: id, counts by kind (changelog, tombstone, skipped, or a dead letter's reason), seconds."""
+
+_OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
+
+
+class Draining(Exception):
+    """A batch came after the stop was asked for; it will run at the next start."""
+
+
+def sink_rows(frame: DataFrame, partition_count: int) -> DataFrame:
+    """Return a store's frame as the tasks take it, each row with its sink partition.
+
+    A record belongs to its key's changelog partition; a dead letter to its source partition's number, modulo.
+    """
+    have = set(frame.columns)
+    columns: dict[str, Column] = {
+        name: F.col(name).cast(kind) if name in have else F.lit(None).cast(kind)
+        for name, kind in _OPTIONAL_TYPES.items()
+    }
+    columns |= {name: F.col(name).cast("binary") for name in (KEY, VALUE)}
+    stamped = F.unix_millis(F.col(TIMESTAMP).cast("timestamp")) if TIMESTAMP in have else F.lit(None).cast("bigint")
+    columns[TIMESTAMP_MS] = stamped
+    rows = frame.select(*(column.alias(name) for name, column in columns.items()))
+    place = F.arrow_udf(lambda keys: changelog_partitions(keys, partition_count), "int")
+    refused = F.col(REASON).isNotNull()
+    placed = rows.withColumn(SINK_PARTITION, place(F.when(~refused, F.col(KEY))))
+    sink_partition = F.when(refused, F.col(PARTITION) % partition_count).otherwise(F.col(SINK_PARTITION))
+    return placed.withColumn(SINK_PARTITION, sink_partition).select(*TASK_COLUMNS)
+
+
+class StoreSink:
+    """What Spark calls with each micro-batch of a store's query (`foreachBatch`)."""
+
+    def __init__(
+        self, target: SinkTarget, checkpoint: CheckpointReader, commits: CommitsPublisher, on_batch: OnBatch
+    ) -> None:
+        self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
+        self._busy = threading.Lock()
+        self._draining = threading.Event()
+        self.failure: BaseException | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is being written."""
+        return not self._busy.locked()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Let no further batch begin, and wait for the one under way; False if it took longer."""
+        self._draining.set()
+        if not self._busy.acquire(timeout=timeout_s):
+            return False
+        self._busy.release()
+        return True
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit a batch in the changelog, then in the commits topic; skips what was committed before."""
+        with self._busy:
+            if self._draining.is_set():
+                raise Draining(f"batch {batch_id} is left for the next start")
+            try:
+                self._commit(frame, batch_id)
+            except BaseException as error:
+                # Spark wraps it in a text of its own; the runner tells people this one.
+                self.failure = error
+                raise
+
+    def _commit(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        if not self._target.query_id:
+            self._target = replace(self._target, query_id=self._checkpoint.query_id())
+        count = self._target.partition_count
+        task = SinkTask(self._target, batch_id)
+        rows = sink_rows(frame, count).repartitionById(count, SINK_PARTITION)
+        counts: Counter[str] = Counter()
+        for _, kind, records in rows.mapInArrow(task, COUNTS_SCHEMA).collect():
+            counts[kind] += records
+        source_ends = self._checkpoint.source_ends(batch_id)
+        self._commits.publish(self._target.query_id, batch_id, source_ends)
+        took_s = time.monotonic() - began
+        self._on_batch(batch_id, counts, took_s)
+        records = counts[CHANGELOG] + counts[TOMBSTONE]
+        refused = {kind: number for kind, number in counts.items() if kind not in (CHANGELOG, TOMBSTONE, SKIPPED)}
+        report = log.warning if refused else log.info
+        report(
+            "batch committed",
+            store=self._target.store,
+            batch_id=batch_id,
+            records=records,
+            dead_letters=refused,
+            skipped_partitions=counts[SKIPPED],
+            took_ms=round(took_s * 1000),
+        )

@@ -1,0 +1,238 @@
+"""The sink's protocol: one Kafka transaction for each sink partition and batch, with a marker that says it is done.
+
+The marker is the last committed batch's id + 1, kept as an offset of a consumer group that names the Spark query,
+and sent with the data in one transaction. An attempt initialises (which fences every earlier producer of the
+partition), then reads the marker, then writes; so
+- a batch that is run again is skipped where it was committed,
+- an attempt that stalled before its writes is fenced at its first one, and one that initialises late reads the newer
+  marker. That is why initialising again is always safe, and producers may be kept.
+A kept producer that isn't fenced was the last to write: it remembers the marker and needn't read it.
+
+Limits: an idle group's marker expires (7 days by broker default); a batch left uncommitted by Spark for that long
+is then written again, which is harmless for keyed upserts. Batch ids restart with a fresh checkpoint, and so does
+the query's id in the group's name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from statehouse.kafka import clients
+
+log = structlog.get_logger(__name__)
+
+_RPC_TIMEOUT_S: Final = 10.0
+_BACKOFF_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 1.0
+# A librdkafka producer has some threads and buffers; a worker rarely serves more partitions than this.
+_WRITERS_MAX: Final = 64
+
+
+class WriteTimeout(Exception):
+    """A partition's batch could not be committed within the time allowed; Spark runs the task again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTarget:
+    """Where a query's batches go; the same for all its tasks."""
+
+    bootstrap: str
+    application_id: str
+    store: str
+    changelog_topic: str
+    partition_count: int
+    dead_letters_topic: str
+    dead_letters_partition_count: int
+    query_id: str = ""
+    """Spark's, from the checkpoint; filled in at the first batch, as Spark chooses it when the query starts."""
+    transaction_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
+
+    @property
+    def marker_group(self) -> str:
+        """The consumer group whose offsets are the markers."""
+        return f"{self.application_id}-{self.query_id}-sink"
+
+    def transactional_id(self, partition: int) -> str:
+        """Whoever initialises it last is the partition's only writer."""
+        return f"{self.application_id}-{self.store}-{partition}"
+
+
+Produce = Callable[[Producer], None]
+"""Produces a partition's records; called again if the transaction has to be."""
+
+
+class PartitionWriter:
+    """Writes batches to one sink partition. Not thread-safe."""
+
+    def __init__(self, target: SinkTarget, partition: int) -> None:
+        self._target, self._partition = target, partition
+        self._producer: Producer | None = None
+        self._marker = 0
+        self._markers: Consumer | None = None
+
+    @property
+    def marker(self) -> int:
+        """The first batch that isn't committed, as far as this writer knows."""
+        return self._marker
+
+    def write(self, batch_id: int, produce: Produce) -> bool:
+        """Commit a batch once; False if it had been committed before.
+
+        Raises:
+            WriteTimeout: it took longer than the target's `write_timeout_s`; the last error is its cause.
+            KafkaException: the brokers refuse for a reason that trying again won't change.
+
+        """
+        deadline, pause_s = time.monotonic() + self._target.write_timeout_s, _BACKOFF_S
+        while True:
+            try:
+                producer = self._producer or self.initialise()
+                if self._marker > batch_id:
+                    return False
+                self._transact(producer, batch_id, produce)
+            except KafkaException as failure:
+                error = failure.args[0]
+                self.close()
+                if not _worth_another_try(error):
+                    raise
+                if time.monotonic() >= deadline:
+                    raise WriteTimeout(
+                        f"partition {self._partition} of store {self._target.store} could not be written in "
+                        f"{self._target.write_timeout_s:g} s: {error.str()}"
+                    ) from failure
+                log.info("sink partition initialised again", partition=self._partition, reason=error.name())
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
+            else:
+                return True
+
+    def initialise(self) -> Producer:
+        """Fence earlier producers, then read the marker."""
+        target = self._target
+        transactional_id = target.transactional_id(self._partition)
+        producer = clients.producer(
+            target.bootstrap,
+            transactional_id,
+            **{
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
+                "linger.ms": 0,  # commit flushes anyway
+            },
+        )
+        producer.init_transactions(_RPC_TIMEOUT_S)
+        if self._markers is None:
+            self._markers = clients.consumer(
+                target.bootstrap, transactional_id, **{"group.id": target.marker_group, "log_level": 3}
+            )
+        committed = self._markers.committed([self._marker_at()], timeout=_RPC_TIMEOUT_S)[0]
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        self._marker = max(0, committed.offset)  # negative: none yet
+        self._producer = producer
+        return producer
+
+    def close(self) -> None:
+        """Forget the producer; what it had open is aborted by the next one, or by the broker in time."""
+        self._producer = None
+
+    def _transact(self, producer: Producer, batch_id: int, produce: Produce) -> None:
+        assert self._markers is not None  # noqa: S101 - set wherever a producer is
+        producer.begin_transaction()
+        try:
+            produce(producer)
+            marker = self._marker_at(batch_id + 1)
+            group = self._markers.consumer_group_metadata()
+            producer.send_offsets_to_transaction([marker], group, _RPC_TIMEOUT_S)
+            producer.commit_transaction(_RPC_TIMEOUT_S)
+        except KafkaException as failure:
+            if failure.args[0].txn_requires_abort():
+                _abort(producer)
+            raise
+        except BaseException:
+            _abort(producer)
+            self.close()
+            raise
+        self._marker = batch_id + 1
+
+    def _marker_at(self, offset: int | None = None) -> TopicPartition:
+        at = TopicPartition(self._target.changelog_topic, self._partition)
+        if offset is not None:
+            at.offset = offset
+        return at
+
+
+def produce_record(producer: Producer, topic: str, partition: int, **record: Any) -> None:
+    """Produce one record, waiting for room in the queue where there is none.
+
+    Raises:
+        KafkaException: it can't be produced, or there was no room for too long.
+
+    """
+    deadline = time.monotonic() + _RPC_TIMEOUT_S
+    while True:
+        try:
+            producer.produce(topic, partition=partition, **record)
+        except BufferError:
+            if time.monotonic() >= deadline:
+                raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from None  # noqa: SLF001 - a public constant
+            producer.poll(0.05)
+        else:
+            return
+
+
+def _worth_another_try(error: KafkaError) -> bool:
+    """Whether a fresh producer may succeed: it was fenced or lost its transaction, or the broker isn't ready."""
+    fenced = {
+        KafkaError._FENCED,  # noqa: SLF001 - public constants of the client
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+    }
+    unready = {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._WAIT_COORD,  # noqa: SLF001
+    }
+    return error.retriable() or error.txn_requires_abort() or error.code() in fenced | unready
+
+
+def _abort(producer: Producer) -> None:
+    try:
+        producer.abort_transaction(_RPC_TIMEOUT_S)
+    except KafkaException as failure:
+        log.info("transaction not aborted; the next producer will", error=failure.args[0].str())
+
+
+class WriterCache:
+    """A worker process's writers: initialising costs ten times what a small commit does."""
+
+    def __init__(self, limit: int = _WRITERS_MAX) -> None:
+        self._limit = limit
+        self._writers: OrderedDict[tuple[SinkTarget, int], PartitionWriter] = OrderedDict()
+
+    def writer(self, target: SinkTarget, partition: int) -> PartitionWriter:
+        """Return the partition's writer, the same as last time if there is one."""
+        writer = self._writers.pop((target, partition), None) or PartitionWriter(target, partition)
+        self._writers[target, partition] = writer
+        if len(self._writers) > self._limit:
+            self._writers.popitem(last=False)[1].close()
+        return writer
+
+
+WRITERS = WriterCache()

@@ -1,0 +1,34 @@
+"""Spark's Kafka source, as each kind of source needs it.
+
+Every topic is a source of the one streaming query, so that all offsets stand in Spark's offset log and a batch that
+is run again after a crash reads the same records of each.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from processor.application import Source, SourceKind
+from processor.rows import ORIGIN
+
+
+class KafkaSources:
+    """Reads declared sources from Kafka."""
+
+    def __init__(self, session: SparkSession, bootstrap: str, max_offsets_per_trigger: int) -> None:
+        self._session, self._bootstrap, self._max_offsets = session, bootstrap, max_offsets_per_trigger
+
+    def __call__(self, source: Source) -> DataFrame:
+        """Return the source's streaming frame."""
+        options = {
+            "kafka.bootstrap.servers": self._bootstrap,
+            "subscribe": source.topic,
+            "startingOffsets": "earliest",
+            # Records of aborted transactions never happened.
+            "kafka.isolation.level": "read_committed",
+        }
+        if source.kind is SourceKind.STREAM:
+            # Only events: the first batch must see the tables to their ends.
+            options["maxOffsetsPerTrigger"] = str(self._max_offsets)
+        options |= source.options
+        return self._session.readStream.format("kafka").options(**options).load().select(*ORIGIN)
