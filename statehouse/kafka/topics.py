@@ -57,6 +57,29 @@ def partition_counts(admin: AdminClient, topics: Sequence[str], timeout_s: float
     return counts
 
 
+def topic_id(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> str:
+    """Return the id the broker gave a topic at its creation; a topic recreated under the same name has another.
+
+    Raises:
+        KafkaException: the topic doesn't exist, or the brokers can't be reached.
+
+    """
+    future = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic]
+    return str(future.result().topic_id)
+
+
+def topic_settings(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> dict[str, str]:
+    """Return a topic's settings, defaults included.
+
+    Raises:
+        KafkaException: the topic doesn't exist, or the brokers can't be reached.
+
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (future,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
+    return {name: entry.value for name, entry in future.result().items()}
+
+
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 30.0) -> list[str]:
     """Create what is missing and apply changed settings to what exists; return the names created.
 
@@ -102,18 +125,17 @@ def _apply_settings(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: f
     wanted = {spec.name: spec.config for spec in specs if spec.config}
     if not wanted:
         return
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
     changes = []
-    for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
-        current = {name: entry.value for name, entry in future.result().items()}
+    for topic, settings in wanted.items():
+        current = topic_settings(admin, topic, timeout_s)
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in wanted[resource.name].items()
+            for name, value in settings.items()
             if current.get(name) != value
         ]
         if entries:
-            changes.append(ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries))
-            log.info("topic settings changed", topic=resource.name, settings={e.name: e.value for e in entries})
+            changes.append(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries))
+            log.info("topic settings changed", topic=topic, settings={e.name: e.value for e in entries})
     if changes:
         for future in admin.incremental_alter_configs(changes, request_timeout=timeout_s).values():
             future.result()

@@ -43,7 +43,8 @@ def to_status(failure: LookupFailure) -> status_pb2.Status:
 
 def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
     """Read a failed call; one without our details becomes the reason its status code stands for."""
-    for key, value in error.trailing_metadata() or ():
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
         if key == _DETAILS_KEY:
             for detail in status_pb2.Status.FromString(value).details:
                 lookup_error = errors_pb2.LookupError()
@@ -58,7 +59,7 @@ def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
 
 def failing_cleanly(
     handler: Callable[[Any, Request], Awaitable[Response]],
-) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]]:
+) -> Any:  # noqa: ANN401 - the generated base classes type the context for sync and aio at once
     """Make a servicer method of `handler(self, request)`: a `LookupFailure` becomes its status, a defect INTERNAL."""
 
     async def method(self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]) -> Response:  # noqa: ANN401
@@ -68,8 +69,8 @@ def failing_cleanly(
             await context.abort_with_status(rpc_status.to_status(to_status(failure)))
         except Exception:
             log.exception("defect in a handler", method=handler.__name__)
-            failure = LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")
-            await context.abort_with_status(rpc_status.to_status(to_status(failure)))
+            defect = LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")
+            await context.abort_with_status(rpc_status.to_status(to_status(defect)))
         raise AssertionError("abort returns never")
 
     method.__doc__ = handler.__doc__

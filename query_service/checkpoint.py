@@ -1,0 +1,114 @@
+"""Checkpoints: up to which changelog offset a store's state goes, and whether a restore may start there.
+
+The truth stands in the store itself, written in the same batch as the data; `.checkpoint` is a readable
+copy. No I/O here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+FORMAT_VERSION = 1
+
+# Compaction may run a little late or early against our clock; a tenth of the retention is kept as margin.
+_RETENTION_MARGIN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A store's place in its changelog partition.
+
+    Attributes:
+        topic: changelog topic.
+        topic_id: the broker's id of it; a recreated topic has another.
+        position: next offset needed.
+        at_end_ms: wall clock when the state was last known to hold all that the log held, tombstones included.
+            For a restore from the log's start: when it began.
+
+    """
+
+    topic: str
+    topic_id: str
+    position: int
+    at_end_ms: int
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """Return the stored form."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Checkpoint:
+        """Read the stored form.
+
+        Raises:
+            ValueError: it is damaged, or of a newer format.
+
+        """
+        try:
+            fields = json.loads(text)
+            checkpoint = cls(
+                str(fields["topic"]),
+                str(fields["topic_id"]),
+                int(fields["position"]),
+                int(fields["at_end_ms"]),
+                int(fields["format_version"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"damaged checkpoint: {error!r}") from error
+        if checkpoint.format_version != FORMAT_VERSION or checkpoint.position < 0:
+            raise ValueError(f"checkpoint of format {checkpoint.format_version}, position {checkpoint.position}")
+        return checkpoint
+
+    def moved(self, position: int) -> Checkpoint:
+        """Return it with another position."""
+        return replace(self, position=position)
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """What the broker says of a changelog partition; `delete_retention_ms` None: tombstones are never removed."""
+
+    topic: str
+    topic_id: str
+    first_offset: int
+    end_offset: int
+    delete_retention_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStart:
+    """Where a restore starts: `position` None is the log's start with an empty store."""
+
+    position: int | None
+    reason: str
+
+
+def restore_start(checkpoint: Checkpoint | None, changelog: Changelog, now_ms: int) -> RestoreStart:
+    """Decide whether the state on disk may be kept and read on from its position.
+
+    It may not when the log is another one (recreated topic), does not reach the position, or may since have
+    dropped tombstones that the state needs: keys deleted meanwhile would come back.
+    """
+    if checkpoint is None:
+        return RestoreStart(None, "no checkpoint")
+    if checkpoint.topic != changelog.topic or checkpoint.topic_id != changelog.topic_id:
+        return RestoreStart(None, f"checkpoint is of another topic ({checkpoint.topic}, id {checkpoint.topic_id})")
+    if checkpoint.position > changelog.end_offset:
+        return RestoreStart(
+            None, f"checkpoint {checkpoint.position} is beyond the end of the log {changelog.end_offset}"
+        )
+    if checkpoint.position < changelog.first_offset:
+        return RestoreStart(
+            None, f"checkpoint {checkpoint.position} is before the start of the log {changelog.first_offset}"
+        )
+    if changelog.delete_retention_ms is not None:
+        age_ms = now_ms - checkpoint.at_end_ms
+        if age_ms > changelog.delete_retention_ms * (1 - _RETENTION_MARGIN):
+            return RestoreStart(
+                None,
+                f"checkpoint was last at the end {age_ms} ms ago and tombstones are kept for "
+                f"{changelog.delete_retention_ms} ms: deleted keys could come back (raise delete.retention.ms)",
+            )
+    return RestoreStart(checkpoint.position, "checkpoint")

@@ -1,0 +1,115 @@
+"""The state directory: `<state_dir>/<application_id>/<task>/{.lock,.checkpoint,<store>/}`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from query_service.checkpoint import Checkpoint
+from statehouse.errors import ContractError, StatehouseError
+from statehouse.topology import TaskId
+
+log = structlog.get_logger(__name__)
+
+_LOCK = ".lock"
+_CHECKPOINT = ".checkpoint"
+
+
+class TaskLocked(StatehouseError):
+    """Another process has the task directory; the message names its path and pid."""
+
+
+class TaskDirectory:
+    """A task's folder, locked for this process from `acquire` to `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock_fd: int | None = None
+
+    def acquire(self) -> None:
+        """Create the folder and lock it.
+
+        Raises:
+            TaskLocked: another process holds it.
+            OSError: the folder can't be written.
+
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock_fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(lock_fd)
+            raise TaskLocked(
+                f"{self.path} is in use by process {holder}: stop it, or give this node another state_dir"
+            ) from error
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = lock_fd
+
+    def release(self) -> None:
+        """Unlock the folder; its content stays."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def store_path(self, store: str) -> Path:
+        """Return where a store's database is."""
+        return self.path / store
+
+    def wipe_store(self, store: str) -> None:
+        """Remove a store's database and the checkpoints' readable copy."""
+        (self.path / _CHECKPOINT).unlink(missing_ok=True)
+        shutil.rmtree(self.store_path(store), ignore_errors=True)
+
+    def write_checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> None:
+        """Replace the readable copy atomically."""
+        content = {store: json.loads(checkpoint.to_json()) for store, checkpoint in sorted(checkpoints.items())}
+        fresh = self.path / f"{_CHECKPOINT}.tmp"
+        fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        fresh.replace(self.path / _CHECKPOINT)
+
+    def read_checkpoints(self) -> dict[str, Checkpoint]:
+        """Return the readable copy; damaged or missing is empty, it only ever saves work."""
+        try:
+            content = json.loads((self.path / _CHECKPOINT).read_text(encoding="utf-8"))
+            return {store: Checkpoint.from_json(json.dumps(fields)) for store, fields in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            log.warning("checkpoint file can't be read", path=str(self.path), error=str(error))
+            return {}
+
+
+class StateDirectory:
+    """All task folders of an application on this node."""
+
+    def __init__(self, state_dir: Path, application_id: str) -> None:
+        self.path = state_dir.expanduser() / application_id
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.path.resolve().is_relative_to("/tmp"):  # noqa: S108 - warned about, not used by us
+            log.warning("state_dir is under /tmp: a reboot costs a full restore; set state_dir", path=str(self.path))
+
+    def task(self, task: TaskId) -> TaskDirectory:
+        """Return a task's folder."""
+        return TaskDirectory(self.path / str(task))
+
+    def dormant(self) -> dict[TaskId, dict[str, Checkpoint]]:
+        """Return the checkpoints of every task folder on disk."""
+        found = {}
+        for child in self.path.iterdir():
+            try:
+                task = TaskId.parse(child.name)
+            except ContractError:
+                continue
+            checkpoints = self.task(task).read_checkpoints()
+            if checkpoints:
+                found[task] = checkpoints
+        return found

@@ -1,0 +1,302 @@
+"""The node: one process that follows the assignment, keeps its tasks, tells the fleet and answers reads."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from types import MappingProxyType
+
+import structlog
+from confluent_kafka import KafkaException
+
+from query_service.disk import StateDirectory
+from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
+from query_service.lookup import LookupEngine, view_of
+from query_service.replica import monotonic_and_wall_ms
+from query_service.replication import EndOffsetWatcher
+from query_service.service import SERVICES, register
+from query_service.tasks import TaskManager
+from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.errors import ContractError
+from statehouse.kafka import clients
+from statehouse.kafka.control_log import ControlLogReader
+from statehouse.membership import Member, decode_member, encode_member
+from statehouse.rpc.server import RpcServer
+from statehouse.settings import NodeSettings
+from statehouse.topology import Role, assignment_topic, members_topic
+from statehouse.v1 import types_pb2
+
+log = structlog.get_logger(__name__)
+
+_CHECKPOINT_INTERVAL_S = 10.0
+_STOP_GRACE_S = 2.0
+_DRAIN_POLL_S = 0.1
+
+
+class QueryNode:
+    """A query node. `run()` serves until it is told to stop; `stop(drain=...)` tells it."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._started_at_ms = monotonic_and_wall_ms()[1]
+        self._incarnation = secrets.token_hex(8)
+        self._state = NodeState.CREATED
+        self._heartbeats = 0
+        self._heartbeat_due = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._drain = True
+        self._members: dict[str, Member] = {}
+        self._assignment: Assignment | None = None
+        self._reader = AssignmentReader(_report_unreadable)
+
+        client_id = f"{settings.application_id}-{settings.instance_id}"
+        directory = StateDirectory(settings.state_dir, settings.application_id)
+        self.tasks = TaskManager(settings.bootstrap, client_id, directory, self._task_changed)
+        self._ends = EndOffsetWatcher(
+            settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas
+        )
+        self._assignment_log = ControlLogReader(
+            settings.bootstrap,
+            assignment_topic(settings.application_id),
+            self._on_loop(self._assignment_record),
+            client_id=client_id,
+            confirm_interval_s=settings.heartbeat_interval_ms / 2000,
+        )
+        self._members_log = ControlLogReader(
+            settings.bootstrap,
+            members_topic(settings.application_id),
+            self._on_loop(self._member_record),
+            client_id=client_id,
+        )
+        self._producer = clients.producer(
+            settings.bootstrap, client_id, **{"message.timeout.ms": settings.session_timeout_ms}
+        )
+        self._host = types_pb2.Host(
+            instance_id=settings.instance_id, host=settings.advertised_host or settings.bind_host
+        )
+        self.lookups = LookupEngine(
+            self._host,
+            self.tasks.replicas,
+            self._is_confirmed,
+            max_batch_entries=settings.max_batch_entries,
+            max_message_bytes=settings.max_message_bytes,
+        )
+        self._server = RpcServer(
+            f"{settings.bind_host}:{settings.node_port}",
+            SERVICES,
+            lambda server: register(server, self),
+            max_message_bytes=settings.max_message_bytes,
+        )
+        self._host.port = settings.advertised_port or self._server.port
+
+    @property
+    def state(self) -> NodeState:
+        """What the node is doing."""
+        return self._state
+
+    @property
+    def host(self) -> types_pb2.Host:
+        """The node, as others reach it."""
+        return self._host
+
+    @property
+    def incarnation(self) -> str:
+        """Random id of this run."""
+        return self._incarnation
+
+    @property
+    def epoch(self) -> int:
+        """Newest assignment epoch known, 0 before the first."""
+        return 0 if self._assignment is None else self._assignment.epoch
+
+    def stop(self, *, drain: bool) -> None:
+        """End `run()`; with `drain`, active tasks are first handed over, within drain_timeout_ms."""
+        self._drain = drain and not self._stop_asked.is_set()
+        self._stop_asked.set()
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        self._loop.add_signal_handler(signal.SIGTERM, partial(self.stop, drain=True))
+        self._loop.add_signal_handler(signal.SIGINT, partial(self.stop, drain=False))
+        await self._server.start()
+        log.info("listening", host=self._host.host, port=self._host.port, incarnation=self._incarnation)
+        self._assignment_log.start()
+        self._members_log.start()
+        self._ends.start()
+        chores = [
+            asyncio.create_task(self._heartbeat_forever(), name="heartbeat"),
+            asyncio.create_task(self._checkpoint_forever(), name="checkpoint"),
+        ]
+        stop_asked = asyncio.create_task(self._stop_asked.wait())
+        done, _ = await asyncio.wait([*chores, stop_asked], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            for chore in done - {stop_asked}:
+                chore.result()  # a chore ends by a defect only: raise it
+        finally:
+            await self._shut_down(chores)
+
+    async def _shut_down(self, chores: list[asyncio.Task[None]]) -> None:
+        self._enter(NodeState.PENDING_SHUTDOWN)
+        if self._drain:
+            await self._hand_over()
+        await self._server.stop(_STOP_GRACE_S)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        self._ends.stop()
+        await asyncio.to_thread(self._assignment_log.stop)
+        await asyncio.to_thread(self._members_log.stop)
+        await self.tasks.close()
+        self._enter(NodeState.NOT_RUNNING)
+        topic = members_topic(self._settings.application_id)
+        if self._members_log.caught_up and not self._is_superseded():
+            self._producer.produce(topic, key=self._settings.instance_id.encode(), value=None, partition=0)
+        await asyncio.to_thread(self._producer.flush, 5.0)
+        log.info("stopped")
+
+    async def _hand_over(self) -> None:
+        """Wait until others are active for all our tasks: the controller sees PENDING_SHUTDOWN and moves them."""
+        deadline = self._loop.time() + self._settings.drain_timeout_ms / 1000
+        while self._loop.time() < deadline and self._drain:
+            if not any(task.role is Role.ACTIVE for task in self.tasks.replicas.values()):
+                log.info("drained")
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), _DRAIN_POLL_S)
+        log.warning("stopping with active tasks: nobody took them within drain_timeout_ms")
+
+    def _enter(self, state: NodeState) -> None:
+        if state is not self._state:
+            old, self._state = self._state, next_node_state(self._state, state)
+            log.info("state changed", old=old.value, new=state.value)
+            self._heartbeat_due.set()
+
+    def _task_changed(self) -> None:
+        states = [task.state for task in self.tasks.replicas.values()]
+        self._enter(settled_state(self._state, states, assigned=self._assignment is not None))
+        self._heartbeat_due.set()
+        serving = self._state in {NodeState.RUNNING, NodeState.REBALANCING} and (
+            self._state is NodeState.RUNNING or TaskState.RUNNING in states
+        )
+        self._loop.create_task(self._server.set_serving(serving=serving))
+
+    def _assignment_record(self, key: bytes | None, value: bytes | None) -> None:
+        assignment = self._reader.feed(key, value)
+        if assignment is None:
+            return
+        self._assignment = assignment
+        self._compile_view()
+        wanted = assignment.tasks_of(self._settings.instance_id)
+        log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
+        self.tasks.assign(assignment, wanted)
+        self._task_changed()
+
+    def _member_record(self, key: bytes | None, value: bytes | None) -> None:
+        if value is None:
+            self._members.pop((key or b"").decode(errors="replace"), None)
+            return
+        try:
+            member = decode_member(value)
+        except ContractError as error:
+            _report_unreadable((key or b"").decode(errors="replace"), error)
+            return
+        before = self._members.get(member.instance_id)
+        self._members[member.instance_id] = member
+        if before is None or (before.host, before.port) != (member.host, member.port):
+            self._compile_view()
+        if self._is_superseded():
+            log.error(
+                "another process runs under this instance id since a later time; this one stops: give each node "
+                "an instance id of its own",
+                instance_id=member.instance_id,
+                other_incarnation=member.incarnation,
+                other_address=f"{member.host}:{member.port}",
+            )
+            self.stop(drain=False)
+
+    def _is_superseded(self) -> bool:
+        """Whether a newer incarnation has this node's instance id (KIP-345's fencing)."""
+        member = self._members.get(self._settings.instance_id)
+        return (
+            member is not None
+            and member.incarnation != self._incarnation
+            and member.started_at_ms > self._started_at_ms
+        )
+
+    def _on_loop(self, take: Callable[[bytes | None, bytes | None], None]) -> Callable[..., None]:
+        """Bring a control log's records from its thread to the event loop."""
+
+        def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+            self._loop.call_soon_threadsafe(take, key, value)
+
+        return on_record
+
+    def _compile_view(self) -> None:
+        self.lookups.view = view_of(self._assignment, self._members)
+
+    def _is_confirmed(self) -> bool:
+        """Whether a newer assignment can't have been published more than a session timeout ago unseen."""
+        silence_s = self._assignment_log.seconds_since_contact()
+        return silence_s is not None and silence_s * 1000 < self._settings.session_timeout_ms
+
+    async def _heartbeat_forever(self) -> None:
+        """Write to the members topic at every interval, and at once when something changed."""
+        while not self._members_log.caught_up and not self._stop_asked.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), 0.05)
+        topic = members_topic(self._settings.application_id)
+        while True:
+            self._heartbeat_due.clear()
+            if not self._is_superseded():
+                key, value = encode_member(self.member())
+                with suppress(BufferError, KafkaException):  # the next heartbeat says the same, and more
+                    self._producer.produce(topic, key=key, value=value, partition=0)
+                self._producer.poll(0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._heartbeat_due.wait(), self._settings.heartbeat_interval_ms / 1000)
+
+    async def _checkpoint_forever(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), _CHECKPOINT_INTERVAL_S)
+            try:
+                await self.tasks.save_checkpoints()
+            except OSError as error:
+                log.warning("checkpoint not written; a restart would restore more", error=str(error))
+            if self._stop_asked.is_set():
+                await asyncio.Event().wait()  # the close writes the last ones
+
+    def member(self) -> Member:
+        """Return this node's heartbeat."""
+        self._heartbeats += 1
+        return Member(
+            self._settings.instance_id,
+            self._incarnation,
+            self._host.host,
+            self._host.port,
+            self._started_at_ms,
+            self._settings.rack,
+            version("statehouse"),
+            self._state.value,
+            self.epoch,
+            self._heartbeats,
+            MappingProxyType(self.tasks.report()),
+        )
+
+
+def _report_unreadable(key: str, error: Exception) -> None:
+    log.warning("unreadable control record skipped", key=key, error=str(error))
+
+
+async def run_node(settings: NodeSettings) -> None:
+    """Run a node until SIGTERM (drains first) or SIGINT (stops at once)."""
+    await QueryNode(settings).run()
+
+
+__all__: tuple[str, ...] = ("QueryNode", "run_node")

@@ -1,0 +1,134 @@
+"""Replicas: a task's stores on this node, how far each has got, and how fresh that is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from query_service.checkpoint import Checkpoint
+from query_service.disk import TaskDirectory
+from query_service.lifecycle import TaskState, next_task_state
+from query_service.stores.base import StateStore
+from statehouse.membership import ReplicaReport, StorePosition
+from statehouse.topology import Role, StoreSpec, TaskId
+
+
+class StoreReplica:
+    """A store's replica of one changelog partition.
+
+    One replication thread at a time writes (`apply`, `reach`); any thread reads or saves. Single attribute writes are
+    atomic, and the position is raised only after the data is in, so a reader that takes the position first
+    never claims more than it then sees.
+    """
+
+    def __init__(self, spec: StoreSpec, partition: int, store: StateStore, checkpoint: Checkpoint) -> None:
+        self.spec = spec
+        self.partition = partition
+        self.store = store
+        self.position = checkpoint.position
+        self.skipped = 0
+        self.following = False
+        self.restored_from = checkpoint.position
+        self.restored_records = 0
+        self._checkpoint = checkpoint
+        self._write_lock = threading.Lock()
+        self._end: tuple[int, float, int] | None = None  # offset, monotonic s and wall ms when it was asked for
+        self._at_end: float | None = None
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """Changelog topic and partition."""
+        return self.spec.changelog_topic, self.partition
+
+    @property
+    def end_offset(self) -> int | None:
+        """Largest end offset known, None if the broker has not been asked yet."""
+        return None if self._end is None else max(self._end[0], self.position)
+
+    @property
+    def lag(self) -> int | None:
+        """Upper bound on the records not yet applied, None if unknown."""
+        end = self.end_offset
+        return None if end is None else max(0, end - self.position)
+
+    def staleness_ms(self, now: float) -> int | None:
+        """Milliseconds since this replica last confirmed being at the end, None if it never has."""
+        self._confirm()
+        return None if self._at_end is None else max(0, int((now - self._at_end) * 1000))
+
+    def note_end(self, offset: int, asked_at: float, wall_ms: int) -> None:
+        """Take the partition's end as it was at `asked_at` (monotonic, seconds)."""
+        self._end = (offset, asked_at, wall_ms)
+        self._confirm()
+
+    def apply(self, records: Sequence[tuple[bytes, bytes | None]], position: int) -> None:
+        """Write records in offset order and move to `position`."""
+        with self._write_lock:
+            self._checkpoint = self._checkpoint.moved(position)
+            self.store.apply(records, self._checkpoint)
+        self.position = position
+
+    def reach(self, position: int) -> None:
+        """Move over offsets that hold no records (markers, aborted batches, compacted ranges)."""
+        if position > self.position:
+            with self._write_lock:
+                self._checkpoint = self._checkpoint.moved(position)
+            self.position = position
+
+    def save_checkpoint(self) -> Checkpoint:
+        """Write the place into the store and return it."""
+        self._confirm()
+        with self._write_lock:
+            if self.store.checkpoint() != self._checkpoint:
+                self.store.apply((), self._checkpoint)
+            return self._checkpoint
+
+    def _confirm(self) -> None:
+        """Being at an end that the broker named confirms the moment it was asked for."""
+        end = self._end
+        if end is None or self.position < end[0] or (self._at_end is not None and self._at_end >= end[1]):
+            return
+        self._at_end = end[1]
+        with self._write_lock:
+            self._checkpoint = replace(self._checkpoint, at_end_ms=end[2])
+
+
+class TaskReplica:
+    """A task on this node: its stores, its role and its state."""
+
+    def __init__(self, task: TaskId, role: Role, directory: TaskDirectory) -> None:
+        self.task = task
+        self.role = role
+        self.directory = directory
+        self.state = TaskState.CREATED
+        self.stores: dict[str, StoreReplica] = {}
+        self.error = ""
+
+    def to(self, state: TaskState, error: str = "") -> None:
+        """Change the state.
+
+        Raises:
+            InvalidTransition: it can't follow the present one.
+
+        """
+        self.state = next_task_state(self.state, state)
+        self.error = error
+
+    def is_in(self, *states: TaskState) -> bool:
+        """Whether the state is one of these at this moment; it may change at every await."""
+        return self.state in states
+
+    def report(self) -> ReplicaReport:
+        """Return what the heartbeat says of it."""
+        return ReplicaReport(
+            self.role,
+            self.state.value,
+            {name: StorePosition(replica.position, replica.end_offset) for name, replica in self.stores.items()},
+        )
+
+
+def monotonic_and_wall_ms() -> tuple[float, int]:
+    """Return the monotonic clock in seconds, and the wall clock in milliseconds."""
+    return time.monotonic(), int(time.time() * 1000)

@@ -1,0 +1,230 @@
+"""Replication: threads that read changelogs into stores.
+
+A node has two: one restores, one follows, each with a consumer of its own, so that a restoring task never
+delays a running one. Work is cut into slices (one batch of messages), between which the event loop gets
+its turn.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from query_service.replica import StoreReplica, monotonic_and_wall_ms
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
+
+log = structlog.get_logger(__name__)
+
+OnEnd = Callable[[StoreReplica], None]
+OnFailure = Callable[[StoreReplica, Exception], None]
+Key = tuple[str, int]
+
+_POLL_S = 0.05
+_SLICE_RECORDS = 5_000
+
+
+class LogLost(Exception):
+    """The changelog no longer has the position that the replica needs."""
+
+
+class Replicator:
+    """A thread with one consumer that applies the changelog partitions it is given.
+
+    Callbacks run on the thread: `on_end(replica)` at each partition end, `on_failure(replica, error)` when a
+    replica can't go on; it is then no longer read.
+    """
+
+    def __init__(self, name: str, bootstrap: str, client_id: str, on_end: OnEnd, on_failure: OnFailure) -> None:
+        self._bootstrap, self._client_id = bootstrap, f"{client_id}-{name}"
+        self._on_end, self._on_failure = on_end, on_failure
+        self._replicas: dict[Key, StoreReplica] = {}
+        self._commands: queue.SimpleQueue[tuple[Callable[[Consumer], None], Future[None]]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"replicator-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the slice under way."""
+        self._stop.set()
+        self._thread.join(timeout=30.0)
+
+    def add(self, replica: StoreReplica) -> Future[None]:
+        """Read a replica's partition from its position on."""
+
+        def command(consumer: Consumer) -> None:
+            self._replicas[replica.topic_partition] = replica
+            consumer.incremental_assign([TopicPartition(*replica.topic_partition, replica.position)])
+
+        return self._submit(command)
+
+    def remove(self, replica: StoreReplica) -> Future[None]:
+        """Stop reading a replica's partition; once the future is done the thread touches the replica no more."""
+
+        def command(consumer: Consumer) -> None:
+            if self._replicas.get(replica.topic_partition) is replica:
+                del self._replicas[replica.topic_partition]
+                consumer.incremental_unassign([TopicPartition(*replica.topic_partition)])
+
+        return self._submit(command)
+
+    def _submit(self, command: Callable[[Consumer], None]) -> Future[None]:
+        done: Future[None] = Future()
+        self._commands.put((command, done))
+        return done
+
+    def _run(self) -> None:
+        consumer = clients.consumer(self._bootstrap, self._client_id)
+        try:
+            while not self._stop.is_set():
+                self._obey(consumer)
+                if not self._replicas:
+                    self._await_command(consumer)
+                    continue
+                first = consumer.poll(_POLL_S)
+                if first is not None:
+                    self._take([first, *consumer.consume(_SLICE_RECORDS, 0)], consumer)
+        except Exception:
+            log.exception("replication stopped by a defect", thread=self._thread.name)
+            raise
+        finally:
+            consumer.close()
+
+    def _obey(self, consumer: Consumer) -> None:
+        while not self._commands.empty():
+            self._execute(consumer, *self._commands.get_nowait())
+
+    def _await_command(self, consumer: Consumer) -> None:
+        consumer.poll(0)
+        try:
+            self._execute(consumer, *self._commands.get(timeout=_POLL_S))
+        except queue.Empty:
+            return
+
+    def _execute(self, consumer: Consumer, command: Callable[[Consumer], None], done: Future[None]) -> None:
+        try:
+            command(consumer)
+        except Exception as error:  # noqa: BLE001 - whoever gave the command learns of it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    def _take(self, messages: list[Message], consumer: Consumer) -> None:
+        """Apply a slice, partition by partition."""
+        slices: dict[Key, _Slice] = {}
+        for message in messages:
+            key = (message.topic(), message.partition())
+            slices.setdefault(key, _Slice()).add(message)
+        for key, slice_ in slices.items():
+            replica = self._replicas.get(key)
+            if replica is None:
+                continue  # removed since the consumer queued it
+            try:
+                slice_.apply_to(replica)
+            except Exception as error:  # noqa: BLE001 - one replica's failure must not stop the others
+                del self._replicas[key]
+                consumer.incremental_unassign([TopicPartition(*key)])
+                self._on_failure(replica, error)
+                continue
+            if slice_.end is not None:
+                self._on_end(replica)
+
+
+class _Slice:
+    """What one batch of messages holds for one partition: records, then perhaps the end or a loss."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._lost: str | None = None
+        self.end: int | None = None
+
+    def add(self, message: Message) -> None:
+        error = message.error()
+        if error is None:
+            self._messages.append(message)
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public constant
+            self.end = message.offset()
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            self._lost = error.str()
+        else:
+            log.warning("changelog can't be read at the moment", topic=message.topic(), error=error.str())
+
+    def apply_to(self, replica: StoreReplica) -> None:
+        """Write the records, then move over what the end event says holds none.
+
+        Raises:
+            LogLost: the log no longer has the position.
+
+        """
+        if self._messages:
+            _apply(replica, self._messages)
+        if self._lost is not None:
+            raise LogLost(self._lost)
+        if self.end is not None:
+            replica.reach(self.end)
+
+
+def _apply(replica: StoreReplica, messages: list[Message]) -> None:
+    """Write messages; one without a key can't be a store's record and is passed over, as every replica does."""
+    records = []
+    for message in messages:
+        key = message.key()
+        if key is None:
+            replica.skipped += 1
+            log.warning(
+                "record without a key skipped",
+                topic=message.topic(),
+                partition=message.partition(),
+                offset=message.offset(),
+            )
+        else:
+            records.append((key, message.value()))
+    replica.apply(records, messages[-1].offset() + 1)
+    replica.restored_records += len(records)
+
+
+class EndOffsetWatcher:
+    """A thread that asks the broker for the ends of all replicas' partitions, in one request an interval.
+
+    Being at an end that was asked for at time t proves that the replica holds all that was committed by t.
+    """
+
+    def __init__(
+        self, bootstrap: str, client_id: str, interval_s: float, replicas: Callable[[], list[StoreReplica]]
+    ) -> None:
+        self._bootstrap, self._client_id = bootstrap, f"{client_id}-ends"
+        self._interval_s, self._replicas = interval_s, replicas
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="end-offsets", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        admin = clients.admin(self._bootstrap, self._client_id)
+        while not self._stop.wait(self._interval_s):
+            replicas = self._replicas()
+            asked_at, wall_ms = monotonic_and_wall_ms()
+            try:
+                ends = last_stable_offsets(admin, {replica.topic_partition for replica in replicas}, timeout_s=5.0)
+            except KafkaException as error:
+                log.debug("end offsets can't be read at the moment", error=str(error))
+                continue
+            for replica in replicas:
+                end = ends.get(replica.topic_partition)
+                if end is not None:
+                    replica.note_end(end, asked_at, wall_ms)

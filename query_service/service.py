@@ -1,0 +1,96 @@
+"""The node's gRPC services: a thin face on the lookups."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import grpc.aio
+
+from query_service.replica import StoreReplica, TaskReplica
+from statehouse.rpc.status import failing_cleanly
+from statehouse.v1 import (
+    node_service_pb2,
+    node_service_pb2_grpc,
+    query_service_pb2,
+    query_service_pb2_grpc,
+    types_pb2,
+)
+
+if TYPE_CHECKING:
+    from query_service.lookup import LookupEngine
+    from query_service.node import QueryNode
+
+SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
+
+
+class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
+    """Answers for the partitions that this node holds."""
+
+    def __init__(self, lookups: LookupEngine) -> None:
+        self._lookups = lookups
+
+    async def _get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
+        return self._lookups.get(request)
+
+    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+        return self._lookups.batch_get(request)
+
+    async def _scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
+        return await self._lookups.scan(request)
+
+    async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
+        return await self._lookups.count(request)
+
+    Get = failing_cleanly(_get)
+    BatchGet = failing_cleanly(_batch_get)
+    Scan = failing_cleanly(_scan)
+    Count = failing_cleanly(_count)
+
+
+class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
+    """Says what the node is doing."""
+
+    def __init__(self, node: QueryNode) -> None:
+        self._node = node
+
+    async def _get_node(self, _request: node_service_pb2.GetNodeRequest) -> node_service_pb2.GetNodeResponse:
+        now = time.monotonic()
+        return node_service_pb2.GetNodeResponse(
+            host=self._node.host,
+            incarnation=self._node.incarnation,
+            state=self._node.state.value,
+            epoch=self._node.epoch,
+            tasks=[_task(task, now) for _, task in sorted(self._node.tasks.replicas.items())],
+        )
+
+    GetNode = failing_cleanly(_get_node)
+
+
+def register(server: grpc.aio.Server, node: QueryNode) -> None:
+    """Add the node's services to a server."""
+    query_service_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(node.lookups), server)
+    node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)
+
+
+def _task(task: TaskReplica, now: float) -> node_service_pb2.TaskReplica:
+    return node_service_pb2.TaskReplica(
+        task=str(task.task),
+        role=types_pb2.ReplicaRole.ValueType(task.role.value),
+        state=task.state.value,
+        error=task.error,
+        stores=[_store(store, now) for _, store in sorted(task.stores.items())],
+    )
+
+
+def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:
+    return node_service_pb2.StoreReplica(
+        store=store.spec.name,
+        position=store.position,
+        end_offset=store.end_offset,
+        lag=store.lag,
+        staleness_ms=store.staleness_ms(now),
+        restored_from=store.restored_from,
+        restored_records=store.restored_records,
+        skipped_records=store.skipped,
+    )

@@ -1,0 +1,1 @@
+"""State stores: what a task keeps of a changelog partition."""

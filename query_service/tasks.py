@@ -1,0 +1,262 @@
+"""Tasks: carries out what the assignment asks for. Opens, restores, hands to the follower, closes.
+
+Runs on the node's event loop; slow steps (RocksDB, admin calls) run in worker threads. Each task has one
+driver at a time, which works until the task is what the newest assignment wants, so an assignment may
+change in any state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+from confluent_kafka.admin import AdminClient
+
+from query_service.checkpoint import Changelog, Checkpoint, restore_start
+from query_service.disk import StateDirectory, TaskDirectory
+from query_service.lifecycle import TaskState, task_changes
+from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
+from query_service.replication import Replicator
+from query_service.stores.rocksdb import RocksDBKeyValueStore, StoreUnusable
+from statehouse.assignment import Assignment
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.topics import topic_id, topic_settings
+from statehouse.membership import ReplicaReport, StorePosition
+from statehouse.topology import Role, StoreSpec, TaskId
+
+log = structlog.get_logger(__name__)
+
+_RETRY_FIRST_S = 1.0
+_RETRY_MAX_S = 30.0
+
+
+class TaskManager:
+    """Holds the node's task replicas and keeps them as the assignment wants them.
+
+    `on_change()` is called on the event loop whenever a task's state changed.
+    """
+
+    def __init__(
+        self, bootstrap: str, client_id: str, directory: StateDirectory, on_change: Callable[[], None]
+    ) -> None:
+        self.replicas: dict[TaskId, TaskReplica] = {}
+        self._loop = asyncio.get_running_loop()
+        self._admin: AdminClient = clients.admin(bootstrap, f"{client_id}-tasks")
+        self._directory = directory
+        self._on_change = on_change
+        self._assignment = Assignment()
+        self._wanted: dict[TaskId, Role] = {}
+        self._drivers: dict[TaskId, asyncio.Task[None]] = {}
+        self._retries: dict[TaskId, float] = {}
+        self._dormant = directory.dormant()
+        self._restorer = Replicator("restore", bootstrap, client_id, self._end_reached, self._replica_failed)
+        self._follower = Replicator("follow", bootstrap, client_id, lambda _replica: None, self._replica_failed)
+        self._restorer.start()
+        self._follower.start()
+
+    def assign(self, assignment: Assignment, wanted: Mapping[TaskId, Role]) -> None:
+        """Take the newest assignment."""
+        self._assignment, self._wanted = assignment, dict(wanted)
+        changes = task_changes({task: replica.role for task, replica in self.replicas.items()}, wanted)
+        for task, role in changes.role_changes.items():
+            self.replicas[task].role = role
+        for task in {*changes.opened, *changes.closed}:
+            self._drive(task)
+        if changes.role_changes:
+            self._on_change()
+
+    def store_replicas(self) -> list[StoreReplica]:
+        """Return every open store replica. Safe to call from any thread."""
+        return [replica for task in list(self.replicas.values()) for replica in list(task.stores.values())]
+
+    def report(self) -> dict[TaskId, ReplicaReport]:
+        """Return what the heartbeat says: the replicas held, and what else is on disk."""
+        reports = {
+            task: ReplicaReport(
+                Role.DORMANT,
+                TaskState.CLOSED.value,
+                {store: StorePosition(checkpoint.position) for store, checkpoint in checkpoints.items()},
+            )
+            for task, checkpoints in self._dormant.items()
+        }
+        return reports | {task: replica.report() for task, replica in self.replicas.items()}
+
+    async def save_checkpoints(self) -> None:
+        """Write every running task's checkpoint, in the stores and as readable copies."""
+        for task in list(self.replicas.values()):
+            if task.state in {TaskState.RUNNING, TaskState.RESTORING} and task.task not in self._drivers:
+                await asyncio.to_thread(_write_checkpoints, task)
+
+    async def close(self) -> None:
+        """Close every task, keeping its state on disk, and stop the threads."""
+        self.assign(self._assignment, {})
+        while self._drivers:
+            await asyncio.wait(list(self._drivers.values()))
+        await asyncio.gather(asyncio.to_thread(self._restorer.stop), asyncio.to_thread(self._follower.stop))
+
+    def _drive(self, task: TaskId) -> None:
+        """Make sure that something works towards what is wanted of a task."""
+        if task not in self._drivers:
+            self._drivers[task] = self._loop.create_task(self._driver(task))
+
+    async def _driver(self, task: TaskId) -> None:
+        try:
+            while (task in self._wanted) != (task in self.replicas):
+                if task in self._wanted:
+                    await self._open(task, self._wanted[task])
+                else:
+                    await self._close(self.replicas[task])
+                self._on_change()
+        except Exception:
+            log.exception("defect in a task's life", task=str(task))
+        finally:
+            del self._drivers[task]
+
+    async def _open(self, task: TaskId, role: Role) -> None:
+        """Lock the folder, open the stores, start to restore."""
+        replica = TaskReplica(task, role, self._directory.task(task))
+        self.replicas[task] = replica
+        try:
+            await asyncio.to_thread(replica.directory.acquire)
+            for spec in self._assignment.stores_of(task.sub_topology):
+                replica.stores[spec.name] = await asyncio.to_thread(self._open_store, spec, task, replica.directory)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stops this task alone
+            self._fail(replica, error)
+            return
+        self._dormant.pop(task, None)
+        replica.to(TaskState.RESTORING)
+        for store in replica.stores.values():
+            await asyncio.wrap_future(self._restorer.add(store))
+
+    def _open_store(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
+        """Open a store where its checkpoint allows it, else wipe it and begin anew. Runs in a worker thread."""
+        at = (spec.changelog_topic, task.partition)
+        retention = topic_settings(self._admin, spec.changelog_topic)
+        changelog = Changelog(
+            spec.changelog_topic,
+            topic_id(self._admin, spec.changelog_topic),
+            earliest_offsets(self._admin, [at])[at],
+            last_stable_offsets(self._admin, [at])[at],
+            int(retention["delete.retention.ms"]) if "compact" in retention["cleanup.policy"] else None,
+        )
+        now_ms = monotonic_and_wall_ms()[1]
+        path = directory.store_path(spec.name)
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            store = RocksDBKeyValueStore(path)
+            start = restore_start(store.checkpoint(), changelog, now_ms)
+            if start.position is not None:
+                log.info("store opened", task=str(task), store=spec.name, position=start.position)
+                checkpoint = store.checkpoint()
+                assert checkpoint is not None  # noqa: S101 - it gave the position
+                return StoreReplica(spec, task.partition, store, checkpoint)
+            store.close()
+            reason = start.reason
+        except StoreUnusable as error:
+            reason = str(error)
+        log.info("store restored from the start", task=str(task), store=spec.name, reason=reason)
+        directory.wipe_store(spec.name)
+        path.mkdir(parents=True, exist_ok=True)
+        checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
+        return StoreReplica(spec, task.partition, RocksDBKeyValueStore(path), checkpoint)
+
+    async def _close(self, replica: TaskReplica) -> None:
+        """Stop reading and answering, write the checkpoint, release the folder."""
+        if replica.state is not TaskState.CREATED:
+            replica.to(TaskState.SUSPENDED)
+        for store in replica.stores.values():
+            await asyncio.wrap_future(self._restorer.remove(store))
+            await asyncio.wrap_future(self._follower.remove(store))
+        checkpoints = await asyncio.to_thread(_close_stores, replica)
+        replica.to(TaskState.CLOSED)
+        del self.replicas[replica.task]
+        if checkpoints:
+            self._dormant[replica.task] = checkpoints
+        log.info("task closed", task=str(replica.task))
+
+    def _end_reached(self, store: StoreReplica) -> None:
+        """Called on the restorer's thread."""
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._restored(store)))
+
+    async def _restored(self, store: StoreReplica) -> None:
+        """Hand a store that has reached the end to the follower; with all of them there the task runs."""
+        replica = self.replicas.get(TaskId(store.spec.sub_topology, store.partition))
+        if replica is None or replica.stores.get(store.spec.name) is not store:
+            return
+        if not replica.is_in(TaskState.RESTORING) or store.following:
+            return
+        store.following = True
+        await asyncio.wrap_future(self._restorer.remove(store))
+        if not replica.is_in(TaskState.RESTORING):
+            return  # closed meanwhile
+        await asyncio.wrap_future(self._follower.add(store))
+        log.info(
+            "store restored",
+            task=str(replica.task),
+            store=store.spec.name,
+            from_offset=store.restored_from,
+            to_offset=store.position,
+            records=store.restored_records,
+        )
+        if replica.is_in(TaskState.RESTORING) and all(each.following for each in replica.stores.values()):
+            replica.to(TaskState.RUNNING)
+            self._retries.pop(replica.task, None)
+            self._on_change()
+
+    def _replica_failed(self, store: StoreReplica, error: Exception) -> None:
+        """Called on a replicator's thread."""
+
+        def fail() -> None:
+            replica = self.replicas.get(TaskId(store.spec.sub_topology, store.partition))
+            if replica is not None and replica.stores.get(store.spec.name) is store:
+                self._fail(replica, error)
+
+        self._loop.call_soon_threadsafe(fail)
+
+    def _fail(self, replica: TaskReplica, error: Exception) -> None:
+        """Put a task into ERROR and try it again later: closing and opening restores what can be restored."""
+        log.error("task stopped", task=str(replica.task), error=str(error), error_type=type(error).__name__)
+        if replica.state in {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING}:
+            replica.to(TaskState.ERROR, f"{type(error).__name__}: {error}")
+        delay_s = self._retries.get(replica.task, _RETRY_FIRST_S)
+        self._retries[replica.task] = min(delay_s * 2, _RETRY_MAX_S)
+        self._loop.call_later(delay_s, self._retry, replica)
+        self._on_change()
+
+    def _retry(self, replica: TaskReplica) -> None:
+        """Close a failed task; its driver then opens it anew if it is still wanted."""
+        if self.replicas.get(replica.task) is not replica or replica.state is not TaskState.ERROR:
+            return
+
+        async def reopen() -> None:
+            await self._close(replica)
+            self._on_change()
+            del self._drivers[replica.task]
+            self._drive(replica.task)
+
+        if replica.task in self._drivers:
+            self._loop.call_later(_RETRY_FIRST_S, self._retry, replica)
+        else:
+            self._drivers[replica.task] = self._loop.create_task(reopen())
+
+
+def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
+    checkpoints = {name: store.save_checkpoint() for name, store in replica.stores.items()}
+    replica.directory.write_checkpoints(checkpoints)
+    return checkpoints
+
+
+def _close_stores(replica: TaskReplica) -> dict[str, Checkpoint]:
+    """Write what can be written, and close. Runs in a worker thread, with no writer left."""
+    checkpoints: dict[str, Checkpoint] = {}
+    try:
+        if not replica.error:
+            checkpoints = _write_checkpoints(replica)
+    except Exception as error:  # noqa: BLE001 - a full or broken disk must not keep the task open
+        log.warning("checkpoint not written", task=str(replica.task), error=str(error))
+    for store in replica.stores.values():
+        store.store.close()
+    replica.directory.release()
+    return checkpoints
