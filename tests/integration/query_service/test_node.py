@@ -1,0 +1,222 @@
+"""A node process on a real broker: restoring, following, answering, refusing, coming back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.polling import poll_until
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path) as fleet:
+        yield fleet
+
+
+def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
+    key = fleet.keys_in(0)[0]
+    fleet.put({key: "1", "gone": "1"})
+    fleet.put({"gone": None})
+    node = fleet.node("n1")
+    epoch = fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+
+    answer = node.get(key)
+    assert (answer.found, answer.value.text) == (True, "1")
+    assert answer.replica.epoch == epoch
+    assert answer.replica.partition == 0
+    assert answer.replica.role == types_pb2.REPLICA_ROLE_ACTIVE
+    assert answer.replica.host.instance_id == "n1"
+    assert answer.replica.host.port == node.port
+
+    assert node.get("gone").found is False
+    assert node.get("never").found is False
+
+    fleet.put({key: "2"})
+    poll_until(lambda: node.get(key).value.text == "2", 10, "the update to be followed")
+    caught_up = poll_until(lambda: (a := node.get(key)).replica.lag == 0 and a, 10, "lag 0")
+    assert caught_up.replica.staleness_ms < 5_000
+    assert caught_up.replica.position > answer.replica.position
+
+
+def test_says_which_reads_it_must_not_answer(fleet: Fleet) -> None:
+    mine, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
+    node, standby = fleet.node("n1"), fleet.node("n2")
+    with pytest.raises(LookupFailure) as failure:
+        node.get(mine)
+    assert failure.value.reason is Reason.ROUTING_NOT_READY
+
+    epoch = fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n2"))
+    fleet.wait_running([node, standby])
+
+    with pytest.raises(LookupFailure) as failure:
+        node.get(other)
+    assert failure.value.reason is Reason.PARTITION_NOT_OWNED
+    assert failure.value.route is not None
+    assert failure.value.route.epoch == epoch
+    assert failure.value.route.active.instance_id == "n2"
+    assert failure.value.route.active.port == standby.port
+
+    with pytest.raises(LookupFailure) as failure:
+        node.get(mine, store="nope")
+    assert failure.value.reason is Reason.UNKNOWN_STORE
+
+    with pytest.raises(LookupFailure) as failure:
+        standby.get(mine, active_only=True)
+    assert failure.value.reason is Reason.NOT_ACTIVE
+    assert standby.get(mine).replica.role == types_pb2.REPLICA_ROLE_STANDBY
+
+    with pytest.raises(LookupFailure) as failure:
+        node.call(node.query.Get, query_service_pb2.GetRequest(store=STORE))
+    assert failure.value.reason is Reason.INVALID_KEY
+
+    newer = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=mine))
+    newer.forwarding.epoch = epoch + 1
+    assert node.call(node.query.Get, newer).replica.role == types_pb2.REPLICA_ROLE_STANDBY
+
+
+def test_batch_has_an_outcome_per_key(fleet: Fleet) -> None:
+    mine, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
+    fleet.put({mine: "1", other: "2"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment(None))
+    fleet.wait_running([node])
+    batch = query_service_pb2.BatchGetRequest()
+    for key in (mine, other):
+        batch.requests.add(store=STORE, key=types_pb2.Key(text=key))
+    first, second = node.call(node.query.BatchGet, batch).results
+    assert first.response.value.text == "1"
+    assert second.error.reason == Reason.PARTITION_NOT_OWNED
+
+
+def test_scans_pages_in_key_order_both_ways(fleet: Fleet) -> None:
+    keys = sorted(fleet.keys_in(1, 25), key=str.encode)
+    fleet.put({key: f"v{key}" for key in keys})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+
+    def scan(**fields: object) -> list[str]:
+        request = query_service_pb2.ScanRequest(store=STORE, partition=1, page_size=7, **fields)  # type: ignore[arg-type]
+        found = []
+        while True:
+            page = node.call(node.query.Scan, request)
+            assert len(page.entries) <= 7
+            found += [entry.key.text for entry in page.entries]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
+    text = lambda key: types_pb2.Key(text=key)  # noqa: E731
+    assert scan() == keys
+    assert scan(reverse=True) == keys[::-1]
+    assert scan(from_key=text(keys[3]), to_key=text(keys[20])) == keys[3:21]
+    assert scan(from_key=text(keys[3]), to_key=text(keys[20]), reverse=True) == keys[3:21][::-1]
+    assert scan(prefix=text("k1")) == [key for key in keys if key.startswith("k1")]
+
+    count = query_service_pb2.CountRequest(store=STORE, partition=1, exact=True)
+    assert node.call(node.query.Count, count).count == 25
+
+    bad = query_service_pb2.ScanRequest(store=STORE, partition=1, page_token="???")
+    with pytest.raises(LookupFailure) as failure:
+        node.call(node.query.Scan, bad)
+    assert failure.value.reason is Reason.INVALID_PAGE_TOKEN
+
+
+def test_killed_node_comes_back_from_its_checkpoint(fleet: Fleet) -> None:
+    keys = fleet.keys_in(0, 200)
+    fleet.put(dict.fromkeys(keys, "old"))
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    first = store_replica(node)
+    assert first.restored_records == 200
+    node.kill()
+
+    fleet.put({keys[0]: "new"})
+    node.start()
+    fleet.wait_running([node])
+    second = store_replica(node)
+    assert second.restored_from >= 200
+    assert second.restored_records == 1
+    assert node.get(keys[0]).value.text == "new"
+    assert node.get(keys[1]).value.text == "old"
+
+
+def test_losing_and_regaining_a_task_keeps_its_state(fleet: Fleet) -> None:
+    key = fleet.keys_in(0)[0]
+    fleet.put({key: "1"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    fleet.reassign(0, active=None)
+    fleet.wait_running([node])
+    with pytest.raises(LookupFailure) as failure:
+        node.get(key)
+    assert failure.value.reason is Reason.PARTITION_NOT_OWNED
+    fleet.reassign(0, active="n1")
+    fleet.wait_running([node])
+    assert node.get(key).value.text == "1"
+    assert store_replica(node).restored_records == 0
+
+
+def test_second_process_on_the_same_state_is_refused_and_named(fleet: Fleet) -> None:
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment(None))
+    fleet.wait_running([node])
+    second = fleet.node("n2", state_dir=fleet.directory / "n1")
+    fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment(None))
+    task = poll_until(lambda: [t for t in second.node().tasks if t.state == "error"], 20, "the task to be refused")[0]
+    assert f"process {node.pid}" in task.error
+    with pytest.raises(LookupFailure) as failure:
+        second.get(fleet.keys_in(0)[0])
+    assert failure.value.reason is Reason.TASK_FAILED
+    node.stop()
+    poll_until(lambda: second.node().tasks[0].state == "running", 30, "the lock to be taken over")
+
+
+def test_same_instance_id_twice_the_newer_wins(fleet: Fleet) -> None:
+    older = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([older])
+    newer = fleet.node("n1")
+    poll_until(lambda: older._process.poll() is not None, 20, "the older to fence itself")
+    assert "another process runs under this instance id" in older.log
+    fleet.wait_running([newer])
+
+
+def test_stops_cleanly_and_tells_health(fleet: Fleet) -> None:
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    health = health_pb2_grpc.HealthStub(node.channel)
+    request = health_pb2.HealthCheckRequest(service="statehouse.v1.QueryService")
+    assert health.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+    assert node.stop(signal.SIGINT) == 0
+    with pytest.raises(grpc.RpcError):
+        health.Check(request, timeout=5)
+
+
+def test_taken_port_is_said(fleet: Fleet) -> None:
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    second = fleet.node("n2", port=node.port)
+    assert second._process is not None
+    assert second._process.wait(20) != 0
+    assert "--port" in second.log
+
+
+def store_replica(node: ServerProcess, partition: int = 0) -> object:
+    return next(task for task in node.node().tasks if task.task == f"0_{partition}").stores[0]

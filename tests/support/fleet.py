@@ -1,0 +1,266 @@
+"""A fleet of real node and router processes on a real broker, with an assignment written by the test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import grpc
+from confluent_kafka import Producer
+
+from statehouse.assignment import Assignment, TaskAssignment, encode
+from statehouse.local.ports import free_port
+from statehouse.partitioning import partition_for
+from statehouse.rpc.status import from_rpc_error
+from statehouse.topology import (
+    StoreSpec,
+    SubTopology,
+    TaskId,
+    assignment_topic,
+    changelog_topic,
+    commits_topic,
+    members_topic,
+)
+from statehouse.v1 import (
+    fleet_service_pb2_grpc,
+    node_service_pb2,
+    node_service_pb2_grpc,
+    query_service_pb2,
+    query_service_pb2_grpc,
+    types_pb2,
+)
+from tests.support.kafka import create_topic, produce
+from tests.support.polling import poll_until
+
+STORE = "counts"
+_ROOT = Path(__file__).parents[2]
+
+
+class ServerProcess:
+    """A node or router as a process of its own."""
+
+    def __init__(self, name: str, module: str, options: Mapping[str, object], port: int, log_dir: Path) -> None:
+        self.name, self.port = name, port
+        self._command = [sys.executable, "-m", module]
+        for option, value in options.items():
+            self._command += [f"--{option}", str(value)]
+        self._log = log_dir / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: grpc.Channel | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def start(self) -> ServerProcess:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=_ROOT)
+        return self
+
+    def kill(self) -> None:
+        """End it without a chance to clean up."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self, number: int = signal.SIGINT, timeout_s: float = 20.0) -> int:
+        """Ask it to end; return its exit code."""
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+        return self._process.wait(timeout_s)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(20.0)
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None and self._process.poll() is None:
+            self._signal(signal.SIGKILL)
+
+    @property
+    def channel(self) -> grpc.Channel:
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(
+                f"127.0.0.1:{self.port}",
+                options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)],
+            )
+        return self._channel
+
+    @property
+    def query(self) -> query_service_pb2_grpc.QueryServiceStub:
+        return query_service_pb2_grpc.QueryServiceStub(self.channel)
+
+    @property
+    def fleet(self) -> fleet_service_pb2_grpc.FleetServiceStub:
+        return fleet_service_pb2_grpc.FleetServiceStub(self.channel)
+
+    def node(self) -> node_service_pb2.GetNodeResponse:
+        stub = node_service_pb2_grpc.NodeServiceStub(self.channel)
+        return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=5.0, wait_for_ready=True)
+
+    def get(
+        self, key: str, *, store: str = STORE, timeout: float = 5.0, **freshness: Any
+    ) -> query_service_pb2.GetResponse:
+        """Read a key; a failure is raised as `LookupFailure`."""
+        request = query_service_pb2.GetRequest(
+            store=store, key=types_pb2.Key(text=key), freshness=types_pb2.Freshness(**freshness)
+        )
+        return self.call(self.query.Get, request, timeout)
+
+    @staticmethod
+    def call(method: Any, request: Any, timeout: float = 5.0) -> Any:
+        try:
+            return method(request, timeout=timeout, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+
+
+class Fleet:
+    """One application with one store `counts` (string keys, long values unless told otherwise)."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        application_id: str,
+        directory: Path,
+        *,
+        partitions: int = 2,
+        value_serde: str = "string",
+        changelog_config: Mapping[str, str] | None = None,
+        heartbeat_interval_ms: int = 100,
+        session_timeout_ms: int = 2_000,
+    ) -> None:
+        self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
+        self.partitions = partitions
+        self.changelog = changelog_topic(application_id, STORE)
+        self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
+        self.spec = StoreSpec(STORE, self.changelog, partitions, 0, value_serde=value_serde)
+        self.assignment = Assignment()
+        self.processes: list[ServerProcess] = []
+        create_topic(
+            bootstrap, self.changelog, partitions, {"cleanup.policy": "compact"} | dict(changelog_config or {})
+        )
+        for topic in (members_topic, assignment_topic, commits_topic):
+            create_topic(bootstrap, topic(application_id), 1, {"cleanup.policy": "compact"})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": f"{application_id}-test-controller"}
+        )
+        self._producer.init_transactions(30.0)
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.close()
+
+    def node(self, name: str, **options: object) -> ServerProcess:
+        """Start a node; `options` are command line options with underscores."""
+        port = free_port()
+        given = {key.replace("_", "-"): value for key, value in options.items()}
+        process = ServerProcess(
+            name,
+            "query_service",
+            {
+                "instance-id": name,
+                "application-id": self.application_id,
+                "bootstrap": self.bootstrap,
+                "port": port,
+                "state-dir": self.directory / name,
+                **self._timing,
+                **given,
+            },
+            port,
+            self.directory,
+        )
+        self.processes.append(process)
+        return process.start()
+
+    def router(self, name: str = "router", **options: object) -> ServerProcess:
+        """Start a router."""
+        port = free_port()
+        given = {key.replace("_", "-"): value for key, value in options.items()}
+        process = ServerProcess(
+            name,
+            "router",
+            {"application-id": self.application_id, "bootstrap": self.bootstrap, "port": port, **given},
+            port,
+            self.directory,
+        )
+        self.processes.append(process)
+        return process.start()
+
+    def assign(self, *holders: TaskAssignment, reason: str = "test") -> int:
+        """Publish an epoch with these holders, one a partition; return it."""
+        following = Assignment(
+            self.assignment.epoch + 1,
+            reason,
+            "test",
+            MappingProxyType({STORE: self.spec}),
+            MappingProxyType({0: SubTopology(0, "query", self.partitions)}),
+            MappingProxyType({TaskId(0, partition): holder for partition, holder in enumerate(holders)}),
+        )
+        self.assignment, records = encode(self.assignment, following)
+        self._producer.begin_transaction()
+        for key, value in records:
+            self._producer.produce(assignment_topic(self.application_id), key=key, value=value, partition=0)
+        self._producer.commit_transaction(30.0)
+        return self.assignment.epoch
+
+    def reassign(self, partition: int, **changes: Any) -> int:
+        """Publish an epoch with one task's holders changed."""
+        holders = [self.assignment.tasks[TaskId(0, each)] for each in range(self.partitions)]
+        holders[partition] = replace(holders[partition], **changes)
+        return self.assign(*holders)
+
+    def put(self, entries: Mapping[str, str | None]) -> None:
+        """Write entries to the changelog, as a processor would."""
+        for partition in range(self.partitions):
+            produce(
+                self.bootstrap,
+                self.changelog,
+                [
+                    (key.encode(), None if value is None else value.encode())
+                    for key, value in entries.items()
+                    if self.partition_of(key) == partition
+                ],
+                partition,
+            )
+
+    def partition_of(self, key: str) -> int:
+        return partition_for(key.encode(), self.partitions)
+
+    def keys_in(self, partition: int, count: int = 1) -> list[str]:
+        """Return keys that belong to a partition."""
+        found = (key for key in map("k{}".format, range(10_000)) if self.partition_of(key) == partition)
+        return [key for _, key in zip(range(count), found, strict=False)]
+
+    def wait_running(self, processes: Iterable[ServerProcess], timeout_s: float = 30.0) -> None:
+        """Wait until every task the nodes hold at the newest epoch runs."""
+        for process in processes:
+
+            def settled(process: ServerProcess = process) -> bool:
+                node = process.node()
+                return node.epoch == self.assignment.epoch and all(task.state == "running" for task in node.tasks)
+
+            poll_until(settled, timeout_s, f"{process.name} to run its tasks")
