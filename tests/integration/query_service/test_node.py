@@ -128,7 +128,7 @@ def test_scans_pages_in_key_order_both_ways(fleet: Fleet) -> None:
     count = query_service_pb2.CountRequest(store=STORE, partition=1, exact=True)
     assert node.call(node.query.Count, count).count == 25
 
-    bad = query_service_pb2.ScanRequest(store=STORE, partition=1, page_token="???")
+    bad = query_service_pb2.ScanRequest(store=STORE, partition=1, page_token="???")  # noqa: S106
     with pytest.raises(LookupFailure) as failure:
         node.call(node.query.Scan, bad)
     assert failure.value.reason is Reason.INVALID_PAGE_TOKEN

@@ -1,0 +1,88 @@
+# `make` alone lists the targets. Everything is installed into .venv and .tools; nothing outside this folder
+# but Kafka's and Spark's jars, which are fetched once into ~/.cache/statehouse.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := .tools/bin
+GRPCURL := $(TOOLS)/grpcurl
+BUF := $(TOOLS)/buf
+GRPCURL_VERSION := v1.9.3
+BUF_VERSION := v1.59.0
+# The public package must stay compatible in source (buf.yaml); the control topics on the wire.
+CONTROL_RULES := {"version":"v2","modules":[{"path":"protos"}],"breaking":{"use":["WIRE_JSON"],"ignore":["protos/statehouse/v1"]}}
+CONTRACT := protos/baseline.binpb
+PYTEST := $(BIN)/pytest
+export PATH := $(CURDIR)/$(TOOLS):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tools demo up down test test-unit test-long check fmt proto lock baseline clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: setup ## Run the leaderboard once on a real broker, kill a node, show who answers; leaves nothing behind
+	$(BIN)/python -m examples.leaderboard.demo
+
+test: setup tools ## Run all tests at small size (what CI runs)
+	$(PYTEST) -m "not long"
+
+up: setup ## Start the leaderboard cluster on this machine and keep it running
+	$(BIN)/statehouse up
+
+down: setup ## Stop the cluster that `make up` started
+	$(BIN)/statehouse down
+
+test-unit: setup ## Run the tests that need neither Kafka nor Spark
+	$(PYTEST) tests/unit tests/property -m "not long"
+
+test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
+	$(PYTEST) -m long --timeout 3600
+
+check: setup tools ## Format, lint, types, import rules, generated code, contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_protos.py --check
+	$(BUF) lint
+	$(BUF) format --diff --exit-code
+	$(BUF) breaking --against $(CONTRACT)
+	$(BUF) breaking --config '$(CONTROL_RULES)' --against $(CONTRACT)
+
+fmt: setup tools ## Format the code and the contract
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BUF) format --write
+
+proto: setup ## Generate the Python modules of the contract
+	$(BIN)/python tools/generate_protos.py
+
+lock: setup ## Pin the requirements again
+	$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --extra service --extra http -c requirements/dev.txt $(LOCK) -o requirements/service.txt
+	$(BIN)/uv pip compile pyproject.toml --extra processor --extra http -c requirements/dev.txt $(LOCK) -o requirements/processor.txt
+LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
+
+baseline: tools ## Make the present contract the one that `check` holds later ones against (at a release)
+	$(BUF) build -o $(CONTRACT)
+
+setup: $(VENV)/.ready ## Create the virtual environment from the lock file
+
+$(VENV)/.ready: requirements/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or run make PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned
+
+$(GRPCURL):
+	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)
+
+$(BUF):
+	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
+
+clean: ## Remove what set-up, tests and runs left in this folder
+	rm -rf $(VENV) .tools .statehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
