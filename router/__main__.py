@@ -1,0 +1,7 @@
+"""`python -m router`."""
+
+import typer
+
+from router.cli import router
+
+typer.run(router)

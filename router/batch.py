@@ -1,0 +1,200 @@
+"""BatchGet: lookups grouped by the node to ask, each with an outcome of its own, in the caller's order.
+
+A node gets one BatchGet with everything it can answer; what does not fit into one message or one batch is split,
+never failed. When a whole call fails, its entries are grouped again by their next candidates, as ksqlDB's rounds
+do; when one entry fails in a way that another replica may help with, it goes on alone, like a Get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from router.choice import ask_order
+from router.concurrency import map_bounded
+from router.deadline import Deadline
+from router.dispatch import Ask, Call, Dispatcher, ask_node
+from router.health import NodeHealth
+from router.holder import TableHolder
+from router.locate import get_call
+from router.metrics import RouterMetrics
+from router.table import Node
+from router.wire import FIELD_2, framed, frames
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import errors_pb2, query_service_pb2
+
+MAX_ENTRIES = 1_000
+_GROUP_ROUNDS = 2
+_AT_ONCE = 32
+# What a node says to more than one of its messages or one of its batches holds.
+_TOO_BIG = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.INVALID_REQUEST})
+# What framing and the forwarding add to an entry, rounded up.
+_ENTRY_OVERHEAD = 32
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One lookup of the batch; `result` is a serialized BatchGetResult once it has one."""
+
+    call: Call
+    failures: dict[str, LookupFailure] = field(default_factory=dict)
+    goes_alone: bool = False
+    """A node refused this entry, rather than the whole call having failed."""
+    result: bytes = b""
+    outcome: str = "OK"
+
+
+class BatchGetter:
+    """Answers BatchGet. Lives on the event loop."""
+
+    def __init__(
+        self,
+        tables: TableHolder,
+        health: NodeHealth,
+        ask: Ask,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        *,
+        attempt_timeout_s: float,
+        max_message_bytes: int,
+    ) -> None:
+        self._tables, self._health, self._ask = tables, health, ask
+        self._dispatcher, self._metrics = dispatcher, metrics
+        self._attempt_timeout_s, self._max_bytes = attempt_timeout_s, max_message_bytes
+
+    async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
+        """Answer a serialized BatchGetRequest with a serialized BatchGetResponse."""
+        try:
+            requests = frames(data)
+        except DecodeError as error:
+            raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
+        table = self._tables.current()
+        entries: list[_Entry | bytes] = []
+        for request in requests:
+            try:
+                entries.append(_Entry(get_call(table, request)))
+            except LookupFailure as failure:
+                self._metrics.lookup("", failure.reason.name, None)
+                entries.append(_failed(failure))
+        pending = [entry for entry in entries if isinstance(entry, _Entry)]
+        for _ in range(_GROUP_ROUNDS):
+            await self._grouped_round(pending, deadline)
+            pending = [entry for entry in pending if not entry.result]
+        await map_bounded(lambda entry: self._alone(entry, deadline), pending, at_once=_AT_ONCE)
+        return framed(self._within_bound([self._finished(entry) for entry in entries]))
+
+    def _finished(self, entry: _Entry | bytes) -> bytes:
+        if isinstance(entry, bytes):
+            return entry
+        self._metrics.lookup(entry.call.store, entry.outcome, None)
+        return entry.result
+
+    def _within_bound(self, results: list[bytes]) -> list[bytes]:
+        """Replace what no longer fits into one answer by a failure of that entry alone."""
+        room = self._max_bytes
+        failure = LookupFailure(
+            Reason.MESSAGE_TOO_LARGE, f"the answers together exceed max_message_bytes {self._max_bytes}: ask for fewer"
+        )
+        too_large = _failed(failure)
+        reserve = (len(too_large) + _ENTRY_OVERHEAD) * len(results)
+        fitting = []
+        for result in results:
+            fits = len(result) <= len(too_large) or room - reserve >= len(result) + _ENTRY_OVERHEAD
+            fitting.append(result if fits else too_large)
+            room -= len(fitting[-1]) + _ENTRY_OVERHEAD
+            reserve -= len(too_large) + _ENTRY_OVERHEAD
+        return fitting
+
+    async def _grouped_round(self, pending: Sequence[_Entry], deadline: Deadline) -> None:
+        """Ask each node once for all entries whose first untried candidate it is."""
+        table = self._tables.current()
+        groups: dict[str, tuple[Node, list[_Entry]]] = {}
+        for entry in pending:
+            store = table.stores.get(entry.call.store)
+            if entry.goes_alone or store is None or entry.call.partition >= len(store.partitions):
+                continue
+            routes = store.partitions[entry.call.partition]
+            for replica in ask_order(routes, entry.call.freshness, self._health.suspects):
+                if replica.node is not None and replica.instance_id not in entry.failures:
+                    groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
+                    break
+        chunks = [(node, chunk) for node, group in groups.values() for chunk in self._chunks(group)]
+        await map_bounded(
+            lambda item: self._ask_for(item[0], item[1], table.forwarding, deadline), chunks, at_once=_AT_ONCE
+        )
+
+    def _chunks(self, group: list[_Entry]) -> list[list[_Entry]]:
+        chunks: list[list[_Entry]] = []
+        size = 0
+        for entry in group:
+            cost = len(entry.call.body) + _ENTRY_OVERHEAD
+            if not chunks or len(chunks[-1]) >= MAX_ENTRIES or size + cost > self._max_bytes:
+                chunks.append([])
+                size = 0
+            chunks[-1].append(entry)
+            size += cost
+        return chunks
+
+    async def _ask_for(self, node: Node, entries: list[_Entry], forwarding: bytes, deadline: Deadline) -> None:
+        """Make one call for these entries; halves them if the answer is too large for a message."""
+        body = framed(entry.call.body + forwarding for entry in entries)
+        timeout_s = min(self._attempt_timeout_s, deadline.remaining_s)
+        answer = await ask_node(
+            self._ask, self._health, node, "BatchGet", body, timeout_s, lenient=timeout_s < self._attempt_timeout_s
+        )
+        failure = self._take(node, entries, answer) if isinstance(answer, bytes) else answer
+        self._metrics.attempt("OK" if failure is None else failure.reason.name)
+        if failure is None:
+            return
+        if failure.reason in _TOO_BIG and len(entries) > 1:
+            half = len(entries) // 2
+            await map_bounded(
+                lambda part: self._ask_for(node, part, forwarding, deadline),
+                (entries[:half], entries[half:]),
+                at_once=2,
+            )
+            return
+        for entry in entries:
+            if failure.elsewhere:
+                entry.failures[node.instance_id] = failure
+            else:
+                entry.result, entry.outcome = _failed(failure), failure.reason.name
+
+    def _take(self, node: Node, entries: list[_Entry], answer: bytes) -> LookupFailure | None:
+        """Give each entry its result; returns a failure if the answer is not one to this batch."""
+        try:
+            results = frames(answer)
+        except DecodeError as error:
+            return LookupFailure(Reason.INTERNAL, f"unreadable batch answer: {error}")
+        if len(results) != len(entries):
+            return LookupFailure(Reason.INTERNAL, f"{len(results)} results to {len(entries)} lookups")
+        for entry, result in zip(entries, results, strict=True):
+            if result[:1] != bytes([FIELD_2]):
+                entry.result = result
+                continue
+            parsed = query_service_pb2.BatchGetResult.FromString(result)
+            failure = LookupFailure.from_proto(parsed.error)
+            if failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
+                entry.failures[node.instance_id] = failure
+                entry.goes_alone = True
+            else:
+                entry.result, entry.outcome = result, failure.reason.name
+        return None
+
+    async def _alone(self, entry: _Entry, deadline: Deadline) -> None:
+        call = entry.call
+        alone = Call(call.method, call.store, call.partition, call.body, call.freshness, failed_before=entry.failures)
+        try:
+            answer = await self._dispatcher.dispatch(alone, deadline)
+        except LookupFailure as failure:
+            entry.result, entry.outcome = _failed(failure), failure.reason.name
+        else:
+            # BatchGetResult{response}: field 1, as a batch's own elements are.
+            entry.result = framed([answer.data])
+
+
+def _failed(failure: LookupFailure) -> bytes:
+    error: errors_pb2.LookupError = failure.to_proto()
+    return query_service_pb2.BatchGetResult(error=error).SerializeToString()

@@ -1,0 +1,100 @@
+"""Connections to nodes: one channel an address, made on first use, carrying bytes in and bytes out.
+
+A channel remembers how often it failed and waits longer each time; a process that comes back on its old address
+under a new incarnation gets a new channel, so that it is called at once (TiKV closes connections on a store
+mismatch for the same reason).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import grpc.aio
+
+from router.table import Node
+from statehouse.rpc.server import channel
+
+QUERY_SERVICE = "statehouse.v1.QueryService"
+_PROBE_METHOD = "/grpc.health.v1.Health/Check"
+
+# Codes that say nothing about the peer's process being alive.
+_SILENT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+RawCall = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+
+
+class _Link:
+    """A channel and its calls, which cost more to make than to use."""
+
+    def __init__(self, target: str, incarnation: str, max_message_bytes: int) -> None:
+        self.incarnation = incarnation
+        self.channel = channel(target, max_message_bytes)
+        self._calls: dict[str, RawCall] = {}
+
+    def call(self, path: str) -> RawCall:
+        found = self._calls.get(path)
+        if found is None:
+            found = self._calls[path] = self.channel.unary_unary(path)
+        return found
+
+
+class NodeChannels:
+    """The channels to the fleet. Lives on the event loop.
+
+    `close_grace_s`: how long calls under way on a channel that is no longer wanted may go on.
+    """
+
+    def __init__(self, *, max_message_bytes: int, close_grace_s: float) -> None:
+        self._max_message_bytes, self._close_grace_s = max_message_bytes, close_grace_s
+        self._links: dict[str, _Link] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def ask(self, node: Node, method: str, body: bytes, timeout_s: float) -> bytes:
+        """Call a method of the node's QueryService.
+
+        Raises:
+            grpc.RpcError: the call failed.
+            grpc.aio.UsageError: the channel was closed at this moment.
+
+        """
+        return await self._link(node).call(f"/{QUERY_SERVICE}/{method}")(body, timeout=timeout_s)
+
+    async def probe(self, node: Node, timeout_s: float) -> bool:
+        """Whether the node's process answers at all: a health check, of which any answer will do."""
+        try:
+            await self._link(node).call(_PROBE_METHOD)(b"", timeout=timeout_s)
+        except grpc.RpcError as error:
+            return error.code() not in _SILENT
+        except grpc.aio.UsageError:  # the channel was closed under the call
+            return False
+        return True
+
+    def retain(self, nodes: Mapping[str, Node]) -> None:
+        """Close the channels of addresses that left the fleet, or that another process has taken over."""
+        incarnations = {node.target: node.incarnation for node in nodes.values()}
+        for target, link in list(self._links.items()):
+            if target not in incarnations or link.incarnation not in {"", incarnations[target]}:
+                self._close(self._links.pop(target))
+            else:
+                link.incarnation = incarnations[target]
+
+    async def close(self) -> None:
+        """Close all."""
+        for link in self._links.values():
+            self._close(link)
+        self._links.clear()
+        await asyncio.gather(*self._closing)
+
+    def _link(self, node: Node) -> _Link:
+        target = node.target
+        link = self._links.get(target)
+        if link is None:
+            link = self._links[target] = _Link(target, node.incarnation, self._max_message_bytes)
+        return link
+
+    def _close(self, link: _Link) -> None:
+        task: asyncio.Task[Any] = asyncio.create_task(link.channel.close(self._close_grace_s))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

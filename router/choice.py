@@ -1,0 +1,117 @@
+"""Which replicas a lookup asks, in which order, and why not the others. Pure.
+
+Each replica gets a verdict with a reason, as ksqlDB's `RoutingFilter`s give one. There are three, not two:
+
+- INCLUDED: by all that is known it can answer;
+- LAST: something known speaks against it, but what is known is a heartbeat old and may no longer be true. It is
+  asked when no included replica answered, because the node checks everything again at read time, and a stale
+  heartbeat must never fail a lookup that a node could have answered. This goes for a reported restore, failure
+  or lag, and for a node that recently did not answer;
+- EXCLUDED: asking can't help: there is no address to call, or the caller demands the active and this is not it.
+
+Order: the active, then standbys by least lag, then the LAST ones, those that will say no at once before those
+that may keep the caller waiting. KIP-535's pattern, with the exclusions turned into a preference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from router.table import PartitionRoutes, Replica
+from statehouse.consistency import Freshness
+from statehouse.errors import Reason
+from statehouse.topology import Role
+from statehouse.v1 import errors_pb2, types_pb2
+
+_LAST_NOTE = "asked last, in case that has changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Why a node is asked last: ATTEMPT_TIMED_OUT (slow or frozen) or UNREACHABLE (dead)."""
+
+    reason: Reason
+    detail: str
+
+
+class Standing(Enum):
+    """A replica's place in a lookup."""
+
+    INCLUDED = 0
+    LAST = 1
+    EXCLUDED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a replica in a lookup, and why; no reason for an included one."""
+
+    replica: Replica
+    standing: Standing
+    reason: Reason | None = None
+    detail: str = ""
+    waits: int = 0
+    """0: it will answer or refuse at once; 1: it may time out; 2: it is down."""
+
+    def to_proto(self) -> errors_pb2.Candidate:
+        """Return the wire form."""
+        replica = self.replica
+        return errors_pb2.Candidate(
+            host=replica.host(),
+            role=types_pb2.ReplicaRole.ValueType(replica.role.value),
+            eligible=self.standing is Standing.INCLUDED,
+            reason=errors_pb2.ErrorReason.ValueType(self.reason or 0),
+            detail=f"{self.detail}; {_LAST_NOTE}" if self.standing is Standing.LAST else self.detail,
+            position=replica.position,
+            lag=replica.lag,
+        )
+
+
+def judge(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion]) -> tuple[Verdict, ...]:
+    """Return a verdict for every replica, in the order a lookup would ask them."""
+    verdicts = (_verdict(replica, bound, suspects.get(replica.instance_id)) for replica in routes.replicas)
+    # Replicas come by preference and sorting is stable: only the standing is left to sort by.
+    return tuple(sorted(verdicts, key=lambda verdict: (verdict.standing.value, verdict.waits)))
+
+
+def ask_order(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion]) -> tuple[Replica, ...]:
+    """Return the replicas to ask, in order; equal to those not excluded by `judge`, and quick on a quiet fleet."""
+    if not bound.active_only and bound.max_lag is None and not suspects:
+        return routes.callable
+    return tuple(
+        verdict.replica for verdict in judge(routes, bound, suspects) if verdict.standing is not Standing.EXCLUDED
+    )
+
+
+def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None) -> Verdict:
+    if replica.node is None:
+        return Verdict(
+            replica,
+            Standing.EXCLUDED,
+            Reason.UNKNOWN_ADDRESS,
+            "the assignment names it, but no heartbeat has told its address",
+        )
+    if bound.active_only and replica.role is not Role.ACTIVE:
+        detail = f"it is {replica.role.name.lower()}, the active was demanded"
+        return Verdict(replica, Standing.EXCLUDED, Reason.NOT_ACTIVE, detail)
+    if suspicion is not None:
+        waits = 2 if suspicion.reason is Reason.UNREACHABLE else 1
+        return Verdict(replica, Standing.LAST, suspicion.reason, suspicion.detail, waits)
+    doubt = _doubt(replica, bound)
+    return Verdict(replica, Standing.INCLUDED) if doubt is None else Verdict(replica, Standing.LAST, *doubt)
+
+
+def _doubt(replica: Replica, bound: Freshness) -> tuple[Reason, str] | None:
+    """Return what the replica's last heartbeat speaks against it."""
+    if replica.state is None:
+        return Reason.PARTITION_RESTORING, "it has not reported this task yet"
+    if replica.state == "error":
+        return Reason.TASK_FAILED, "it reported that its task stopped with an error"
+    if not replica.is_restored:
+        return Reason.PARTITION_RESTORING, f"it reported its task as {replica.state}"
+    if bound.max_lag is not None and (replica.lag is None or replica.lag > bound.max_lag):
+        shown = "unknown" if replica.lag is None else replica.lag
+        return Reason.LAG_EXCEEDS_BOUND, f"its last reported lag, {shown}, exceeds max_lag {bound.max_lag}"
+    return None

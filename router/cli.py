@@ -1,0 +1,46 @@
+"""The command line of a router: `statehouse router` and `python -m router`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from router.server import run
+from statehouse.errors import ConfigurationError
+from statehouse.settings import RouterSettings, load
+
+
+def router(
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka bootstrap servers, host:port[,host:port].")] = None,
+    application_id: Annotated[str | None, typer.Option(help="Application id.")] = None,
+    bind_host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    router_port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    request_timeout_ms: Annotated[
+        int | None, typer.Option(help="Longest a request without a deadline of its own may take.")
+    ] = None,
+    attempt_timeout_ms: Annotated[
+        int | None, typer.Option(help="A node that has not answered by then is passed over for the next.")
+    ] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics; unset serves none.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="Least level logged.")] = None,
+) -> None:
+    """Run a router: one address that answers for every partition of every store.
+
+    What is not given is taken from STATEHOUSE_... variables, then from the file STATEHOUSE_CONFIG names.
+    """
+    flags = {
+        "bootstrap": bootstrap,
+        "application_id": application_id,
+        "bind_host": bind_host,
+        "router_port": router_port,
+        "request_timeout_ms": request_timeout_ms,
+        "attempt_timeout_ms": attempt_timeout_ms,
+        "metrics_port": metrics_port,
+        "log_level": log_level,
+    }
+    try:
+        run(load(RouterSettings, flags))
+    except ConfigurationError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error

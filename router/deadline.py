@@ -1,0 +1,40 @@
+"""One deadline per request, measured on the event loop's monotonic clock and passed down to every attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import grpc.aio
+
+# Answering a little before the caller gives up is what lets it see which candidates failed and why; after its
+# deadline gRPC drops whatever we say.
+_ANSWER_MARGIN_S = 0.02
+_ANSWER_MARGIN_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in the event loop's time."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        """Return the deadline this far from now."""
+        return cls(asyncio.get_running_loop().time() + seconds)
+
+    @classmethod
+    def of_call(cls, context: grpc.aio.ServicerContext[Any, Any], default_s: float) -> Self:
+        """Return the caller's deadline, less the time to tell it of a failure; `default_s` from now if it has none."""
+        # Typed as a float, yet None for a call without a deadline.
+        remaining = cast(float | None, context.time_remaining())
+        if remaining is None:
+            return cls.after(default_s)
+        return cls.after(remaining - min(_ANSWER_MARGIN_S, remaining * _ANSWER_MARGIN_SHARE))
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left, 0 if it has passed."""
+        return max(0.0, self.at - asyncio.get_running_loop().time())

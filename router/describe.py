@@ -1,0 +1,120 @@
+"""FleetService's answers: the routing table and the health of the nodes, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from router.choice import Suspicion, judge
+from router.fleet import FleetTracker
+from router.locate import freshness_of, locate
+from router.table import RoutingTable
+from statehouse.assignment import TaskAssignment
+from statehouse.membership import Member, ReplicaReport
+from statehouse.topology import TaskId
+from statehouse.v1 import fleet_service_pb2, types_pb2
+
+
+def describe_fleet(
+    application_id: str, table: RoutingTable, tracker: FleetTracker, suspects: Mapping[str, Suspicion]
+) -> fleet_service_pb2.GetFleetResponse:
+    """Return the whole table."""
+    assignment = table.assignment
+    stores = [
+        fleet_service_pb2.StoreInfo(
+            name=spec.name,
+            kind=spec.kind,
+            key_serde=spec.key_serde,
+            value_serde=spec.value_serde,
+            changelog_topic=spec.changelog_topic,
+            partition_count=spec.partition_count,
+            sub_topology=spec.sub_topology,
+        )
+        for _, spec in sorted(assignment.stores.items())
+    ]
+    nodes = [
+        _node(member, tracker.heartbeat_age_s(instance_id), is_reachable=instance_id not in suspects)
+        for instance_id, member in sorted(table.members.items())
+    ]
+    tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
+    return fleet_service_pb2.GetFleetResponse(
+        application_id=application_id,
+        epoch=table.epoch,
+        reason=assignment.reason,
+        stores=stores,
+        nodes=nodes,
+        tasks=tasks,
+    )
+
+
+def describe_key(
+    table: RoutingTable, request: fleet_service_pb2.LocateKeyRequest, suspects: Mapping[str, Suspicion]
+) -> fleet_service_pb2.LocateKeyResponse:
+    """Return a key's partition and every replica with its verdict, in the order a lookup would ask them.
+
+    Raises:
+        LookupFailure: the request can't be routed.
+
+    """
+    routes = locate(table, request)
+    verdicts = judge(routes, freshness_of(request.freshness), suspects)
+    return fleet_service_pb2.LocateKeyResponse(
+        route=routes.route(), candidates=[verdict.to_proto() for verdict in verdicts]
+    )
+
+
+def _node(member: Member, age_s: float | None, *, is_reachable: bool) -> fleet_service_pb2.NodeInfo:
+    return fleet_service_pb2.NodeInfo(
+        host=types_pb2.Host(instance_id=member.instance_id, host=member.host, port=member.port),
+        incarnation=member.incarnation,
+        rack=member.rack,
+        state=member.state,
+        version=member.version,
+        epoch=member.epoch,
+        heartbeat_age_ms=None if age_s is None else int(age_s * 1_000),
+        reachable=is_reachable,
+    )
+
+
+def _task(table: RoutingTable, task: TaskId, holders: TaskAssignment) -> fleet_service_pb2.TaskInfo:
+    replicas = []
+    for instance_id in holders.replicas:
+        member = table.members.get(instance_id)
+        report = None if member is None else member.replicas.get(task)
+        if report is not None:
+            replicas.append(_report(table, task, instance_id, report))
+    return fleet_service_pb2.TaskInfo(
+        task=str(task),
+        active=holders.active or "",
+        standbys=holders.standbys,
+        warm_ups=holders.warm_ups,
+        reason=holders.reason,
+        replicas=replicas,
+    )
+
+
+def _report(
+    table: RoutingTable, task: TaskId, instance_id: str, report: ReplicaReport
+) -> fleet_service_pb2.ReplicaReport:
+    """Sum a replica up over its task's stores; a sum with an unknown part is unknown."""
+    positions: list[int | None] = []
+    lags: list[int | None] = []
+    for spec in table.assignment.stores_of(task.sub_topology):
+        store = table.stores.get(spec.name)
+        if store is None or task.partition >= len(store.partitions):
+            continue
+        for replica in store.partitions[task.partition].replicas:
+            if replica.instance_id == instance_id:
+                positions.append(replica.position)
+                lags.append(replica.lag)
+    return fleet_service_pb2.ReplicaReport(
+        instance_id=instance_id,
+        role=types_pb2.ReplicaRole.ValueType(report.role.value),
+        state=report.state,
+        position=_sum(positions),
+        lag=_sum(lags),
+    )
+
+
+def _sum(parts: list[int | None]) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if parts and len(known) == len(parts) else None

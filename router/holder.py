@@ -1,0 +1,60 @@
+"""Where the current routing table is kept and swapped, and where lookups wait for a newer one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from router.table import RoutingTable
+from statehouse.errors import LookupFailure, Reason
+
+
+class TableHolder:
+    """Holds the newest table. Lives on the event loop; readers take `current()` once per decision."""
+
+    def __init__(self) -> None:
+        """Start without a table."""
+        self._table: RoutingTable | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def table(self) -> RoutingTable | None:
+        """The newest table, None before the first."""
+        return self._table
+
+    def current(self) -> RoutingTable:
+        """Return the newest table.
+
+        Raises:
+            LookupFailure: ROUTING_NOT_READY, there is none yet.
+
+        """
+        if self._table is None:
+            raise LookupFailure(
+                Reason.ROUTING_NOT_READY,
+                "this router has not read a complete assignment yet: it needs Kafka, and the processor to have "
+                "started once",
+            )
+        return self._table
+
+    def publish(self, table: RoutingTable) -> bool:
+        """Swap the table in; an older epoch never replaces a newer one: False."""
+        if self._table is not None and table.epoch < self._table.epoch:
+            return False
+        is_new_epoch = self._table is None or table.epoch > self._table.epoch
+        self._table = table
+        if is_new_epoch:
+            self._changed.set()
+            self._changed = asyncio.Event()
+        return True
+
+    async def wait_for_epoch(self, epoch: int, timeout_s: float) -> bool:
+        """Wait until the table is at this epoch or a newer one; False if that took longer than `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+        while self._table is None or self._table.epoch < epoch:
+            try:
+                async with asyncio.timeout_at(give_up_at):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        return True

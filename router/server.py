@@ -1,0 +1,206 @@
+"""The router process: two control topics followed, one gRPC port served, a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+
+import grpc.aio
+import prometheus_client
+import structlog
+
+from router.batch import BatchGetter
+from router.channels import QUERY_SERVICE, NodeChannels
+from router.dispatch import Dispatcher
+from router.fleet import FleetTracker
+from router.health import NodeHealth
+from router.holder import TableHolder
+from router.metrics import RouterMetrics
+from router.scatter import Scatter
+from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
+from router.table import RoutingTable
+from statehouse.assignment import AssignmentReader
+from statehouse.errors import ContractError
+from statehouse.kafka.control_log import ControlLogReader
+from statehouse.membership import decode_member
+from statehouse.observability import logs
+from statehouse.rpc.server import RpcServer
+from statehouse.settings import RouterSettings
+from statehouse.topology import assignment_topic, members_topic
+from statehouse.v1 import fleet_service_pb2_grpc
+
+log = structlog.get_logger(__name__)
+
+# Longest that calls under way may go on once the process has been told to stop.
+_STOP_GRACE_S = 5.0
+
+
+class RouterServer:
+    """A router. `tracker` takes what the control topics say; `FleetFollower` feeds it from Kafka."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        """Build everything and bind the port; must run on the event loop that will serve."""
+        attempt_timeout_s = settings.attempt_timeout_ms / 1_000
+        self._settings = settings
+        self.metrics = RouterMetrics()
+        self.tables = TableHolder()
+        self.channels = NodeChannels(
+            max_message_bytes=settings.max_message_bytes, close_grace_s=min(_STOP_GRACE_S, 2 * attempt_timeout_s)
+        )
+        self.health = NodeHealth(self.channels.probe, probe_timeout_s=attempt_timeout_s)
+        self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_ms / 1_000)
+        dispatcher = Dispatcher(
+            self.tables, self.health, self.channels.ask, self.metrics, attempt_timeout_s=attempt_timeout_s
+        )
+        batches = BatchGetter(
+            self.tables,
+            self.health,
+            self.channels.ask,
+            dispatcher,
+            self.metrics,
+            attempt_timeout_s=attempt_timeout_s,
+            max_message_bytes=settings.max_message_bytes,
+        )
+        scatter = Scatter(self.tables, dispatcher, max_message_bytes=settings.max_message_bytes)
+        self._handlers = QueryHandlers(
+            self.tables, dispatcher, batches, scatter, self.metrics, settings.request_timeout_ms / 1_000
+        )
+        self._fleet = FleetServicer(settings.application_id, self.tables, self.tracker, self.health)
+        self._is_serving = False
+        self._ready: asyncio.Task[None] | None = None
+        self._rpc = RpcServer(
+            f"{settings.bind_host}:{settings.router_port}",
+            (QUERY_SERVICE, FLEET_SERVICE),
+            self._register,
+            max_message_bytes=settings.max_message_bytes,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._rpc.port
+
+    async def start(self) -> None:
+        """Accept calls; they fail with ROUTING_NOT_READY until the first table."""
+        await self._rpc.start()
+        log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")
+
+    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """Refuse new calls, let those under way end within `grace_s`, close the connections."""
+        self.tracker.close()
+        if self._ready is not None:
+            await self._ready
+        await self._rpc.stop(grace_s)
+        await self.health.close()
+        await self.channels.close()
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        self._handlers.register(server)
+        fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(self._fleet, server)
+
+    def _on_table(self, table: RoutingTable) -> None:
+        self.channels.retain(table.nodes)
+        self.health.retain(table.nodes)
+        if not self._is_serving:
+            self._is_serving = True
+            log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))
+            self._ready = asyncio.create_task(self._rpc.set_serving(serving=True))
+        for store, problem in table.unusable.items():
+            log.debug("store can't be routed by this version", store=store, problem=problem)
+
+
+class FleetFollower:
+    """The two readers, whose threads decode records and hand them to the event loop."""
+
+    def __init__(self, settings: RouterSettings, tracker: FleetTracker, loop: asyncio.AbstractEventLoop) -> None:
+        self._tracker, self._loop = tracker, loop
+        self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
+        client_id = f"{settings.application_id}-router"
+        self._assignment_log = ControlLogReader(
+            settings.bootstrap,
+            assignment_topic(settings.application_id),
+            self._on_assignment_record,
+            client_id=client_id,
+            on_contact=lambda: self._hand_over(tracker.on_caught_up, "assignment"),
+        )
+        self._member_log = ControlLogReader(
+            settings.bootstrap,
+            members_topic(settings.application_id),
+            self._on_member_record,
+            client_id=client_id,
+            on_contact=lambda: self._hand_over(tracker.on_caught_up, "members"),
+        )
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._assignment_log.start()
+        self._member_log.start()
+
+    async def stop(self) -> None:
+        """Stop reading; the wait for the threads does not hold up the loop."""
+        await asyncio.gather(asyncio.to_thread(self._assignment_log.stop), asyncio.to_thread(self._member_log.stop))
+
+    def _on_assignment_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        assignment = self._assignments.feed(key, value)
+        if assignment is not None:
+            self._hand_over(self._tracker.on_assignment, assignment)
+
+    def _on_member_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        if value is None:
+            self._hand_over(self._tracker.on_member_left, (key or b"").decode(errors="replace"))
+            return
+        try:
+            member = decode_member(value)
+        except ContractError as error:
+            _report_unreadable((key or b"").decode(errors="replace"), error)
+            return
+        # Heartbeats from before this process started would look fresh; those of now would suffer from clock skew.
+        age_s = 0.0 if self._member_log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
+        self._hand_over(self._tracker.on_member, member, age_s)
+
+    def _hand_over(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: the process is ending
+            log.debug("record after the end")
+
+
+def _report_unreadable(key: str, error: Exception) -> None:
+    log.warning("control record can't be read and is skipped", key=key, error=str(error))
+
+
+async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set."""
+    server = RouterServer(settings)
+    follower = FleetFollower(settings, server.tracker, asyncio.get_running_loop())
+    metrics_server = None
+    if settings.metrics_port is not None:
+        metrics_server, _ = prometheus_client.start_http_server(
+            settings.metrics_port, settings.bind_host, registry=server.metrics.registry
+        )
+    await server.start()
+    follower.start()
+    try:
+        await stop.wait()
+    finally:
+        log.info("router stops")
+        await server.stop()
+        await follower.stop()
+        if metrics_server is not None:
+            metrics_server.shutdown()
+            metrics_server.server_close()
+
+
+def run(settings: RouterSettings) -> None:
+    """Run a router until SIGTERM or SIGINT."""
+    logs.configure(settings.log_level)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+        await serve(settings, stop)
+
+    asyncio.run(main())

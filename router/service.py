@@ -1,0 +1,150 @@
+"""The router's gRPC services. Get and BatchGet are bytes in, bytes out; no value is ever parsed on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from router.batch import BatchGetter
+from router.channels import QUERY_SERVICE
+from router.deadline import Deadline
+from router.describe import describe_fleet, describe_key
+from router.dispatch import Dispatcher
+from router.fleet import FleetTracker
+from router.health import NodeHealth
+from router.holder import TableHolder
+from router.locate import get_call
+from router.metrics import RouterMetrics
+from router.scatter import Scatter
+from statehouse.errors import LookupFailure
+from statehouse.rpc.status import failing_cleanly
+from statehouse.topology import Role
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
+
+FLEET_SERVICE = "statehouse.v1.FleetService"
+
+Response = TypeVar("Response")
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryHandlers:
+    """QueryService, for all partitions. `default_timeout_s` is the deadline of callers who set none."""
+
+    tables: TableHolder
+    dispatcher: Dispatcher
+    batches: BatchGetter
+    scatter: Scatter
+    metrics: RouterMetrics
+    default_timeout_s: float
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server; by hand, because the generated code would parse every message."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Get": grpc.unary_unary_rpc_method_handler(self._with_deadline(_get)),
+            "BatchGet": grpc.unary_unary_rpc_method_handler(self._with_deadline(_batch_get)),
+            "Scan": grpc.unary_unary_rpc_method_handler(
+                self._with_deadline(_scan),
+                query_service_pb2.ScanRequest.FromString,
+                query_service_pb2.ScanResponse.SerializeToString,
+            ),
+            "Count": grpc.unary_unary_rpc_method_handler(
+                self._with_deadline(_count),
+                query_service_pb2.CountRequest.FromString,
+                query_service_pb2.CountResponse.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(QUERY_SERVICE, handlers),))
+
+    def _with_deadline(
+        self, method: Callable[[Any, Any, _Context], Awaitable[Any]]
+    ) -> Callable[[Any, _Context], Awaitable[Any]]:
+        async def handler(request: Any, context: _Context) -> Any:  # noqa: ANN401 - one wrapper for every message
+            deadline = Deadline.of_call(context, self.default_timeout_s)
+            return await method(self, (request, deadline), context)
+
+        return handler
+
+    def observe(self, store: str, outcome: str, role: Role | None, started_at: float) -> None:
+        """Count a lookup; a store that is not in the assignment has no label of its own."""
+        table = self.tables.table
+        known = store if table is not None and store in table.stores else ""
+        self.metrics.lookup(known, outcome, role, asyncio.get_running_loop().time() - started_at)
+
+
+@failing_cleanly
+async def _get(self: QueryHandlers, request: tuple[bytes, Deadline]) -> bytes:
+    """Get."""
+    data, deadline = request
+    started_at = asyncio.get_running_loop().time()
+    store = ""
+    try:
+        call = get_call(self.tables.current(), data)
+        store = call.store
+        answer = await self.dispatcher.dispatch(call, deadline)
+    except LookupFailure as failure:
+        self.observe(store, failure.reason.name, None, started_at)
+        raise
+    self.observe(store, "OK", answer.role, started_at)
+    return answer.data
+
+
+@failing_cleanly
+async def _batch_get(self: QueryHandlers, request: tuple[bytes, Deadline]) -> bytes:
+    """Answer a BatchGet."""
+    data, deadline = request
+    return await self.batches.batch_get(data, deadline)
+
+
+@failing_cleanly
+async def _scan(
+    self: QueryHandlers, request: tuple[query_service_pb2.ScanRequest, Deadline]
+) -> query_service_pb2.ScanResponse:
+    """Answer a Scan."""
+    message, deadline = request
+    return await _counted(self, message.store, self.scatter.scan(message, deadline))
+
+
+@failing_cleanly
+async def _count(
+    self: QueryHandlers, request: tuple[query_service_pb2.CountRequest, Deadline]
+) -> query_service_pb2.CountResponse:
+    """Answer a Count."""
+    message, deadline = request
+    return await _counted(self, message.store, self.scatter.count(message, deadline))
+
+
+async def _counted(self: QueryHandlers, store: str, work: Awaitable[Response]) -> Response:
+    started_at = asyncio.get_running_loop().time()
+    try:
+        response = await work
+    except LookupFailure as failure:
+        self.observe(store, failure.reason.name, None, started_at)
+        raise
+    self.observe(store, "OK", None, started_at)
+    return response
+
+
+class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
+    """FleetService."""
+
+    def __init__(self, application_id: str, tables: TableHolder, tracker: FleetTracker, health: NodeHealth) -> None:
+        self._application_id, self._tables = application_id, tables
+        self._tracker, self._health = tracker, health
+
+    async def _get_fleet(self, _request: fleet_service_pb2.GetFleetRequest) -> fleet_service_pb2.GetFleetResponse:
+        """Describe the fleet."""
+        return describe_fleet(self._application_id, self._tables.current(), self._tracker, self._health.suspects)
+
+    async def _locate_key(self, request: fleet_service_pb2.LocateKeyRequest) -> fleet_service_pb2.LocateKeyResponse:
+        """Describe a key's place."""
+        return describe_key(self._tables.current(), request, self._health.suspects)
+
+    GetFleet = failing_cleanly(_get_fleet)
+    LocateKey = failing_cleanly(_locate_key)

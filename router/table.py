@@ -1,0 +1,299 @@
+"""The routing table: an immutable snapshot of who holds which partition, compiled before any request asks.
+
+Built from one epoch of the assignment (who may answer) and the members' newest heartbeats (where they are, how
+far they have read). Everything a lookup needs that does not depend on the lookup is worked out here: addresses,
+roles, lags, the order of preference. A reader takes the whole table or the one before it, never a mixture, so no
+lock is needed. As in TiKV's region cache, an older epoch never replaces a newer one.
+
+The lag of a replica is measured against the largest end offset that *anyone* reported for its partition, as in
+ksqlDB and KIP-535: a replica that is cut off from Kafka knows an old end, and must not look fresh by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.membership import Member, ReplicaReport
+from statehouse.partitioning import partition_for
+from statehouse.serdes import Serde, serde
+from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
+
+# Beside equals, a warm-up comes after a standby: it is the one with restoring still to do.
+_ROLE_ORDER = {Role.ACTIVE: 0, Role.STANDBY: 1, Role.WARM_UP: 2}
+_STORES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that can be called. `incarnation` is empty for one known only from another node's answer."""
+
+    instance_id: str
+    host: str
+    port: int
+    incarnation: str = ""
+    state: str = ""
+
+    @property
+    def target(self) -> str:
+        """Its address as gRPC wants it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def to_proto(self) -> types_pb2.Host:
+        """Return the wire form."""
+        return types_pb2.Host(instance_id=self.instance_id, host=self.host, port=self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica of a store partition; None is unknown.
+
+    Attributes:
+        node: where it is; None if the fleet has no address for it.
+        state: the task's state as its node last reported it; None if it has not reported this task.
+        position: next changelog offset it needs, as last reported.
+        lag: upper bound on the records it has not applied, as last reported.
+
+    """
+
+    instance_id: str
+    role: Role
+    node: Node | None = None
+    state: str | None = None
+    position: int | None = None
+    lag: int | None = None
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it was last reported as answering lookups."""
+        return self.state == "running"
+
+    @property
+    def preference(self) -> tuple[bool, int, bool, int, str]:
+        """Sort key: restored first, then the active, then the freshest standby."""
+        role = _ROLE_ORDER.get(self.role, len(_ROLE_ORDER))
+        # The active is not ranked by lag, and a standby at equal lag comes before a warm-up.
+        if self.role is Role.ACTIVE:
+            return (not self.is_restored, 0, False, 0, self.instance_id)
+        lag = self.lag if self.lag is not None else 0
+        return (not self.is_restored, 1, self.lag is None, lag * len(_ROLE_ORDER) + role, self.instance_id)
+
+    def host(self) -> types_pb2.Host:
+        """Return the wire form of where it is; only the name if that is all that is known."""
+        return types_pb2.Host(instance_id=self.instance_id) if self.node is None else self.node.to_proto()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRoutes:
+    """Who may answer for one partition of one store: replicas by preference, before any request's bounds."""
+
+    store: str
+    partition: int
+    task: TaskId
+    epoch: int
+    replicas: tuple[Replica, ...] = ()
+    callable: tuple[Replica, ...] = ()
+    """The replicas with an address, in the same order: what a lookup without bounds asks on a quiet fleet."""
+
+    def route(self) -> errors_pb2.Route:
+        """Return the wire form, as answers about routing carry it."""
+        active = next((replica for replica in self.replicas if replica.role is Role.ACTIVE), None)
+        standbys = [replica.host() for replica in self.replicas if replica.role is not Role.ACTIVE]
+        return errors_pb2.Route(
+            store=self.store,
+            partition=self.partition,
+            epoch=self.epoch,
+            active=None if active is None else active.host(),
+            standbys=standbys,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRoutes:
+    """A store, and who may answer for each of its partitions."""
+
+    spec: StoreSpec
+    key_serde: Serde
+    value_serde: Serde
+    partitions: tuple[PartitionRoutes, ...]
+    has_standbys: bool
+    """Whether any of its partitions has a second replica."""
+
+    def partition(self, number: int) -> PartitionRoutes:
+        """Return a partition.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, the store has none of that number.
+
+        """
+        if not 0 <= number < len(self.partitions):
+            raise LookupFailure(
+                Reason.INVALID_REQUEST,
+                f"store {self.spec.name} has partitions 0 to {len(self.partitions) - 1}, not {number}",
+                {"store": self.spec.name, "partition": str(number)},
+            )
+        return self.partitions[number]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    """One snapshot of the fleet. Made by `compile_table`; mappings are read-only."""
+
+    assignment: Assignment
+    members: Mapping[str, Member]
+    nodes: Mapping[str, Node]
+    stores: Mapping[str, StoreRoutes]
+    unusable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Stores this version can't route, and why."""
+    forwarding: bytes = b""
+    """What turns a client's serialized request into a node's: protobuf merges concatenated messages."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the assignment."""
+        return self.assignment.epoch
+
+    def store(self, name: str) -> StoreRoutes:
+        """Return a store.
+
+        Raises:
+            LookupFailure: UNKNOWN_STORE, it is not in the assignment, or this version can't route it.
+
+        """
+        try:
+            return self.stores[name]
+        except KeyError:
+            pass
+        if name in self.unusable:
+            message = f"store {name} can't be routed by this version: {self.unusable[name]}"
+        else:
+            shown = ", ".join(sorted(self.stores)[:_STORES_SHOWN]) or "none"
+            message = f"no store {name!r} in the assignment of epoch {self.epoch}; known: {shown}"
+        raise LookupFailure(Reason.UNKNOWN_STORE, message, {"store": name, "epoch": str(self.epoch)}) from None
+
+    def locate(self, store: str, key: bytes) -> PartitionRoutes:
+        """Return who may answer for a serialized key.
+
+        Raises:
+            LookupFailure: UNKNOWN_STORE.
+
+        """
+        partitions = self.store(store).partitions
+        return partitions[partition_for(key, len(partitions))]
+
+
+def forwarding_bytes(epoch: int) -> bytes:
+    """Return the suffix a router appends to a request; Get, Scan and Count have the field under one number."""
+    forwarding = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(epoch=epoch, hops=1))
+    return forwarding.SerializeToString()
+
+
+def compile_table(
+    assignment: Assignment, members: Mapping[str, Member], previous: RoutingTable | None = None
+) -> RoutingTable:
+    """Build the table; partitions that no change since `previous` concerns are taken over as they are.
+
+    Taking over matters because every heartbeat of every node changes the table: of ten thousand partitions only
+    those the sender holds are compiled again.
+    """
+    nodes = {
+        member.instance_id: Node(
+            member.instance_id, member.host, member.port, incarnation=member.incarnation, state=member.state
+        )
+        for member in members.values()
+        if member.host and member.port
+    }
+    stale = None if previous is None or previous.assignment is not assignment else _stale_tasks(previous, members)
+    reports = _reports(members, stale)
+    stores: dict[str, StoreRoutes] = {}
+    unusable: dict[str, str] = {}
+    for name, spec in assignment.stores.items():
+        try:
+            stores[name] = _store_routes(assignment, spec, nodes, reports, (stale, previous))
+        except ConfigurationError as error:
+            unusable[name] = str(error)
+    return RoutingTable(
+        assignment,
+        MappingProxyType(dict(members)),
+        MappingProxyType(nodes),
+        MappingProxyType(stores),
+        MappingProxyType(unusable),
+        forwarding_bytes(assignment.epoch),
+    )
+
+
+_Reports = Mapping[TaskId, list[tuple[str, ReplicaReport]]]
+
+
+def _store_routes(
+    assignment: Assignment,
+    spec: StoreSpec,
+    nodes: Mapping[str, Node],
+    reports: _Reports,
+    before: tuple[frozenset[TaskId] | None, RoutingTable | None],
+) -> StoreRoutes:
+    stale, previous = before
+    if spec.partition_count < 1:
+        raise ConfigurationError("it has no partitions")
+    key_serde, value_serde = serde(spec.key_serde), serde(spec.value_serde)
+    partitions = []
+    for number in range(spec.partition_count):
+        task = TaskId(spec.sub_topology, number)
+        if previous is not None and stale is not None and task not in stale:
+            partitions.append(previous.stores[spec.name].partitions[number])
+            continue
+        holders = assignment.tasks.get(task, TaskAssignment())
+        replicas = _replicas(spec.name, holders, nodes, reports.get(task, []))
+        reachable = tuple(replica for replica in replicas if replica.node is not None)
+        partitions.append(PartitionRoutes(spec.name, number, task, assignment.epoch, replicas, reachable))
+    has_standbys = any(len(partition.replicas) > 1 for partition in partitions)
+    return StoreRoutes(spec, key_serde, value_serde, tuple(partitions), has_standbys)
+
+
+def _replicas(
+    store: str, holders: TaskAssignment, nodes: Mapping[str, Node], reports: Iterable[tuple[str, ReplicaReport]]
+) -> tuple[Replica, ...]:
+    """Return the holders of a task as replicas of one of its stores, by preference."""
+    by_node = dict(reports)
+    positions = {name: report.stores[store] for name, report in by_node.items() if store in report.stores}
+    ends = [at.end_offset for at in positions.values() if at.end_offset is not None]
+    end = max(ends) if ends else None
+    replicas = []
+    for instance_id in dict.fromkeys(holders.replicas):
+        role = holders.role_of(instance_id) or Role.STANDBY
+        report, at = by_node.get(instance_id), positions.get(instance_id)
+        position = None if at is None else at.position
+        lag = None if end is None or position is None else max(0, end - position)
+        state = None if report is None else report.state
+        replicas.append(Replica(instance_id, role, nodes.get(instance_id), state, position, lag))
+    return tuple(sorted(replicas, key=lambda replica: replica.preference))
+
+
+def _reports(members: Mapping[str, Member], only: frozenset[TaskId] | None) -> _Reports:
+    """Return each task's reports, dormant state on disk included: its end offsets count too."""
+    reports: dict[TaskId, list[tuple[str, ReplicaReport]]] = {}
+    for member in members.values():
+        for task, report in member.replicas.items():
+            if only is None or task in only:
+                reports.setdefault(task, []).append((member.instance_id, report))
+    return reports
+
+
+def _stale_tasks(previous: RoutingTable, members: Mapping[str, Member]) -> frozenset[TaskId]:
+    """Return the tasks whose routes a change in the members since `previous` may concern."""
+    changed = {
+        name for name in previous.members.keys() | members.keys() if previous.members.get(name) is not members.get(name)
+    }
+    stale: set[TaskId] = set()
+    for name in changed:
+        for source in (previous.members, members):
+            if name in source:
+                stale.update(source[name].replicas)
+    for task, holders in previous.assignment.tasks.items():
+        if not changed.isdisjoint(holders.replicas):
+            stale.add(task)
+    return frozenset(stale)
