@@ -1,0 +1,92 @@
+"""The assignment topic: one epoch is read whole or not at all, whatever compaction left of the log."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.topology import StoreSpec, SubTopology, TaskId
+
+NODES = st.sampled_from(["a", "b", "c"])
+HOLDERS = st.builds(
+    TaskAssignment,
+    active=st.none() | NODES,
+    standbys=st.lists(NODES, max_size=2, unique=True).map(tuple),
+    warm_ups=st.lists(NODES, max_size=1).map(tuple),
+    reason=st.sampled_from(["x", "y"]),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Assignment]:
+    """Epochs of an application whose stores come and go."""
+    epochs = []
+    for epoch in range(1, draw(st.integers(1, 6)) + 1):
+        numbers = draw(st.sets(st.integers(0, 2), max_size=3))
+        stores = {f"s{n}": StoreSpec(f"s{n}", f"app-s{n}-changelog", 2, n) for n in numbers}
+        subs = {n: SubTopology(n, f"q{n}", 2) for n in numbers}
+        tasks = {task: draw(HOLDERS) for n in sorted(numbers) for task in subs[n].tasks}
+        epochs.append(
+            Assignment(
+                epoch, f"r{epoch}", "c", MappingProxyType(stores), MappingProxyType(subs), MappingProxyType(tasks)
+            )
+        )
+    return epochs
+
+
+@given(histories(), st.data())
+def test_reader_gets_every_epoch_and_compaction_never_mixes_them(epochs: list[Assignment], data: st.DataObject) -> None:
+    log: list[tuple[bytes, bytes | None]] = []
+    written, previous = [], Assignment()
+    for epoch in epochs:
+        previous, records = encode(previous, epoch)
+        written.append(previous)
+        log += records
+
+    reader = AssignmentReader()
+    seen = [snapshot for key, value in log if (snapshot := reader.feed(key, value)) is not None]
+    assert seen == written
+
+    # Compaction may remove any record that a later one of its key covers.
+    last = {key: index for index, (key, _) in enumerate(log)}
+    kept = [record for index, record in enumerate(log) if last[record[0]] == index or data.draw(st.booleans(), "kept")]
+    late = AssignmentReader()
+    snapshots = [snapshot for key, value in kept if (snapshot := late.feed(key, value)) is not None]
+    assert snapshots[-1] == written[-1]
+    assert all(snapshot in written for snapshot in snapshots)
+
+
+def test_unchanged_records_are_not_written_again() -> None:
+    spec = StoreSpec("s", "app-s-changelog", 2, 0)
+    tasks = {TaskId(0, 0): TaskAssignment("a"), TaskId(0, 1): TaskAssignment("b")}
+    first = Assignment(
+        1,
+        "r",
+        "c",
+        MappingProxyType({"s": spec}),
+        MappingProxyType({0: SubTopology(0, "q", 2)}),
+        MappingProxyType(tasks),
+    )
+    first, records = encode(Assignment(), first)
+    assert [key for key, _ in records] == [b"store/s", b"task/0", b"epoch"]
+    moved = MappingProxyType(tasks | {TaskId(0, 1): TaskAssignment("a")})
+    second, records = encode(first, Assignment(2, "r", "c", first.stores, first.sub_topologies, moved))
+    assert [key for key, _ in records] == [b"task/0", b"epoch"]
+    assert second.written_at == {"store/s": 1, "task/0": 2}
+
+
+def test_unreadable_record_and_foreign_partitioner_are_reported_and_skipped() -> None:
+    problems: list[str] = []
+    reader = AssignmentReader(lambda key, error: problems.append(f"{key}: {error}"))
+    assert reader.feed(b"store/x", b"\xff\xff") is None
+    spec = StoreSpec("s", "app-s-changelog", 1, 0, partitioner="crc32")
+    good = StoreSpec("t", "app-t-changelog", 1, 0)
+    stores = MappingProxyType({"s": spec, "t": good})
+    _, records = encode(Assignment(), Assignment(1, "r", "c", stores))
+    (snapshot,) = [found for key, value in records if (found := reader.feed(key, value))]
+    assert set(snapshot.stores) == {"t"}
+    assert len(problems) == 2
+    assert "crc32" in problems[1]

@@ -1,0 +1,49 @@
+"""Ranges and page tokens: pages of any size, over any split into partitions, give the range once, in order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statehouse import paging
+from statehouse.serdes import serde
+from statehouse.v1 import query_service_pb2, types_pb2
+
+KEYS = st.sets(st.binary(max_size=3), max_size=30)
+OPTIONAL_KEY = st.none() | st.binary(max_size=2)
+BYTES = serde("bytes")
+
+
+def inside(keys: set[bytes], bounds: paging.KeyRange) -> list[bytes]:
+    found = [key for key in keys if key >= bounds.start and (bounds.stop is None or key < bounds.stop)]
+    return sorted(found, reverse=bounds.reverse)
+
+
+@given(KEYS, OPTIONAL_KEY, OPTIONAL_KEY, st.booleans(), st.integers(1, 5))
+def test_pages_of_a_range(keys: set[bytes], low: bytes | None, high: bytes | None, reverse: bool, size: int) -> None:
+    request = query_service_pb2.ScanRequest(store="s", reverse=reverse)
+    if low is not None:
+        request.from_key.raw = low
+    if high is not None:
+        request.to_key.raw = high
+    got: list[bytes] = []
+    for _ in range(len(keys) + 1):
+        page = inside(keys, paging.key_range(request, BYTES))[:size]
+        got += page
+        if not page:
+            break
+        request.page_token = paging.next_page_token(request, page[-1])
+    expected = [key for key in keys if (low is None or key >= low) and (high is None or key <= high)]
+    assert got == sorted(expected, reverse=reverse)
+
+
+@given(KEYS, st.binary(max_size=2))
+def test_prefix(keys: set[bytes], prefix: bytes) -> None:
+    request = query_service_pb2.ScanRequest(store="s", prefix=types_pb2.Key(raw=prefix))
+    assert inside(keys, paging.key_range(request, BYTES)) == sorted(key for key in keys if key.startswith(prefix))
+
+
+def test_prefix_of_highest_bytes_has_no_upper_end() -> None:
+    assert paging.after_prefix(b"\xff\xff") is None
+    assert paging.after_prefix(b"a\xff") == b"b"
+    assert paging.after_prefix(b"") is None

@@ -1,0 +1,50 @@
+"""Checkpoints: when a restore may start from one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from query_service.checkpoint import Changelog, Checkpoint, restore_start
+
+LOG = Changelog("topic", "id-1", 10, 100, 60_000)
+NOW = 1_000_000
+GOOD = Checkpoint("topic", "id-1", 50, NOW - 1000)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "log", "why"),
+    [
+        (None, LOG, "no checkpoint"),
+        (replace(GOOD, topic_id="id-0"), LOG, "another topic"),
+        (replace(GOOD, position=101), LOG, "beyond the end"),
+        (replace(GOOD, position=9), LOG, "before the start"),
+        (replace(GOOD, at_end_ms=NOW - 55_000), LOG, "could come back"),
+    ],
+)
+def test_starts_over(checkpoint: Checkpoint | None, log: Changelog, why: str) -> None:
+    start = restore_start(checkpoint, log, NOW)
+    assert start.position is None
+    assert why in start.reason
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "log"),
+    [
+        (GOOD, LOG),
+        (replace(GOOD, position=100), LOG),
+        (replace(GOOD, position=10), LOG),
+        (replace(GOOD, at_end_ms=0), replace(LOG, delete_retention_ms=None)),
+        (replace(GOOD, at_end_ms=NOW + 5_000), LOG),
+    ],
+)
+def test_goes_on(checkpoint: Checkpoint, log: Changelog) -> None:
+    assert restore_start(checkpoint, log, NOW).position == checkpoint.position
+
+
+def test_stored_form() -> None:
+    assert Checkpoint.from_json(GOOD.to_json()) == GOOD
+    for damaged in ("", "{}", "[]", "null", GOOD.to_json()[:-5], replace(GOOD, format_version=2).to_json()):
+        with pytest.raises(ValueError, match="checkpoint"):
+            Checkpoint.from_json(damaged)

@@ -1,0 +1,44 @@
+"""Freshness bounds: unknown never satisfies one."""
+
+from __future__ import annotations
+
+import pytest
+
+from statehouse.consistency import ANY, Freshness, ReplicaFreshness, violation
+from statehouse.errors import Reason
+from statehouse.topology import Role
+from statehouse.v1 import types_pb2
+
+FRESH = ReplicaFreshness(Role.ACTIVE, confirmed=True, lag=0, staleness_ms=10)
+STANDBY = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=5, staleness_ms=10)
+LOST = ReplicaFreshness(Role.ACTIVE, confirmed=False, lag=0, staleness_ms=60_000)
+UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None)
+
+
+@pytest.mark.parametrize(
+    ("bound", "replica", "reason"),
+    [
+        (ANY, UNKNOWN, None),
+        (Freshness(active_only=True), FRESH, None),
+        (Freshness(active_only=True), STANDBY, Reason.NOT_ACTIVE),
+        (Freshness(active_only=True), LOST, Reason.ACTIVE_UNCONFIRMED),
+        (Freshness(max_lag=5), STANDBY, None),
+        (Freshness(max_lag=4), STANDBY, Reason.LAG_EXCEEDS_BOUND),
+        (Freshness(max_lag=10**9), UNKNOWN, Reason.LAG_EXCEEDS_BOUND),
+        (Freshness(max_staleness_ms=10), STANDBY, None),
+        (Freshness(max_staleness_ms=9), STANDBY, Reason.STALENESS_EXCEEDS_BOUND),
+        (Freshness(max_staleness_ms=10**9), UNKNOWN, Reason.STALENESS_EXCEEDS_BOUND),
+        (Freshness(max_lag=0, max_staleness_ms=1000), FRESH, None),
+    ],
+)
+def test_bounds(bound: Freshness, replica: ReplicaFreshness, reason: Reason | None) -> None:
+    broken = violation(bound, replica)
+    assert (broken and broken[0]) == reason
+
+
+def test_wire_form() -> None:
+    message = types_pb2.Freshness(max_lag=0)
+    assert Freshness.from_proto(message) == Freshness(max_lag=0)
+    assert Freshness.from_proto(types_pb2.Freshness()) == ANY
+    with pytest.raises(ValueError, match="negative"):
+        Freshness.from_proto(types_pb2.Freshness(max_staleness_ms=-1))
