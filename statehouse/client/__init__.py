@@ -1,0 +1,54 @@
+"""The Python client: reads stores through a router, with asyncio (`AsyncClient`) or without (`Client`).
+
+    with Client("127.0.0.1:7100") as client:
+        answer = client.get("leader-boards", "1", max_staleness_ms=5_000)
+        print(answer.value, answer.host.instance_id, answer.role, answer.lag)
+
+Values come typed by the store's serde: a JSON document as Python objects, a long as int, text as str, anything
+else as bytes. Every failure is a `statehouse.errors.LookupFailure` with its reason and, from a router, the verdict
+on each candidate.
+"""
+
+from statehouse.client.answers import (
+    Answer,
+    Candidate,
+    Count,
+    Entry,
+    Fleet,
+    Host,
+    JsonValue,
+    KeyLike,
+    Location,
+    Node,
+    Page,
+    Replica,
+    Stamp,
+    Store,
+    StoreValue,
+    Task,
+)
+from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
+from statehouse.client.synchronous import Client
+
+__all__ = (
+    "DEFAULT_TARGET",
+    "DEFAULT_TIMEOUT_S",
+    "Answer",
+    "AsyncClient",
+    "Candidate",
+    "Client",
+    "Count",
+    "Entry",
+    "Fleet",
+    "Host",
+    "JsonValue",
+    "KeyLike",
+    "Location",
+    "Node",
+    "Page",
+    "Replica",
+    "Stamp",
+    "Store",
+    "StoreValue",
+    "Task",
+)

@@ -1,0 +1,183 @@
+"""What the client returns: plain values, free of protobuf, so that callers can compare, print and serialize them.
+
+Roles, states and reasons are their names ("ACTIVE", "RUNNING", "PARTITION_RESTORING"), not enums: a name that a newer
+server introduces must reach an older client's user, not fail in between. None is "unknown", never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+StoreValue = JsonValue | bytes
+"""A value as Python has it; which of them a store yields is said by its value serde."""
+KeyLike = str | bytes
+"""A key as people type it (text, parsed by the store's key serde), or its serialized bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A query node, as clients may reach it."""
+
+    instance_id: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Show the name and, if it is known, the address."""
+        return f"{self.instance_id} ({self.host}:{self.port})" if self.host else self.instance_id
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who answered for a partition, and how fresh that copy was at the moment of the read.
+
+    Attributes:
+        partition: changelog partition.
+        epoch: assignment epoch that the answering node acted on.
+        host: the node.
+        role: ACTIVE, STANDBY, …
+        position: next changelog offset the copy needs.
+        lag: upper bound on the records not yet applied; 0 exactly when caught up.
+        staleness_ms: time since the copy was last confirmed to be at the end.
+
+    """
+
+    partition: int
+    epoch: int
+    host: Host
+    role: str
+    position: int | None
+    lag: int | None
+    staleness_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one lookup. The fields after `value` are those of `Stamp`.
+
+    `found` False is a statement by a replica that holds the partition and has restored it. A found value may be None:
+    JSON has a null.
+    """
+
+    found: bool
+    value: StoreValue
+    partition: int
+    epoch: int
+    host: Host
+    role: str
+    position: int | None
+    lag: int | None
+    staleness_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key and its value; the key is text unless the scan asked for raw, or its bytes don't decode."""
+
+    key: KeyLike
+    value: StoreValue
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a scan, and who answered for each partition that was read."""
+
+    entries: tuple[Entry, ...]
+    replicas: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many entries a store has; `exact` says whether they were counted or estimated."""
+
+    count: int
+    exact: bool
+    replicas: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica that was considered, and why it would not be used; `reason` is None for an eligible one."""
+
+    host: Host
+    role: str
+    eligible: bool
+    reason: str | None
+    detail: str
+    position: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a key lives; `candidates` in the order in which they would be asked."""
+
+    store: str
+    partition: int
+    epoch: int
+    active: Host | None
+    standbys: tuple[Host, ...]
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store, as the processor published it."""
+
+    name: str
+    kind: str
+    key_serde: str
+    value_serde: str
+    changelog_topic: str
+    partition_count: int
+    sub_topology: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node, by its last heartbeat."""
+
+    host: Host
+    incarnation: str
+    rack: str
+    state: str
+    version: str
+    epoch: int
+    heartbeat_age_ms: int
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What a node last reported of a task; position and lag are sums over the task's stores."""
+
+    instance_id: str
+    role: str
+    state: str
+    position: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Who holds a task, by instance id; `active` is None while no node lives."""
+
+    task: str
+    active: str | None
+    standbys: tuple[str, ...]
+    warm_ups: tuple[str, ...]
+    reason: str
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The newest assignment, the nodes, and what each last reported, as the router sees them."""
+
+    application_id: str
+    epoch: int
+    reason: str
+    stores: tuple[Store, ...]
+    nodes: tuple[Node, ...]
+    tasks: tuple[Task, ...]

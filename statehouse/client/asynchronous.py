@@ -1,0 +1,271 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from statehouse.client import conversion
+from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyLike, Location, Page
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.status import from_rpc_error
+from statehouse.v1 import (
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    query_service_pb2,
+    query_service_pb2_grpc,
+)
+
+DEFAULT_TARGET: Final = "127.0.0.1:7100"
+DEFAULT_TIMEOUT_S: Final = 5.0
+DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+
+Response = TypeVar("Response")
+
+_CHANNEL_OPTIONS: Final = (
+    # A router that restarts is found again within a second, not after gRPC's default of up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # One that vanished without closing its connections is noticed by pings.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # What may be retried is decided by the router, which knows the candidates.
+    ("grpc.enable_retries", 0),
+)
+
+
+class AsyncClient:
+    """Reads stores through a router. Belongs to the event loop it is first used on.
+
+    `target`: a router's host:port, or a node's, which answers for its own partitions only.
+    `timeout`: seconds for each call, each page of a scan being one; a method's `timeout` overrides it.
+    `max_message_bytes`: must be what routers and nodes have.
+
+    Freshness: `active_only`, `max_lag` (records) and `max_staleness_ms` must all hold where given. With none, the
+    active answers if it can, else the freshest standby, and the answer says which.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.target = target
+        self._timeout_s = timeout
+        self._options = [
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            *_CHANNEL_OPTIONS,
+        ]
+        self._channel = grpc.aio.insecure_channel(target, options=self._options)
+        self._query = query_service_pb2_grpc.QueryServiceStub(self._channel)
+        self._fleet = fleet_service_pb2_grpc.FleetServiceStub(self._channel)
+
+    async def get(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - it is sent with the call, so that nobody works past it
+    ) -> Answer:
+        """Look one key up; with `raw` the value comes as the bytes in the changelog.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.GetRequest(
+            store=store,
+            key=conversion.to_key(key),
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+            raw=raw,
+        )
+        seconds = self._seconds(timeout)
+        return conversion.from_get(await self._call(self._query.Get(request, timeout=seconds), seconds))
+
+    async def pages(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Page]:
+        """Scan a store page by page, in unsigned byte order of the serialized keys; both ends are inclusive.
+
+        `prefix` excludes the ends. `page_size` 0 is the server's default. Each page is read as it is asked for; a page
+        may be empty and not the last.
+
+        Raises:
+            LookupFailure: some partition could not be read within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.ScanRequest(
+            store=store,
+            from_key=None if from_key is None else conversion.to_key(from_key),
+            to_key=None if to_key is None else conversion.to_key(to_key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            reverse=reverse,
+            page_size=page_size,
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+            raw=raw,
+        )
+        seconds = self._seconds(timeout)
+        while True:
+            response = await self._call(self._query.Scan(request, timeout=seconds), seconds)
+            yield conversion.from_scan(response)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    async def scan(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Entry]:
+        """Scan a store entry by entry: `pages` without their seams."""
+        pages = self.pages(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            reverse=reverse,
+            page_size=page_size,
+            active_only=active_only,
+            max_lag=max_lag,
+            max_staleness_ms=max_staleness_ms,
+            raw=raw,
+            timeout=timeout,
+        )
+        async for page in pages:
+            for entry in page.entries:
+                yield entry
+
+    async def count(
+        self,
+        store: str,
+        *,
+        exact: bool = False,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Count:
+        """Count a store's entries: the engines' estimate, or with `exact` by a scan.
+
+        Raises:
+            LookupFailure: some partition could not be counted within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.CountRequest(
+            store=store,
+            exact=exact,
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+        )
+        seconds = self._seconds(timeout)
+        return conversion.from_count(await self._call(self._query.Count(request, timeout=seconds), seconds))
+
+    async def locate(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Location:
+        """Tell where a key lives and, for each replica, whether a lookup within the bounds would use it.
+
+        Raises:
+            LookupFailure: the store is unknown, the key wrong, or the router not ready.
+
+        """
+        request = fleet_service_pb2.LocateKeyRequest(
+            store=store,
+            key=conversion.to_key(key),
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+        )
+        seconds = self._seconds(timeout)
+        return conversion.from_locate(await self._call(self._fleet.LocateKey(request, timeout=seconds), seconds))
+
+    async def fleet(self, *, timeout: float | None = None) -> Fleet:  # noqa: ASYNC109 - as above
+        """Return the newest assignment and the nodes, as the router sees them.
+
+        Raises:
+            LookupFailure: the router can't be reached or is not ready.
+
+        """
+        seconds = self._seconds(timeout)
+        request = fleet_service_pb2.GetFleetRequest()
+        return conversion.from_fleet(await self._call(self._fleet.GetFleet(request, timeout=seconds), seconds))
+
+    async def close(self) -> None:
+        """Close the connection; calls under way fail."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _seconds(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
+
+    async def _call(self, call: Awaitable[Response], seconds: float) -> Response:
+        try:
+            return await call
+        except grpc.RpcError as error:
+            raise self._named(from_rpc_error(error), seconds) from error
+
+    def _named(self, failure: LookupFailure, seconds: float) -> LookupFailure:
+        """Say of a transport failure whom it concerns: what gRPC has to say of it helps nobody."""
+        if "grpc_status" not in failure.metadata:
+            return failure
+        metadata = {**failure.metadata, "target": self.target}
+        if failure.reason is Reason.UNREACHABLE:
+            message = f"{self.target} can't be reached ({failure.message}); is the router running there?"
+            return LookupFailure(Reason.UNREACHABLE, message, metadata)
+        if failure.reason is Reason.ATTEMPT_TIMED_OUT:
+            message = f"{self.target} gave no answer within {seconds:g} s; allow more time with timeout"
+            return LookupFailure(Reason.DEADLINE_EXCEEDED, message, metadata)
+        return failure

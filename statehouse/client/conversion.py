@@ -1,0 +1,224 @@
+"""Between the wire's messages and the client's values. Pure."""
+
+from __future__ import annotations
+
+from google.protobuf import struct_pb2
+
+from statehouse.client.answers import (
+    Answer,
+    Candidate,
+    Count,
+    Entry,
+    Fleet,
+    Host,
+    JsonValue,
+    KeyLike,
+    Location,
+    Node,
+    Page,
+    Replica,
+    Stamp,
+    Store,
+    StoreValue,
+    Task,
+)
+from statehouse.errors import reason_name
+from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
+
+_ROLE_PREFIX = "REPLICA_ROLE_"
+# Above this a 64-bit float has no fractions left: whether it was written as an integer can't be told any more.
+_EXACT_INTEGERS_BELOW = 2**53
+
+
+def to_key(key: KeyLike) -> types_pb2.Key:
+    """Return a key's wire form: text for a str, raw for bytes."""
+    return types_pb2.Key(text=key) if isinstance(key, str) else types_pb2.Key(raw=bytes(key))
+
+
+def to_freshness(*, active_only: bool, max_lag: int | None, max_staleness_ms: int | None) -> types_pb2.Freshness | None:
+    """Return the bounds' wire form, None if there are none."""
+    if not active_only and max_lag is None and max_staleness_ms is None:
+        return None
+    return types_pb2.Freshness(active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms)
+
+
+def from_key(key: types_pb2.Key) -> KeyLike:
+    """Return a key as Python has it."""
+    return key.raw if key.WhichOneof("key") == "raw" else key.text
+
+
+def from_json(document: struct_pb2.Value) -> JsonValue:
+    """Return a JSON document as Python has it.
+
+    The wire has 64-bit floats only; one without a fraction is shown as the integer it almost always was.
+    """
+    match document.WhichOneof("kind"):
+        case "number_value":
+            number = document.number_value
+            return int(number) if number.is_integer() and abs(number) < _EXACT_INTEGERS_BELOW else number
+        case "string_value":
+            return document.string_value
+        case "bool_value":
+            return document.bool_value
+        case "list_value":
+            return [from_json(item) for item in document.list_value.values]
+        case "struct_value":
+            return {name: from_json(item) for name, item in document.struct_value.fields.items()}
+        case _:
+            return None
+
+
+def from_value(value: types_pb2.Value) -> StoreValue:
+    """Return a store's value as Python has it."""
+    match value.WhichOneof("value"):
+        case "json":
+            return from_json(value.json)
+        case "text":
+            return value.text
+        case "long":
+            return value.long
+        case "double":
+            return value.double
+        case "raw":
+            return value.raw
+        case _:
+            return None
+
+
+def role_name(role: int) -> str:
+    """Return a role's name, for one of a newer version its number."""
+    try:
+        return types_pb2.ReplicaRole.Name(types_pb2.ReplicaRole.ValueType(role)).removeprefix(_ROLE_PREFIX)
+    except ValueError:
+        return f"ROLE_{role}"
+
+
+def from_host(host: types_pb2.Host) -> Host:
+    """Return a node's address."""
+    return Host(host.instance_id, host.host, host.port)
+
+
+def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
+    """Return the proof that came with an answer."""
+    return Stamp(
+        stamp.partition,
+        stamp.epoch,
+        from_host(stamp.host),
+        role_name(stamp.role),
+        stamp.position if stamp.HasField("position") else None,
+        stamp.lag if stamp.HasField("lag") else None,
+        stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
+    )
+
+
+def from_get(response: query_service_pb2.GetResponse) -> Answer:
+    """Return a lookup's answer."""
+    stamp = from_stamp(response.replica)
+    return Answer(
+        response.found,
+        from_value(response.value) if response.found else None,
+        stamp.partition,
+        stamp.epoch,
+        stamp.host,
+        stamp.role,
+        stamp.position,
+        stamp.lag,
+        stamp.staleness_ms,
+    )
+
+
+def from_scan(response: query_service_pb2.ScanResponse) -> Page:
+    """Return a scan's page."""
+    return Page(
+        tuple(Entry(from_key(entry.key), from_value(entry.value)) for entry in response.entries),
+        tuple(map(from_stamp, response.replicas)),
+    )
+
+
+def from_count(response: query_service_pb2.CountResponse) -> Count:
+    """Return a count."""
+    return Count(response.count, response.exact, tuple(map(from_stamp, response.replicas)))
+
+
+def from_candidate(candidate: errors_pb2.Candidate) -> Candidate:
+    """Return a candidate's verdict."""
+    return Candidate(
+        from_host(candidate.host),
+        role_name(candidate.role),
+        candidate.eligible,
+        reason_name(candidate.reason) if candidate.reason else None,
+        candidate.detail,
+        candidate.position if candidate.HasField("position") else None,
+        candidate.lag if candidate.HasField("lag") else None,
+    )
+
+
+def from_locate(response: fleet_service_pb2.LocateKeyResponse) -> Location:
+    """Return a key's place."""
+    route = response.route
+    return Location(
+        route.store,
+        route.partition,
+        route.epoch,
+        from_host(route.active) if route.HasField("active") else None,
+        tuple(map(from_host, route.standbys)),
+        tuple(map(from_candidate, response.candidates)),
+    )
+
+
+def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
+    """Return the fleet."""
+    return Fleet(
+        response.application_id,
+        response.epoch,
+        response.reason,
+        tuple(map(_store, response.stores)),
+        tuple(map(_node, response.nodes)),
+        tuple(map(_task, response.tasks)),
+    )
+
+
+def _store(store: fleet_service_pb2.StoreInfo) -> Store:
+    return Store(
+        store.name,
+        store.kind,
+        store.key_serde,
+        store.value_serde,
+        store.changelog_topic,
+        store.partition_count,
+        store.sub_topology,
+    )
+
+
+def _node(node: fleet_service_pb2.NodeInfo) -> Node:
+    return Node(
+        from_host(node.host),
+        node.incarnation,
+        node.rack,
+        node.state,
+        node.version,
+        node.epoch,
+        node.heartbeat_age_ms,
+        node.reachable,
+    )
+
+
+def _task(task: fleet_service_pb2.TaskInfo) -> Task:
+    return Task(
+        task.task,
+        task.active or None,
+        tuple(task.standbys),
+        tuple(task.warm_ups),
+        task.reason,
+        tuple(map(_replica, task.replicas)),
+    )
+
+
+def _replica(report: fleet_service_pb2.ReplicaReport) -> Replica:
+    return Replica(
+        report.instance_id,
+        role_name(report.role),
+        report.state,
+        report.position if report.HasField("position") else None,
+        report.lag if report.HasField("lag") else None,
+    )
