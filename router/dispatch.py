@@ -82,7 +82,7 @@ class Call:
     body: bytes
     freshness: Freshness = ANY
     is_patient: bool = False
-    failed_before: Mapping[str, LookupFailure] = _NOTHING
+    failed_before: Mapping[str, LookupFailure] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,226 @@
+"""Nodes that do as they are told, and a router in front of them, all in this process on free ports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from grpc_status import rpc_status
+
+from router.server import RouterServer
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
+from statehouse.paging import key_range, next_page_token
+from statehouse.rpc.status import to_status
+from statehouse.serdes import serde
+from statehouse.settings import RouterSettings
+from statehouse.v1 import errors_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2
+from tests.support.polling import poll_until
+from tests.unit.router.fleets import STORE, assignment, member, report
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
+    """Answers with its own name, or fails, or hangs, as `failure` and `hangs` say.
+
+    `data` holds entries by partition, for scans and counts. `gets` and `batches` are the requests received.
+    """
+
+    def __init__(self, instance_id: str) -> None:
+        self.instance_id = instance_id
+        self.failure: LookupFailure | Callable[[], LookupFailure | None] | None = None
+        self.thaws = asyncio.Event()
+        self.thaws.set()
+        self.data: dict[int, dict[bytes, bytes]] = {}
+        self.page_limit = 1_000_000
+        self.gets: list[query_service_pb2.GetRequest] = []
+        self.batches: list[int] = []
+        self.batch_limit = 1_000
+        self._server = self._new_server()
+        self.port: int = self._server.add_insecure_port("127.0.0.1:0")
+
+    def freeze(self) -> None:
+        """Answer nothing more, health checks included."""
+        self.thaws.clear()
+
+    @property
+    def host(self) -> types_pb2.Host:
+        return types_pb2.Host(instance_id=self.instance_id, host="127.0.0.1", port=self.port)
+
+    async def start(self) -> Self:
+        await self._server.start()
+        return self
+
+    async def kill(self) -> None:
+        await self._server.stop(None)
+
+    async def restart(self) -> None:
+        self._server = self._new_server()
+        assert self._server.add_insecure_port(f"127.0.0.1:{self.port}") == self.port
+        await self._server.start()
+
+    async def Get(self, request: query_service_pb2.GetRequest, context: Context) -> query_service_pb2.GetResponse:  # noqa: N802
+        self.gets.append(request)
+        await self._misbehave(context)
+        return self._answer(request)
+
+    async def BatchGet(  # noqa: N802
+        self, request: query_service_pb2.BatchGetRequest, context: Context
+    ) -> query_service_pb2.BatchGetResponse:
+        self.batches.append(len(request.requests))
+        await self.thaws.wait()
+        if len(request.requests) > self.batch_limit:
+            await _abort(context, LookupFailure(Reason.MESSAGE_TOO_LARGE, "too large"))
+        results = []
+        for one in request.requests:
+            failure = self._failure()
+            if failure is None:
+                results.append(query_service_pb2.BatchGetResult(response=self._answer(one)))
+            else:
+                results.append(query_service_pb2.BatchGetResult(error=failure.to_proto()))
+        return query_service_pb2.BatchGetResponse(results=results)
+
+    async def Scan(self, request: query_service_pb2.ScanRequest, context: Context) -> query_service_pb2.ScanResponse:  # noqa: N802
+        await self._misbehave(context)
+        assert request.raw
+        wanted = key_range(request, serde("string"))
+        keys = sorted(self.data.get(request.partition, {}), reverse=request.reverse)
+        keys = [key for key in keys if key >= wanted.start and (wanted.stop is None or key < wanted.stop)]
+        limit = min(request.page_size, self.page_limit)
+        return query_service_pb2.ScanResponse(
+            entries=[
+                query_service_pb2.Entry(
+                    key=types_pb2.Key(raw=key), value=types_pb2.Value(raw=self.data[request.partition][key])
+                )
+                for key in keys[:limit]
+            ],
+            next_page_token=next_page_token(request, keys[limit - 1]) if len(keys) > limit else "",
+            replicas=[types_pb2.ReplicaStamp(partition=request.partition, host=self.host)],
+        )
+
+    async def Count(self, request: query_service_pb2.CountRequest, context: Context) -> query_service_pb2.CountResponse:  # noqa: N802
+        await self._misbehave(context)
+        held = self.data.get(request.partition, {})
+        return query_service_pb2.CountResponse(
+            count=len(held),
+            exact=request.exact,
+            replicas=[types_pb2.ReplicaStamp(partition=request.partition, host=self.host)],
+        )
+
+    def _new_server(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=[_Freezer(self)], options=[("grpc.so_reuseport", 0)])
+        query_service_pb2_grpc.add_QueryServiceServicer_to_server(self, server)
+        return server
+
+    def _failure(self) -> LookupFailure | None:
+        return self.failure() if callable(self.failure) else self.failure
+
+    async def _misbehave(self, context: Context) -> None:
+        failure = self._failure()
+        if failure is not None:
+            await _abort(context, failure)
+
+    def _answer(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
+        return query_service_pb2.GetResponse(
+            found=True,
+            value=types_pb2.Value(text=f"{self.instance_id}:{request.key.text}"),
+            replica=types_pb2.ReplicaStamp(host=self.host, epoch=request.forwarding.epoch),
+        )
+
+
+class _Freezer(grpc.aio.ServerInterceptor):
+    """Holds every call, unknown methods included, while the node is frozen."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        await self._node.thaws.wait()
+        return await continuation(handler_call_details)
+
+
+async def _abort(context: Context, failure: LookupFailure) -> None:
+    await context.abort_with_status(rpc_status.to_status(to_status(failure)))
+
+
+def wrong_owner(epoch: int, active: FakeNode, *standbys: FakeNode) -> LookupFailure:
+    """What a node answers that knows a route of this epoch, without itself in it."""
+    route = errors_pb2.Route(
+        store=STORE, partition=0, epoch=epoch, active=active.host, standbys=[node.host for node in standbys]
+    )
+    return LookupFailure(Reason.PARTITION_NOT_OWNED, "not here", route=route)
+
+
+class Fleet:
+    """Fake nodes by name, and a router that has been told of them."""
+
+    def __init__(self, attempt_timeout_ms: int = 250) -> None:
+        settings = RouterSettings(
+            application_id="app", router_port=0, request_timeout_ms=10_000, attempt_timeout_ms=attempt_timeout_ms
+        )
+        self.router = RouterServer(settings)
+        self.nodes: dict[str, FakeNode] = {}
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.router.port}")
+        self.query = query_service_pb2_grpc.QueryServiceStub(self.channel)
+        self._incarnations: dict[str, int] = {}
+
+    async def node(self, name: str) -> FakeNode:
+        """Start a node."""
+        self.nodes[name] = await FakeNode(name).start()
+        return self.nodes[name]
+
+    def heartbeat(self, name: str, partitions: int = 1, **reported: Any) -> None:
+        """Have a node report its partitions as restored, or as `reported` says."""
+        reports = {number: report(**reported) for number in range(partitions)}
+        number = self._incarnations.setdefault(name, 1)
+        self.router.tracker.on_member(
+            member(name, reports, port=self.nodes[name].port, incarnation=str(number), started_at_ms=number)
+        )
+
+    def new_incarnation(self, name: str) -> None:
+        self._incarnations[name] = self._incarnations.get(name, 1) + 1
+
+    async def publish(self, *holders: TaskAssignment, epoch: int = 1, **serdes: str) -> None:
+        """Give the router an assignment and wait until it routes by it."""
+        self.router.tracker.on_caught_up("assignment")
+        self.router.tracker.on_caught_up("members")
+        self.router.tracker.on_assignment(assignment(holders, epoch, **serdes))
+        assert await self.router.tables.wait_for_epoch(epoch, 10.0)
+
+    async def get(self, key: str = "k", timeout_s: float | None = None, **fields: Any) -> str:
+        """Look a key up; returns which node answered."""
+        request = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key), **fields)
+        return (await self.query.Get(request, timeout=timeout_s)).replica.host.instance_id
+
+    async def stop(self) -> None:
+        for node in self.nodes.values():
+            node.thaws.set()
+        await self.channel.close()
+        await self.router.stop(0.1)
+        for node in self.nodes.values():
+            await node.kill()
+
+
+async def start_fleet(names: Sequence[str], **options: Any) -> Fleet:
+    """Start nodes that hold partition 0, the first as its active."""
+    fleet = Fleet(**options)
+    await fleet.router.start()
+    for name in names:
+        await fleet.node(name)
+        fleet.heartbeat(name)
+    await fleet.publish(TaskAssignment(names[0], tuple(names[1:])))
+    return fleet
+
+
+async def poll_until_async(predicate: Callable[[], Any], timeout_s: float, what: str) -> None:
+    """Like `poll_until`, for what this event loop has to do meanwhile."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + timeout_s
+    while not predicate():
+        if loop.time() > give_up_at:
+            poll_until(predicate, 0.0, what)
+        await asyncio.sleep(0.005)

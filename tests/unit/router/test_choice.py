@@ -1,0 +1,100 @@
+"""Verdicts and order: heartbeats put a replica last, and only what can't help is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.choice import Standing, Suspicion, ask_order, judge
+from router.table import PartitionRoutes, compile_table
+from statehouse.assignment import TaskAssignment
+from statehouse.consistency import ANY, Freshness
+from statehouse.errors import Reason
+from statehouse.membership import Member
+from statehouse.v1 import errors_pb2
+from tests.unit.router.fleets import STORE, assignment, member, members, report
+
+SLOW = Suspicion(Reason.ATTEMPT_TIMED_OUT, "no answer in 250 ms")
+DOWN = Suspicion(Reason.UNREACHABLE, "connection refused")
+
+
+def _routes(*items: Member) -> PartitionRoutes:
+    fleet = assignment([TaskAssignment("a", ("b", "c"))])
+    return compile_table(fleet, members(*items)).stores[STORE].partitions[0]
+
+
+def _healthy() -> PartitionRoutes:
+    return _routes(*(member(name, {0: report()}) for name in "abc"))
+
+
+def _names(routes: PartitionRoutes, bound: Freshness = ANY, **suspects: Suspicion) -> str:
+    order = "".join(replica.instance_id for replica in ask_order(routes, bound, suspects))
+    judged = [v.replica.instance_id for v in judge(routes, bound, suspects) if v.standing is not Standing.EXCLUDED]
+    assert order == "".join(judged), "the quick way and the thorough one must agree"
+    return order
+
+
+def test_a_quiet_fleet_is_asked_by_preference() -> None:
+    assert _names(_healthy()) == "abc"
+
+
+@pytest.mark.parametrize("suspicion", [SLOW, DOWN])
+def test_a_suspect_is_asked_last_and_not_left_out(suspicion: Suspicion) -> None:
+    assert _names(_healthy(), a=suspicion) == "bca"
+
+
+def test_a_node_that_is_down_comes_after_one_that_is_slow() -> None:
+    assert _names(_healthy(), a=DOWN, b=SLOW) == "cba"
+
+
+def test_a_fleet_all_of_suspects_is_still_asked() -> None:
+    assert _names(_healthy(), a=SLOW, b=SLOW, c=SLOW) == "abc"
+
+
+@pytest.mark.parametrize("state", ["restoring", "created", "error"])
+def test_a_replica_reported_unfit_is_asked_last(state: str) -> None:
+    routes = _routes(member("a", {0: report(state=state)}), member("b", {0: report()}), member("c"))
+    assert _names(routes)[0] == "b"
+    assert set(_names(routes)) == {"a", "b", "c"}
+    verdict = next(item for item in judge(routes, ANY, {}) if item.replica.instance_id == "a")
+    expected = Reason.TASK_FAILED if state == "error" else Reason.PARTITION_RESTORING
+    assert (verdict.standing, verdict.reason) == (Standing.LAST, expected)
+
+
+def test_a_suspect_comes_after_a_replica_that_will_refuse_at_once() -> None:
+    routes = _routes(member("a", {0: report()}), member("b", {0: report(state="restoring")}))
+    assert _names(routes, a=SLOW) == "ba"
+
+
+def test_active_only_leaves_standbys_out() -> None:
+    verdicts = judge(_healthy(), Freshness(active_only=True), {})
+    assert [(v.replica.instance_id, v.reason) for v in verdicts] == [
+        ("a", None),
+        ("b", Reason.NOT_ACTIVE),
+        ("c", Reason.NOT_ACTIVE),
+    ]
+    assert _names(_healthy(), Freshness(active_only=True), a=DOWN) == "a"
+
+
+def test_a_lag_beyond_the_bound_is_asked_last_because_it_may_have_caught_up() -> None:
+    routes = _routes(member("a", {0: report(50, 90)}), member("b", {0: report(90, 90)}), member("c", {0: report(None)}))
+    assert _names(routes, Freshness(max_lag=10)) == "bac"
+    assert _names(routes, Freshness(max_lag=40)) == "abc"
+    reasons = {v.replica.instance_id: v.reason for v in judge(routes, Freshness(max_lag=10), {})}
+    assert reasons == {"a": Reason.LAG_EXCEEDS_BOUND, "b": None, "c": Reason.LAG_EXCEEDS_BOUND}
+
+
+def test_a_replica_without_an_address_is_left_out_with_that_reason() -> None:
+    routes = _routes(member("a", {0: report()}))
+    assert _names(routes) == "a"
+    assert [v.reason for v in judge(routes, ANY, {})] == [None, Reason.UNKNOWN_ADDRESS, Reason.UNKNOWN_ADDRESS]
+
+
+def test_a_verdict_tells_people_what_it_means() -> None:
+    routes = _routes(member("a", {0: report(50, 90)}), member("b", {0: report(90, 90)}))
+    b, a, c = (v.to_proto() for v in judge(routes, Freshness(max_lag=10), {}))
+    assert b.eligible
+    assert b.reason == errors_pb2.ERROR_REASON_UNSPECIFIED
+    assert (a.lag, a.position, a.eligible, a.reason) == (40, 50, False, errors_pb2.ERROR_REASON_LAG_EXCEEDS_BOUND)
+    assert "asked last" in a.detail
+    assert not c.HasField("lag")
+    assert c.reason == errors_pb2.ERROR_REASON_UNKNOWN_ADDRESS

@@ -1,0 +1,289 @@
+"""Lookups through a router in front of nodes that fail in every way a lookup can meet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc
+import grpc.aio
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.rpc.status import from_rpc_error
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.unit.router.fake_nodes import Fleet, poll_until_async, wrong_owner
+from tests.unit.router.fleets import STORE
+
+Start = Callable[..., Awaitable[Fleet]]
+RESTORING = LookupFailure(Reason.PARTITION_RESTORING, "at 5 of 10")
+
+
+async def _failure(lookup: Awaitable[object]) -> LookupFailure:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await lookup
+    return from_rpc_error(caught.value)
+
+
+async def _seconds(lookup: Awaitable[object]) -> float:
+    loop = asyncio.get_running_loop()
+    started_at = loop.time()
+    await lookup
+    return loop.time() - started_at
+
+
+def _reasons(failure: LookupFailure) -> dict[str, Reason]:
+    return {item.host.instance_id: reason_from_number(item.reason) for item in failure.candidates}
+
+
+async def test_the_active_answers_and_nobody_else_is_asked(start: Start) -> None:
+    fleet = await start("a", "b")
+    assert await fleet.get() == "a"
+    (request,) = fleet.nodes["a"].gets
+    assert (request.forwarding.hops, request.forwarding.epoch, request.key.text) == (1, 1, "k")
+    assert not fleet.nodes["b"].gets
+
+
+async def test_a_dead_active_costs_no_lookup(start: Start) -> None:
+    fleet = await start("a", "b")
+    assert await fleet.get() == "a"
+    await fleet.nodes["a"].kill()
+    assert [await fleet.get() for _ in range(5)] == ["b"] * 5
+    assert fleet.router.health.suspects["a"].reason is Reason.UNREACHABLE
+
+
+async def test_a_node_that_never_listened_costs_no_lookup(start: Start) -> None:
+    fleet = await start("a", "b")
+    await fleet.nodes["a"].kill()
+    assert await fleet.get() == "b"
+
+
+async def test_a_frozen_active_costs_one_attempt_and_then_nothing(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=400)
+    fleet.nodes["a"].freeze()
+    assert 0.35 < await _seconds(fleet.get()) < 2.0
+    suspicion = fleet.router.health.suspects["a"]
+    assert suspicion.reason is Reason.ATTEMPT_TIMED_OUT
+    asked = len(fleet.nodes["a"].gets)
+    assert [await fleet.get() for _ in range(10)] == ["b"] * 10
+    assert len(fleet.nodes["a"].gets) == asked
+    fleet.nodes["a"].thaws.set()
+    await poll_until_async(lambda: not fleet.router.health.suspects, 10, "a probe to get through")
+    assert await fleet.get() == "a"
+
+
+async def test_a_new_incarnation_is_asked_in_its_turn_at_once(start: Start) -> None:
+    fleet = await start("a", "b")
+    await fleet.nodes["a"].kill()
+    assert await fleet.get() == "b"
+    await fleet.nodes["a"].restart()
+    fleet.new_incarnation("a")
+    fleet.heartbeat("a")
+    await poll_until_async(lambda: not fleet.router.health.suspects, 10, "the suspicion to end")
+    assert await fleet.get() == "a"
+
+
+async def test_a_heartbeat_of_the_same_incarnation_clears_nothing(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=100)
+    fleet.nodes["a"].freeze()
+    assert await fleet.get() == "b"
+    before = fleet.router.tables.table
+    fleet.heartbeat("a")
+    await poll_until_async(lambda: fleet.router.tables.table is not before, 10, "the next table")
+    assert "a" in fleet.router.health.suspects
+
+
+async def test_a_newer_route_is_followed_at_once(start: Start) -> None:
+    fleet = await start("a", "b")
+    new = await fleet.node("new")  # the router has not heard of it
+    fleet.nodes["a"].failure = wrong_owner(2, new)
+    assert await fleet.get() == "new"
+    assert not fleet.nodes["b"].gets, "the route's hosts come before the router's own candidates"
+
+
+async def test_an_older_route_is_not_followed(start: Start) -> None:
+    fleet = await start("a", "b")
+    old = await fleet.node("old")
+    fleet.nodes["a"].failure = wrong_owner(1, old)
+    assert await fleet.get() == "b"
+    assert not old.gets
+
+
+async def test_active_only_follows_a_newer_route_to_its_active_alone(start: Start) -> None:
+    fleet = await start("a", "b")
+    new = await fleet.node("new")
+    moved = wrong_owner(2, new, fleet.nodes["b"])
+    fleet.nodes["a"].failure = LookupFailure(Reason.NOT_ACTIVE, "no longer", route=moved.route)
+    assert await fleet.get(freshness=types_pb2.Freshness(active_only=True)) == "new"
+    assert not fleet.nodes["b"].gets
+
+
+async def test_a_restoring_replica_leads_to_the_next(start: Start) -> None:
+    fleet = await start("a", "b")
+    fleet.nodes["a"].failure = RESTORING
+    assert await fleet.get() == "b"
+    assert "a" not in fleet.router.health.suspects, "it answered: it is neither slow nor dead"
+
+
+async def test_a_failure_that_passes_is_asked_for_once_more(start: Start) -> None:
+    fleet = await start("a")
+    answers: list[LookupFailure | None] = [RESTORING, None]
+    fleet.nodes["a"].failure = lambda: answers.pop(0)
+    assert await fleet.get() == "a"
+
+
+async def test_a_node_ahead_of_the_router_is_met_again_at_its_epoch(start: Start) -> None:
+    fleet = await start("a")
+    gone = LookupFailure(Reason.PARTITION_NOT_OWNED, "moved", route=wrong_owner(2, fleet.nodes["a"]).route)
+    gone.route.active.Clear()  # the node knows that it lost the partition, not where to
+    fleet.nodes["a"].failure = gone
+    lookup = asyncio.create_task(fleet.get())
+    await poll_until_async(lambda: fleet.nodes["a"].gets, 10, "the first attempt")
+    await fleet.node("b")
+    fleet.heartbeat("b")
+    await fleet.publish(TaskAssignment("b"), epoch=2)
+    assert await lookup == "b"
+
+
+async def test_the_failure_names_every_candidate_and_the_first_error(start: Start) -> None:
+    fleet = await start("a", "b", "c")
+    await fleet.nodes["a"].kill()
+    fleet.nodes["b"].failure = RESTORING
+    fleet.nodes["c"].failure = LookupFailure(Reason.TASK_FAILED, "disk full")
+    failure = await _failure(fleet.get())
+    assert failure.reason is Reason.NO_REPLICA_AVAILABLE
+    assert _reasons(failure) == {
+        "a": Reason.UNREACHABLE,
+        "b": Reason.PARTITION_RESTORING,
+        "c": Reason.TASK_FAILED,
+    }
+    assert "first failure: a: UNREACHABLE" in failure.message
+    assert "disk full" in str(failure)
+    assert failure.metadata["first_reason"] == "UNREACHABLE"
+
+
+async def test_a_store_without_standbys_says_so(start: Start) -> None:
+    fleet = await start("a")
+    await fleet.nodes["a"].kill()
+    failure = await _failure(fleet.get())
+    assert "no standby is configured" in failure.message
+    assert _reasons(failure) == {"a": Reason.UNREACHABLE}
+
+
+async def test_candidates_left_out_are_named_too(start: Start) -> None:
+    fleet = await start("a", "b")
+    fleet.nodes["a"].failure = LookupFailure(Reason.ACTIVE_UNCONFIRMED, "cut off")
+    failure = await _failure(fleet.get(freshness=types_pb2.Freshness(active_only=True)))
+    assert _reasons(failure) == {"a": Reason.ACTIVE_UNCONFIRMED, "b": Reason.NOT_ACTIVE}
+    assert not fleet.nodes["b"].gets
+
+
+async def test_a_final_failure_is_passed_through_at_once(start: Start) -> None:
+    fleet = await start("a", "b")
+    fleet.nodes["a"].failure = LookupFailure(Reason.VALUE_UNDECODABLE, "not JSON", {"key": "k"})
+    failure = await _failure(fleet.get())
+    assert (failure.reason, failure.message, failure.metadata) == (
+        Reason.VALUE_UNDECODABLE,
+        "not JSON",
+        {"key": "k"},
+    )
+    assert not fleet.nodes["b"].gets
+
+
+async def test_overload_is_never_sent_again_to_the_same_node(start: Start) -> None:
+    fleet = await start("a", "b")
+    for node in fleet.nodes.values():
+        node.failure = LookupFailure(Reason.OVERLOADED, "queue full")
+    failure = await _failure(fleet.get())
+    assert failure.reason is Reason.OVERLOADED
+    assert [len(node.gets) for node in fleet.nodes.values()] == [1, 1]
+    fleet.nodes["b"].failure = None
+    assert await fleet.get() == "b"
+
+
+async def test_the_callers_deadline_is_kept_and_the_failure_still_tells_why(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=5_000)
+    for node in fleet.nodes.values():
+        node.freeze()
+    seconds = await _seconds(_failure(fleet.get(timeout_s=0.6)))
+    assert seconds < 2.0
+    failure = await _failure(fleet.get(timeout_s=0.6))
+    assert failure.reason is Reason.DEADLINE_EXCEEDED
+    assert _reasons(failure) == {"a": Reason.ATTEMPT_TIMED_OUT, "b": Reason.ATTEMPT_TIMED_OUT}
+
+
+async def test_a_short_deadline_leaves_the_standby_its_turn(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=5_000)
+    fleet.nodes["a"].freeze()
+    assert await fleet.get(timeout_s=2.0) == "b"
+
+
+async def test_a_late_answer_is_not_given_twice(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=100)
+    fleet.nodes["a"].freeze()
+    lookups = [asyncio.create_task(fleet.get(str(number))) for number in range(20)]
+    assert await asyncio.gather(*lookups) == ["b"] * 20
+    fleet.nodes["a"].thaws.set()
+    await poll_until_async(lambda: not fleet.router.health.suspects, 10, "a probe to get through")
+    assert len(fleet.nodes["b"].gets) == 20, "each lookup was answered by one node, once"
+    count = "statehouse_router_lookups_total"
+    registry = fleet.router.metrics.registry
+    assert registry.get_sample_value(count, {"store": STORE, "outcome": "OK", "role": "STANDBY"}) == 20
+
+
+async def test_an_active_reported_restoring_is_still_asked_when_nothing_else_is_left(start: Start) -> None:
+    fleet = await start("a")
+    before = fleet.router.tables.table
+    fleet.heartbeat("a", state="restoring")
+    await poll_until_async(lambda: fleet.router.tables.table is not before, 10, "the next table")
+    assert await fleet.get() == "a"
+
+
+async def test_a_request_from_another_router_is_refused(start: Start) -> None:
+    fleet = await start("a")
+    failure = await _failure(fleet.get(forwarding=types_pb2.Forwarding(hops=1)))
+    assert failure.reason is Reason.HOP_LIMIT
+    assert not fleet.nodes["a"].gets
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (query_service_pb2.GetRequest(store="nope", key=types_pb2.Key(text="k")), Reason.UNKNOWN_STORE),
+        (query_service_pb2.GetRequest(store=STORE), Reason.INVALID_KEY),
+        (
+            query_service_pb2.GetRequest(
+                store=STORE, key=types_pb2.Key(text="k"), freshness=types_pb2.Freshness(max_lag=-1)
+            ),
+            Reason.INVALID_REQUEST,
+        ),
+    ],
+)
+async def test_a_request_that_cannot_be_routed_is_refused(
+    start: Start, request_: query_service_pb2.GetRequest, reason: Reason
+) -> None:
+    fleet = await start("a")
+    assert (await _failure(fleet.query.Get(request_))).reason is reason
+
+
+async def test_bytes_that_are_no_request_are_refused(start: Start) -> None:
+    fleet = await start("a")
+    call = fleet.channel.unary_unary("/statehouse.v1.QueryService/Get")
+    assert (await _failure(call(b"\xff\xff"))).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_store_new_to_a_node_leads_to_the_next(start: Start) -> None:
+    fleet = await start("a", "b")
+    fleet.nodes["a"].failure = LookupFailure(Reason.UNKNOWN_STORE, "not in my assignment")
+    assert await fleet.get() == "b"
+
+
+async def test_before_the_first_table_lookups_are_told_to_come_back() -> None:
+    fleet = Fleet()
+    await fleet.router.start()
+    try:
+        failure = await _failure(fleet.get())
+        assert failure.reason is Reason.ROUTING_NOT_READY
+    finally:
+        await fleet.stop()

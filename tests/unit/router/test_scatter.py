@@ -1,0 +1,216 @@
+"""Scans, counts and batches over several partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import grpc.aio
+import pytest
+
+from router.wire import framed, frames
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.partitioning import partition_for
+from statehouse.rpc.status import from_rpc_error
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fleets import STORE
+
+Start = Callable[..., Awaitable[Fleet]]
+PARTITIONS = 3
+KEYS = sorted(f"key-{number:02}" for number in range(40))
+
+
+async def _spread(start: Start, **serdes: str) -> Fleet:
+    """Partitions 0 and 2 on a, 1 on b; each is the other's standby. Every key is held by both."""
+    fleet = await start("a", "b")
+    await fleet.publish(
+        TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)), TaskAssignment("a", ("b",)), epoch=2, **serdes
+    )
+    for name, node in fleet.nodes.items():
+        fleet.heartbeat(name, PARTITIONS)
+        for key in KEYS:
+            held = node.data.setdefault(partition_for(key.encode(), PARTITIONS), {})
+            held[key.encode()] = f"value of {key}".encode()
+    # A heartbeat makes a table too; the last one has both.
+    while len(fleet.router.tables.current().stores[STORE].partitions[2].callable) < 2:
+        await fleet.router.tables.wait_for_epoch(3, 0.02)
+    return fleet
+
+
+async def _failure(lookup: Awaitable[object]) -> LookupFailure:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await lookup
+    return from_rpc_error(caught.value)
+
+
+async def _pages(fleet: Fleet, **fields: object) -> list[query_service_pb2.ScanResponse]:
+    pages: list[query_service_pb2.ScanResponse] = []
+    token = ""
+    while token or not pages:
+        request = query_service_pb2.ScanRequest(store=STORE, page_token=token, **fields)  # type: ignore[arg-type]
+        pages.append(await fleet.query.Scan(request))
+        token = pages[-1].next_page_token
+    return pages
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("node_limit", [1_000, 3])
+@pytest.mark.parametrize("page_size", [1, 7, 40, 0])
+async def test_pages_are_in_key_order_and_complete(
+    start: Start, page_size: int, node_limit: int, reverse: bool
+) -> None:
+    fleet = await _spread(start)
+    for node in fleet.nodes.values():
+        node.page_limit = node_limit
+    pages = await _pages(fleet, page_size=page_size, reverse=reverse)
+    found = [entry.key.text for page in pages for entry in page.entries]
+    assert found == sorted(KEYS, reverse=reverse)
+    assert pages[0].entries[0].value.text == f"value of {found[0]}"
+    assert {stamp.partition for stamp in pages[0].replicas} == {0, 1, 2}
+    if node_limit == 1_000 and page_size:
+        assert all(len(page.entries) == page_size for page in pages[:-1])
+
+
+async def test_a_range_and_a_single_partition_are_kept(start: Start) -> None:
+    fleet = await _spread(start)
+    ranged = await _pages(fleet, from_key=types_pb2.Key(text="key-05"), to_key=types_pb2.Key(text="key-09"))
+    assert [entry.key.text for entry in ranged[0].entries] == KEYS[5:10]
+    one = await _pages(fleet, partition=1, page_size=2, raw=True)
+    found = [entry.key.raw for page in one for entry in page.entries]
+    assert found == sorted(fleet.nodes["b"].data[1])
+    assert one[0].entries[0].value.HasField("raw")
+
+
+async def test_a_scan_falls_back_to_standbys(start: Start) -> None:
+    fleet = await _spread(start)
+    await fleet.nodes["a"].kill()
+    (page,) = await _pages(fleet)
+    assert len(page.entries) == len(KEYS)
+    assert {stamp.host.instance_id for stamp in page.replicas} == {"b"}
+
+
+async def test_a_scan_fails_with_the_name_of_the_partition(start: Start) -> None:
+    fleet = await _spread(start)
+    await fleet.publish(TaskAssignment("a"), TaskAssignment("b"), TaskAssignment("a"), epoch=3)
+    fleet.nodes["b"].failure = LookupFailure(Reason.TASK_FAILED, "disk full")
+    failure = await _failure(_pages(fleet))
+    assert failure.reason is Reason.NO_REPLICA_AVAILABLE
+    assert failure.message.startswith("partition 1: ")
+    assert failure.metadata["partition"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"page_token": "damaged!"}, Reason.INVALID_PAGE_TOKEN),
+        ({"partition": 3}, Reason.INVALID_REQUEST),
+        ({"prefix": types_pb2.Key(text="k"), "to_key": types_pb2.Key(text="k")}, Reason.INVALID_REQUEST),
+        ({"forwarding": types_pb2.Forwarding(hops=1)}, Reason.HOP_LIMIT),
+    ],
+)
+async def test_a_scan_that_cannot_be_is_refused(start: Start, fields: dict[str, object], reason: Reason) -> None:
+    fleet = await _spread(start)
+    request = query_service_pb2.ScanRequest(store=STORE, **fields)  # type: ignore[arg-type]
+    assert (await _failure(fleet.query.Scan(request))).reason is reason
+
+
+async def test_a_value_that_does_not_decode_fails_the_typed_scan_alone(start: Start) -> None:
+    fleet = await _spread(start, value_serde="long")
+    failure = await _failure(_pages(fleet))
+    assert failure.reason is Reason.VALUE_UNDECODABLE
+    assert failure.metadata["key"] == KEYS[0].encode().hex()
+    assert len((await _pages(fleet, raw=True))[0].entries) == len(KEYS)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+async def test_counts_are_summed_and_exact_only_if_all_are(start: Start, exact: bool) -> None:
+    fleet = await _spread(start)
+    response = await fleet.query.Count(query_service_pb2.CountRequest(store=STORE, exact=exact))
+    assert (response.count, response.exact, len(response.replicas)) == (len(KEYS), exact, PARTITIONS)
+
+
+def _batch(keys: list[str]) -> query_service_pb2.BatchGetRequest:
+    requests = [query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key)) for key in keys]
+    return query_service_pb2.BatchGetRequest(requests=requests)
+
+
+def _answers(response: query_service_pb2.BatchGetResponse) -> list[str]:
+    return [result.response.value.text.partition(":")[2] for result in response.results]
+
+
+async def test_a_batch_makes_one_call_a_node_and_keeps_the_order(start: Start) -> None:
+    fleet = await _spread(start)
+    keys = [*reversed(KEYS), KEYS[0]]
+    response = await fleet.query.BatchGet(_batch(keys))
+    assert _answers(response) == keys
+    assert [len(node.batches) for node in fleet.nodes.values()] == [1, 1]
+    assert all(result.response.replica.epoch == 2 for result in response.results)
+
+
+async def test_each_entry_has_its_own_outcome(start: Start) -> None:
+    fleet = await _spread(start)
+    request = _batch(KEYS[:3])
+    request.requests[1].store = "nope"
+    request.requests[2].forwarding.hops = 1
+    first, second, third = (await fleet.query.BatchGet(request)).results
+    assert first.response.found
+    assert reason_from_number(second.error.reason) is Reason.UNKNOWN_STORE
+    assert reason_from_number(third.error.reason) is Reason.HOP_LIMIT
+
+
+async def test_entries_that_a_node_refuses_go_on_alone(start: Start) -> None:
+    fleet = await _spread(start)
+    fleet.nodes["b"].failure = LookupFailure(Reason.OVERLOADED, "queue full")
+    response = await fleet.query.BatchGet(_batch(KEYS))
+    assert _answers(response) == KEYS
+    assert {result.response.replica.host.instance_id for result in response.results} == {"a"}
+    assert not fleet.nodes["b"].gets, "an overloaded node is not asked again"
+    held_by_b = sum(partition_for(key.encode(), PARTITIONS) == 1 for key in KEYS)
+    assert len(fleet.nodes["a"].gets) == held_by_b
+
+
+async def test_a_batch_to_a_dead_node_is_grouped_again(start: Start) -> None:
+    fleet = await _spread(start)
+    await fleet.nodes["a"].kill()
+    assert _answers(await fleet.query.BatchGet(_batch(KEYS))) == KEYS
+    assert not fleet.nodes["b"].gets, "its entries went on together"
+
+
+async def test_entries_that_nobody_answers_list_their_candidates(start: Start) -> None:
+    fleet = await _spread(start)
+    for node in fleet.nodes.values():
+        node.failure = LookupFailure(Reason.TASK_FAILED, "disk full")
+    (result,) = (await fleet.query.BatchGet(_batch(KEYS[:1]))).results
+    assert reason_from_number(result.error.reason) is Reason.NO_REPLICA_AVAILABLE
+    assert {item.host.instance_id for item in result.error.candidates} == {"a", "b"}
+
+
+async def test_a_batch_too_large_is_split(start: Start) -> None:
+    fleet = await _spread(start)
+    keys = [f"k{number}" for number in range(2_500)]
+    assert _answers(await fleet.query.BatchGet(_batch(keys))) == keys
+    sizes = [size for node in fleet.nodes.values() for size in node.batches]
+    assert sum(sizes) == len(keys)
+    assert max(sizes) <= 1_000
+
+
+async def test_an_answer_too_large_for_a_message_is_asked_for_in_parts(start: Start) -> None:
+    fleet = await _spread(start)
+    for node in fleet.nodes.values():
+        node.batch_limit = 3
+    assert _answers(await fleet.query.BatchGet(_batch(KEYS))) == KEYS
+    assert not any(node.gets for node in fleet.nodes.values())
+
+
+async def test_an_empty_batch_has_an_empty_answer(start: Start) -> None:
+    fleet = await _spread(start)
+    assert not (await fleet.query.BatchGet(query_service_pb2.BatchGetRequest())).results
+
+
+def test_frames_are_protobufs() -> None:
+    request = _batch(["a", "b" * 300, "c" * 20_000])
+    data = request.SerializeToString()
+    parts = frames(data)
+    assert [query_service_pb2.GetRequest.FromString(part) for part in parts] == list(request.requests)
+    assert framed(parts) == data
