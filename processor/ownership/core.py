@@ -48,14 +48,17 @@ class OwnershipCore:
         self.assignment = Assignment()
         self.last_plan: Plan | None = None
 
-    def restore(self, assignment: Assignment | None) -> None:
-        """Take the assignment that is in force according to its topic.
+    def restore(self, assignment: Assignment | None, now: float | None = None) -> None:
+        """Take the assignment that is in force according to its topic; with `now` if that may have changed lately.
 
         Raises:
             ConfigurationError: a declared store does not fit it.
 
         """
-        self.assignment = assignment or Assignment()
+        following = assignment or Assignment()
+        if now is not None:
+            self._note_hand_overs(following, now)
+        self.assignment = following
         self._proposed_epoch = max(self._proposed_epoch, self.assignment.epoch)
         self._number()
 
@@ -145,19 +148,24 @@ class OwnershipCore:
 
     def published(self, assignment: Assignment, now: float) -> None:
         """Take note that a proposed assignment is in force."""
-        for task, holders in assignment.tasks.items():
-            was = self.assignment.tasks.get(task)
-            if (
-                was is None
-                or was.active != holders.active
-                or set(holders.replicas) - set(was.replicas)
-                or (set(holders.standbys) - set(was.standbys))
-            ):
-                self._changed_at[task] = now
+        self._note_hand_overs(assignment, now)
         self.assignment = assignment
         self._replan_at = self._deferred_until()
         # What was held back behind this step may be possible now; a plan that finds nothing publishes nothing.
         self._reasons = {f"follows epoch {assignment.epoch}": None}
+
+    def _note_hand_overs(self, following: Assignment, now: float) -> None:
+        """Remember when tasks got other or further holders: what was replaced lingers from then on."""
+        for task, holders in following.tasks.items():
+            was = self.assignment.tasks.get(task, TaskAssignment())
+            further = set(holders.replicas) - set(was.replicas) or set(holders.standbys) - set(was.standbys)
+            if was.active != holders.active or further:
+                self._changed_at[task] = now
+
+    @property
+    def is_topology_published(self) -> bool:
+        """Whether the stores in force are the declared ones."""
+        return self._is_started and not self._is_topology_new()
 
     @property
     def is_settled(self) -> bool:

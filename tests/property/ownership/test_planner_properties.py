@@ -107,6 +107,22 @@ def test_a_task_has_as_many_copies_as_nodes_allow(situation: Situation, everythi
         assert len(holders.standbys) >= wanted
 
 
+def check_quiet(fleet: SimulatedFleet) -> None:
+    """Balanced, complete, nothing in the air, and as many racks per task as there can be."""
+    actives, replicas = fleet.counts()
+    assert skew(actives) <= 1
+    assert not any(holders.warm_ups for holders in fleet.current.values())
+    wanted = 1 + min(fleet.settings.num_standby_replicas, len(fleet.racks) - 1)
+    assert {len(holders.replicas) for holders in fleet.current.values()} == {wanted}
+    in_racks = Counter(fleet.racks.values())
+    if len(in_racks) == 1:
+        assert skew(replicas) <= 1
+    elif len(fleet.racks) > len(in_racks):
+        attainable = min(len(in_racks), wanted)
+        for holders in fleet.current.values():
+            assert len({fleet.racks[node] for node in holders.replicas}) == attainable
+
+
 @given(st.data())
 def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
     """Nodes come, die, come back and leave at any moment; left alone, the fleet ends balanced and complete."""
@@ -133,18 +149,7 @@ def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
         fleet.die(node)
     fleet.join("n0", racks[0])
     fleet.settle()
-    actives, replicas = fleet.counts()
-    assert skew(actives) <= 1
-    assert not any(holders.warm_ups for holders in fleet.current.values())
-    wanted = 1 + min(settings.num_standby_replicas, len(fleet.racks) - 1)
-    assert {len(holders.replicas) for holders in fleet.current.values()} == {wanted}
-    in_racks = Counter(fleet.racks.values())
-    if len(in_racks) == 1:
-        assert skew(replicas) <= 1
-    elif len(fleet.racks) > len(in_racks):
-        attainable = min(len(in_racks), wanted)
-        for holders in fleet.current.values():
-            assert len({fleet.racks[node] for node in holders.replicas}) == attainable
+    check_quiet(fleet)
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 3))

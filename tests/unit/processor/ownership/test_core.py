@@ -559,6 +559,23 @@ def test_an_unpublished_proposal_comes_again_under_a_higher_epoch() -> None:
     assert bench.core.tick(bench.now) is None, "it was seen after all"
 
 
+def test_what_an_uncertain_publication_replaced_lingers_too() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    bench.run(2, one, two, restoring=True)
+    [task] = two.replicas
+    two.report(task, role=Role.WARM_UP)
+    bench.core.heartbeat(two.beat(), bench.now)
+    uncertain = bench.core.tick(bench.now)
+    assert uncertain is not None
+    bench.core.restore(uncertain, bench.now)
+    bench.run(1.5, one, two, frozen=True)
+    assert bench.assignment.tasks[task].replicas == ("n1", "n0")
+    bench.run(1.5, one, two, frozen=True)
+    assert bench.assignment.tasks[task].replicas == ("n1",)
+
+
 @pytest.mark.parametrize("event", ["dies", "leaves", "joins", "drains"])
 def test_every_published_step_answers_every_task(event: str) -> None:
     members = fleet(4)

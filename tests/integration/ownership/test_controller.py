@@ -1,0 +1,283 @@
+"""The controller against a real broker; its nodes are heartbeats written by the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pytest
+from confluent_kafka import Producer
+
+from processor.ownership.controller import OwnershipController
+from processor.ownership.model import PlannerSettings
+from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.errors import ConfigurationError
+from statehouse.kafka import clients
+from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.membership import encode_member
+from statehouse.topology import assignment_topic, members_topic
+from tests.support.kafka import produce, read_all
+from tests.support.members import FakeMember
+from tests.support.polling import poll_until
+
+DEADLINE_S = 30.0
+SETTINGS = OwnershipSettings(
+    heartbeat_interval_s=0.2,
+    session_timeout_s=3.0,
+    initial_rebalance_delay_s=0.6,
+    planner=PlannerSettings(num_standby_replicas=1),
+)
+
+
+def create_topics(bootstrap: str, application: str) -> None:
+    names = [members_topic(application), assignment_topic(application)]
+    ensure_topics(clients.admin(bootstrap, "test"), [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG) for name in names])
+
+
+@pytest.fixture
+def application(kafka: EmbeddedKafka, unique_name: Callable[[str], str]) -> str:
+    name = unique_name("app")
+    create_topics(kafka.bootstrap, name)
+    return name
+
+
+def stores(partitions: int = 4) -> list[StoreDeclaration]:
+    return [StoreDeclaration("scores", "leaderboard", partitions, "app-scores-changelog")]
+
+
+@contextmanager
+def running(bootstrap: str, application: str, partitions: int = 4) -> Iterator[OwnershipController]:
+    controller = OwnershipController(bootstrap, application, stores(partitions), SETTINGS)
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
+        assert not controller.is_alive
+
+
+class Pulse:
+    """Beats for members in the background, each doing what the controller last published."""
+
+    def __init__(self, bootstrap: str, application: str, controller: OwnershipController) -> None:
+        self.controller = controller
+        self.members: list[FakeMember] = []
+        self._topic = members_topic(application)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200})
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(SETTINGS.heartbeat_interval_s):
+            with self._lock:
+                for member in self.members:
+                    member.follow(self.controller.assignment)
+                    key, value = encode_member(member.beat())
+                    self._producer.produce(self._topic, key=key, value=value, partition=0)
+            self._producer.poll(0)
+
+    def add(self, *members: FakeMember) -> None:
+        with self._lock:
+            self.members.extend(members)
+
+    def silence(self, member: FakeMember) -> None:
+        with self._lock:
+            self.members.remove(member)
+
+    def leave(self, member: FakeMember) -> None:
+        with self._lock:
+            self.members.remove(member)
+            self._producer.produce(self._topic, key=member.name.encode(), value=None, partition=0)
+        self._producer.flush(DEADLINE_S)
+
+    def wait_beats(self, session_timeouts: float) -> None:
+        """Wait until the members have gone on for so long."""
+        beats = session_timeouts * SETTINGS.session_timeout_s / SETTINGS.heartbeat_interval_s
+        until = self.members[0].beats + beats
+        poll_until(lambda: self.members[0].beats > until, DEADLINE_S, f"{beats:g} more heartbeats")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE_S)
+        self._producer.flush(DEADLINE_S)
+        self._producer.close()
+
+
+def published(bootstrap: str, application: str) -> list[Assignment]:
+    """Every epoch a reader that was there all the time would have seen."""
+    reader = AssignmentReader()
+    records = read_all(bootstrap, assignment_topic(application))
+    return [snapshot for key, value in records if (snapshot := reader.feed(key, value)) is not None]
+
+
+def wait_spread(controller: OwnershipController, *members: FakeMember) -> None:
+    """Wait until these members and nobody else hold everything, balanced, with nothing left to do."""
+    names = {member.name for member in members}
+
+    def is_spread() -> bool:
+        tasks = controller.assignment.tasks.values()
+        return (
+            controller._core.is_settled
+            and {holders.active for holders in tasks} == names
+            and {node for holders in tasks for node in holders.replicas} == names
+            and all(len(holders.standbys) == 1 and not holders.warm_ups for holders in tasks)
+        )
+
+    poll_until(is_spread, DEADLINE_S, "a spread assignment")
+
+
+def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, application: str) -> None:
+    members = [FakeMember(f"n{number}") for number in range(3)]
+    with (
+        running(kafka.bootstrap, application) as controller,
+        Pulse(kafka.bootstrap, application, controller) as pulse,
+    ):
+        assert controller.wait_published(DEADLINE_S), "before any node is there"
+        pulse.add(*members)
+        wait_spread(controller, *members)
+        pulse.silence(members[0])
+        wait_spread(controller, *members[1:])
+        pulse.add(members[0])
+        wait_spread(controller, *members)
+        pulse.leave(members[1])
+        wait_spread(controller, members[0], members[2])
+    epochs = published(kafka.bootstrap, application)
+    assert [snapshot.epoch for snapshot in epochs] == list(range(1, len(epochs) + 1))
+    assert epochs[-1].tasks == controller.assignment.tasks
+    reasons = " | ".join(snapshot.reason for snapshot in epochs)
+    assert "n0 was not heard of" in reasons
+    assert "n0 joined" in reasons
+    assert "n1 left" in reasons
+
+
+def test_a_restart_does_not_bump_the_epoch(kafka: EmbeddedKafka, application: str) -> None:
+    members = [FakeMember(f"n{number}") for number in range(3)]
+    with running(kafka.bootstrap, application) as first, Pulse(kafka.bootstrap, application, first) as pulse:
+        pulse.add(*members)
+        wait_spread(first, *members)
+        before = first.assignment
+        first.stop()
+        with running(kafka.bootstrap, application) as second:
+            pulse.controller = second
+            assert second.wait_published(DEADLINE_S)
+            poll_until(lambda: second._core.is_settled, DEADLINE_S, "the second controller to settle")
+            assert second.assignment.epoch == before.epoch
+            assert second.assignment.tasks == before.tasks
+    assert published(kafka.bootstrap, application)[-1].epoch == before.epoch
+
+
+def test_a_newer_controller_fences_the_older(kafka: EmbeddedKafka, application: str) -> None:
+    members = [FakeMember(f"n{number}") for number in range(3)]
+    fatal: list[Exception] = []
+    first = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, on_fatal=fatal.append)
+    first.start()
+    with Pulse(kafka.bootstrap, application, first) as pulse:
+        pulse.add(*members[:2])
+        wait_spread(first, *members[:2])
+        with running(kafka.bootstrap, application) as second:
+            pulse.controller = second
+            assert second.wait_published(DEADLINE_S)
+            pulse.add(members[2])
+            wait_spread(second, *members)
+            poll_until(lambda: first.fenced, DEADLINE_S, "the first controller to be fenced")
+            poll_until(lambda: not first.is_alive, DEADLINE_S, "the first controller to stop")
+            last = second.assignment.epoch
+    assert isinstance(fatal[0], FencedError)
+    with pytest.raises(FencedError):
+        first.wait_published(0)
+    epochs = published(kafka.bootstrap, application)
+    assert epochs[-1].epoch >= last
+    assert [snapshot.epoch for snapshot in epochs] == sorted({snapshot.epoch for snapshot in epochs})
+    controllers = [snapshot.controller for snapshot in epochs]
+    assert controllers == sorted(controllers, key=lambda name: name == second._name), "never the first after the second"
+
+
+def test_a_wrong_partition_count_fences_nobody(kafka: EmbeddedKafka, application: str) -> None:
+    with running(kafka.bootstrap, application) as first:
+        assert first.wait_published(DEADLINE_S)
+        with running(kafka.bootstrap, application, partitions=6) as second:
+            with pytest.raises(ConfigurationError, match="declare partitions=4"):
+                second.wait_published(DEADLINE_S)
+            assert not second.fenced
+        member = FakeMember("n0")
+        with Pulse(kafka.bootstrap, application, first) as pulse:
+            pulse.add(member)
+            poll_until(
+                lambda: {holders.active for holders in first.assignment.tasks.values()} == {"n0"},
+                DEADLINE_S,
+                "the first controller to go on",
+            )
+
+
+def test_an_epoch_whose_publication_was_uncertain_is_built_upon(
+    kafka: EmbeddedKafka, application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [FakeMember(f"n{number}") for number in range(2)]
+    failures = 0
+    publish = AssignmentPublisher.publish
+
+    def publish_and_fail(self: AssignmentPublisher, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        nonlocal failures
+        publish(self, records)
+        if failures < 3:
+            failures += 1
+            raise PublishError("the answer was lost")
+
+    monkeypatch.setattr(AssignmentPublisher, "publish", publish_and_fail)
+    with (
+        running(kafka.bootstrap, application) as controller,
+        Pulse(kafka.bootstrap, application, controller) as pulse,
+    ):
+        pulse.add(*members)
+        wait_spread(controller, *members)
+        in_force = controller.assignment
+    assert failures == 3
+    epochs = published(kafka.bootstrap, application)
+    manifests = [key for key, _ in read_all(kafka.bootstrap, assignment_topic(application)) if key == b"epoch"]
+    assert len(manifests) == len(epochs), "no epoch twice"
+    assert epochs[-1].tasks == in_force.tasks
+
+
+def test_unreadable_records_are_skipped(kafka: EmbeddedKafka, application: str) -> None:
+    produce(kafka.bootstrap, members_topic(application), [(b"n9", b"\xff\xff\xff"), (b"n8", b"\x0a\x02n7")])
+    produce(kafka.bootstrap, assignment_topic(application), [(b"store/x", b"\xff\xff\xff"), (b"epoch", b"\xff")])
+    members = [FakeMember(f"n{number}") for number in range(2)]
+    with (
+        running(kafka.bootstrap, application) as controller,
+        Pulse(kafka.bootstrap, application, controller) as pulse,
+    ):
+        pulse.add(*members)
+        wait_spread(controller, *members)
+
+
+def test_a_broker_restart_moves_nothing(unique_name: Callable[[str], str], tmp_path: Path) -> None:
+    application = unique_name("app")
+    members = [FakeMember(f"n{number}") for number in range(3)]
+    with EmbeddedKafka(tmp_path / "broker") as broker:
+        create_topics(broker.bootstrap, application)
+        with (
+            running(broker.bootstrap, application) as controller,
+            Pulse(broker.bootstrap, application, controller) as pulse,
+        ):
+            pulse.add(*members)
+            wait_spread(controller, *members)
+            before = controller.assignment
+            broker.stop()
+            pulse.wait_beats(2.0)
+            broker.start()
+            pulse.wait_beats(2.0)
+            assert controller.assignment.epoch == before.epoch
+            pulse.add(FakeMember("late"))
+            poll_until(lambda: controller.assignment.tasks_of("late"), DEADLINE_S, "publishing to work again")
+            assert controller.error is None
