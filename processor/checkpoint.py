@@ -54,7 +54,7 @@ class CheckpointReader:
         jvm: Any = session._jvm  # noqa: SLF001 - the gateway to the JVM has no public name
         self._path = jvm.org.apache.hadoop.fs.Path
         self._to_string = jvm.org.apache.commons.io.IOUtils.toString
-        configuration = session._jsc.hadoopConfiguration()  # type: ignore[attr-defined]  # noqa: SLF001 - same
+        configuration = session._jsc.hadoopConfiguration()  # noqa: SLF001 - same
         self._files = self._path(self._directory).getFileSystem(configuration)
 
     def query_id(self) -> str:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from processor.ownership.model import PlannerSettings
+from processor.ownership.settings import OwnershipSettings
 from processor.runner import run
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
@@ -45,8 +47,14 @@ def process(
         int, typer.Option(envvar="STATEHOUSE_REPLICATION_FACTOR", help="Of topics created; -1: the broker's default.")
     ] = -1,
     heartbeat_interval: Annotated[
-        float, typer.Option(envvar="STATEHOUSE_HEARTBEAT_INTERVAL", help="Seconds between records of an idle query.")
-    ] = 3.0,
+        float, typer.Option(envvar="STATEHOUSE_HEARTBEAT_INTERVAL", help="Seconds between heartbeats; as on the nodes.")
+    ] = 1.0,
+    session_timeout: Annotated[
+        float, typer.Option(envvar="STATEHOUSE_SESSION_TIMEOUT", help="Seconds of silence after which a node is dead.")
+    ] = 10.0,
+    num_standby_replicas: Annotated[
+        int, typer.Option(envvar="STATEHOUSE_NUM_STANDBY_REPLICAS", help="Copies of a partition besides the active.")
+    ] = 1,
     source_wait: Annotated[
         float, typer.Option(envvar="STATEHOUSE_SOURCE_WAIT", help="Seconds to wait for source topics at the start.")
     ] = 60.0,
@@ -70,7 +78,11 @@ def process(
             master=master,
             spark_conf=_pairs(conf or []),
             replication_factor=replication_factor,
-            heartbeat_interval_s=heartbeat_interval,
+            ownership=OwnershipSettings(
+                heartbeat_interval_s=heartbeat_interval,
+                session_timeout_s=session_timeout,
+                planner=PlannerSettings(num_standby_replicas=num_standby_replicas),
+            ),
             source_wait_s=source_wait,
             metrics_port=metrics_port,
         )

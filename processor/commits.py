@@ -50,9 +50,8 @@ class CommitsPublisher:
         self._changelog = changelog
         self._topic = commits_topic(changelog.application_id)
         client_id = f"{changelog.application_id}-{changelog.store}-commits"
-        self._producer: Producer = clients.producer(
-            bootstrap, client_id, **{"transactional.id": client_id, "linger.ms": 0}
-        )
+        transactional: dict[str, str | int] = {"transactional.id": client_id, "linger.ms": 0}
+        self._producer: Producer = clients.producer(bootstrap, client_id, **transactional)
         self._admin = clients.admin(bootstrap, client_id)
         self._lock = threading.Lock()
         self._last: commits_pb2.Commit | None = None

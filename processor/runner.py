@@ -20,6 +20,8 @@ from processor.application import Application, StoreDeclaration
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog
 from processor.metrics import ProcessorMetrics
+from processor.ownership.controller import OwnershipController
+from processor.ownership.settings import StoreDeclaration as OwnedStore
 from processor.session import open_session
 from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
@@ -83,6 +85,7 @@ class Processor:
         self._topology, self._settings = topology, settings
         self.metrics = ProcessorMetrics()
         self._running: list[_Running] = []
+        self._controller: OwnershipController | None = None
         self._failure: BaseException | None = None
 
     def start(self) -> None:
@@ -102,6 +105,7 @@ class Processor:
         topics = self._create_topics(app)
         if settings.metrics_port is not None:
             log.info("metrics served", port=self.metrics.serve(settings.metrics_port))
+        self._controller = self._start_controller(app, topics)
         for store in app.stores:
             self._running.append(self._start_query(session, store, topics))
         log.info("processor started", application_id=application_id, stores=[store.name for store in app.stores])
@@ -110,12 +114,14 @@ class Processor:
         """Wait until `stopping` is set.
 
         Raises:
-            QueryDied: a query ended by itself.
+            QueryDied: a query ended by itself, or what belongs to it failed for good.
 
         """
         while not stopping.wait(_POLL_S):
+            if self._failure is not None:
+                raise QueryDied(str(self._failure)) from self._failure
             for running in self._running:
-                failure = self._failure or running.sink.failure
+                failure = running.sink.failure
                 if failure is not None or not running.query.isActive:
                     reason = failure or running.query.exception() or "without an error"
                     raise QueryDied(f"query {running.query.name} ended: {reason}")
@@ -131,6 +137,8 @@ class Processor:
                 log.warning("batch cut off; raise stop_timeout_s to wait longer", query=running.query.name)
             running.query.stop()
         self._running.clear()
+        if self._controller is not None:
+            self._controller.stop()
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
         settings = self._settings
@@ -145,6 +153,24 @@ class Processor:
             min_compaction_lag_ms=settings.min_compaction_lag_ms,
             replication_factor=settings.replication_factor,
         )
+
+    def _start_controller(self, app: Application, topics: ApplicationTopics) -> OwnershipController:
+        stores = [
+            OwnedStore(
+                name=store.name,
+                query=store.name,
+                partition_count=topics.stores[store.name],
+                changelog_topic=changelog_topic(app.application_id, store.name),
+                key_serde=store.key_serde,
+                value_serde=store.value_serde,
+            )
+            for store in app.stores
+        ]
+        controller = OwnershipController(
+            self._settings.bootstrap, app.application_id, stores, self._settings.ownership, on_fatal=self._fail
+        )
+        controller.start()
+        return controller
 
     def _start_query(self, session: SparkSession, store: StoreDeclaration, topics: ApplicationTopics) -> _Running:
         settings, application_id = self._settings, self._topology.application_id
@@ -166,7 +192,9 @@ class Processor:
             transaction_timeout_s=settings.transaction_timeout_s,
             write_timeout_s=settings.write_timeout_s,
         )
-        sink = StoreSink(target, checkpoint, commits, partial(self.metrics.batch, store.name))
+        sink = StoreSink(
+            target, checkpoint, commits, partial(self.metrics.batch, store.name), tasks=settings.sink_tasks
+        )
         latest = checkpoint.latest_committed()
         if latest is not None:
             # Says at once that the processor lives, before the first batch has anything to do.
@@ -179,7 +207,7 @@ class Processor:
             .foreachBatch(sink)
             .start()
         )
-        repeater = IdleRepeater(commits, lambda: sink.is_idle, settings.heartbeat_interval_s, self._fail)
+        repeater = IdleRepeater(commits, lambda: sink.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
         repeater.start()
         return _Running(query, sink, repeater)
 

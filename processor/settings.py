@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from processor.ownership.settings import OwnershipSettings
 from statehouse.errors import ConfigurationError
 
 
@@ -22,6 +23,9 @@ class ProcessorSettings:
     """Events a batch and stream at most; a batch of Python state does some 20,000 a second. Tables are not limited."""
     shuffle_partitions: int = 2
     """Tasks of a stateful stage, fixed at a query's first start. About one a core; more cost latency."""
+    sink_tasks: int = 1
+    """Tasks that write a batch; each writes several partitions at once. More help batches of very many keys, but
+    then a partition's producer moves between worker processes and has to be initialised more often."""
     master: str | None = None
     """Spark master; None: as spark-submit says, else local[*]."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -30,8 +34,8 @@ class ProcessorSettings:
     """Of the topics we create; -1 is the broker's default."""
     min_compaction_lag_ms: int = 600_000
     """How long changelog records stay uncompacted, so that a watcher can resume within it."""
-    heartbeat_interval_s: float = 3.0
-    """How often an idle query repeats its commit record."""
+    ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    """The ownership controller's; its heartbeat interval is also how often an idle query repeats its commit record."""
     transaction_timeout_s: float = 60.0
     """How long a transaction of a task that hangs may hold readers back."""
     write_timeout_s: float = 60.0
@@ -54,10 +58,10 @@ class ProcessorSettings:
             raise ConfigurationError("bootstrap is empty: name at least one broker as host:port")
         if not self.checkpoint_dir:
             raise ConfigurationError("checkpoint_dir is empty: without it a restart would process everything again")
-        for name in ("max_offsets_per_trigger", "shuffle_partitions"):
+        for name in ("max_offsets_per_trigger", "shuffle_partitions", "sink_tasks"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1")
-        for name in ("heartbeat_interval_s", "transaction_timeout_s", "write_timeout_s", "stop_timeout_s"):
+        for name in ("transaction_timeout_s", "write_timeout_s", "stop_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be more than 0")
         if self.commit_interval_s < 0 or self.source_wait_s < 0 or self.min_compaction_lag_ms < 0:

@@ -26,6 +26,8 @@ class KafkaSources:
             "startingOffsets": "earliest",
             # Records of aborted transactions never happened.
             "kafka.isolation.level": "read_committed",
+            # A batch's last fetch finds no more records and would wait for some, half a second by default.
+            "kafka.fetch.max.wait.ms": "10",
         }
         if source.kind is SourceKind.STREAM:
             # Only events: the first batch must see the tables to their ends.

@@ -140,7 +140,7 @@ def _apply(united: DataFrame, program: KeyProgram, out: StructType) -> DataFrame
     )
 
 
-class _KeyProcessor(StatefulProcessor):
+class _KeyProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
     """Runs a key program against one state variable: a call to the JVM each to read and to write it."""
 
     def __init__(self, program: KeyProgram, row_type: StructType) -> None:
@@ -153,7 +153,12 @@ class _KeyProcessor(StatefulProcessor):
         self._state = handle.getValueState("state", self._state_type)
         self._row = Row(*self._program.out_columns)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterable[Row]:  # noqa: N802, N803, ARG002 - Spark's names
+    def handleInputRows(  # noqa: N802 - Spark's names
+        self,
+        key: tuple[str],
+        rows: Iterator[Row],
+        timerValues: object,  # noqa: N803, ARG002
+    ) -> Iterable[Row]:
         out, state = self._program.run(key[0], rows, self._load)
         if state is not None:
             self._save(state)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
+from typing import Final
 
 # Beyond it doubles are whole numbers anyway, and their shortest form is the one with an exponent.
 _PLAIN_LIMIT: Final = 1e16
 
 
-def compact_json(value: Any) -> str:
+def compact_json(value: object) -> str:
     """Return the JSON text without blanks; whole doubles without a fraction (4000, not 4000.0).
 
     Raises:
@@ -20,7 +20,7 @@ def compact_json(value: Any) -> str:
     return json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < _PLAIN_LIMIT:
         return int(value)
     if isinstance(value, dict):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
@@ -36,11 +38,27 @@ log = structlog.get_logger(__name__)
 OnBatch = Callable[[int, Counter[str], float], None]
 """Told of each batch: id, counts by kind (changelog, tombstone, skipped, or a dead letter's reason), seconds."""
 
+_POOL = "STATEHOUSE_WORKER_POOL"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
 
 
 class Draining(Exception):
     """A batch came after the stop was asked for; it will run at the next start."""
+
+
+@contextmanager
+def _own_workers(context: SparkContext) -> Iterator[None]:
+    """Give the Python functions wrapped meanwhile worker processes of their own.
+
+    Spark hands tasks to idle workers in turn. Among the state operators' workers a partition's producer would be in
+    another process each time, fenced by its successor, and initialising one takes as long as the rest of a batch's
+    writing. Workers are pooled by their environment.
+    """
+    context.environment[_POOL] = "sink"
+    try:
+        yield
+    finally:
+        context.environment.pop(_POOL, None)
 
 
 def sink_rows(frame: DataFrame, partition_count: int) -> DataFrame:
@@ -68,9 +86,16 @@ class StoreSink:
     """What Spark calls with each micro-batch of a store's query (`foreachBatch`)."""
 
     def __init__(
-        self, target: SinkTarget, checkpoint: CheckpointReader, commits: CommitsPublisher, on_batch: OnBatch
+        self,
+        target: SinkTarget,
+        checkpoint: CheckpointReader,
+        commits: CommitsPublisher,
+        on_batch: OnBatch,
+        *,
+        tasks: int,
     ) -> None:
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
+        self._tasks = tasks
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -106,9 +131,11 @@ class StoreSink:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
         count = self._target.partition_count
         task = SinkTask(self._target, batch_id)
-        rows = sink_rows(frame, count).repartitionById(count, SINK_PARTITION)
+        rows = sink_rows(frame, count).repartitionById(min(count, self._tasks), SINK_PARTITION)
         counts: Counter[str] = Counter()
-        for _, kind, records in rows.mapInArrow(task, COUNTS_SCHEMA).collect():
+        with _own_workers(frame.sparkSession.sparkContext):
+            written = rows.mapInArrow(task, COUNTS_SCHEMA)
+        for _, kind, records in written.collect():
             counts[kind] += records
         source_ends = self._checkpoint.source_ends(batch_id)
         self._commits.publish(self._target.query_id, batch_id, source_ends)

@@ -19,7 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -118,20 +118,16 @@ class PartitionWriter:
         """Fence earlier producers, then read the marker."""
         target = self._target
         transactional_id = target.transactional_id(self._partition)
-        producer = clients.producer(
-            target.bootstrap,
-            transactional_id,
-            **{
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
-                "linger.ms": 0,  # commit flushes anyway
-            },
-        )
+        transactional: dict[str, str | int] = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
+            "linger.ms": 0,  # commit flushes anyway
+        }
+        producer = clients.producer(target.bootstrap, transactional_id, **transactional)
         producer.init_transactions(_RPC_TIMEOUT_S)
         if self._markers is None:
-            self._markers = clients.consumer(
-                target.bootstrap, transactional_id, **{"group.id": target.marker_group, "log_level": 3}
-            )
+            group: dict[str, str | int] = {"group.id": target.marker_group}
+            self._markers = clients.consumer(target.bootstrap, transactional_id, **group)
         committed = self._markers.committed([self._marker_at()], timeout=_RPC_TIMEOUT_S)[0]
         if committed.error is not None:
             raise KafkaException(committed.error)
@@ -169,7 +165,16 @@ class PartitionWriter:
         return at
 
 
-def produce_record(producer: Producer, topic: str, partition: int, **record: Any) -> None:
+def produce_record(
+    producer: Producer,
+    topic: str,
+    partition: int,
+    *,
+    key: bytes | None,
+    value: bytes | None,
+    timestamp: int,
+    headers: list[tuple[str, bytes]] | None = None,
+) -> None:
     """Produce one record, waiting for room in the queue where there is none.
 
     Raises:
@@ -179,7 +184,9 @@ def produce_record(producer: Producer, topic: str, partition: int, **record: Any
     deadline = time.monotonic() + _RPC_TIMEOUT_S
     while True:
         try:
-            producer.produce(topic, partition=partition, **record)
+            producer.produce(
+                topic, partition=partition, key=key, value=value, timestamp=timestamp, headers=headers or []
+            )
         except BufferError:
             if time.monotonic() >= deadline:
                 raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from None  # noqa: SLF001 - a public constant

@@ -1,6 +1,5 @@
-"""The executors' part of the sink: each task writes one changelog partition's share of a batch, in one transaction.
+"""The executors' part of the sink: tasks write the changelog partitions' shares of a batch, a transaction each.
 
-Spark's rows come as Arrow batches; they are produced as they come, and kept until the commit.
 What goes back to the driver is counts.
 """
 
@@ -8,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.protocol import WRITERS, SinkTarget, produce_record
-from statehouse.errors import ContractError
 from statehouse.partitioning import partition_for
 
 SINK_PARTITION: Final = "_sink_partition"
@@ -35,6 +35,8 @@ CHANGELOG: Final = "changelog"
 TOMBSTONE: Final = "tombstone"
 SKIPPED: Final = "skipped"
 
+_THREADS_MAX: Final = 8
+_ROWS_MAX: Final = 1000  # turned into Python objects at a time
 _NO_TIMESTAMP: Final = 0  # librdkafka's "now"
 
 
@@ -46,10 +48,10 @@ def changelog_partitions(keys: pa.Array, partition_count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class SinkTask:
-    """Writes the rows of one sink partition of one batch; called by Spark with the partition's Arrow batches.
+    """Writes a task's share of one batch; called by Spark with its rows as Arrow batches.
 
-    Spark may call it with nothing: the partition has no part in this batch then, neither now nor in a replay.
-    A transaction that has to be begun again needs its rows again, so they are kept until it is committed.
+    A sink partition's rows are all in one task, which may have several partitions, each with a transaction of its own.
+    A partition without rows has no part in the batch, neither now nor when it is run again.
     """
 
     target: SinkTarget
@@ -57,27 +59,33 @@ class SinkTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write, and yield counts."""
-        rows = _Rows(batches)
-        partition = rows.partition
-        if partition is None:
+        read = list(batches)
+        if not read:
             return
+        # A transaction that has to be begun again needs its rows again, so they are all here until the commit.
+        rows = pa.Table.from_batches(read)
+        partitions = sorted(pc.unique(rows[SINK_PARTITION]).to_pylist())
+        shares = [rows.filter(pc.equal(rows[SINK_PARTITION], partition)) for partition in partitions]
+        # Threads, because a transaction is mostly waiting for the broker.
+        with ThreadPoolExecutor(min(len(partitions), _THREADS_MAX)) as pool:
+            yield from pool.map(self._write, partitions, shares)
+
+    def _write(self, partition: int, rows: pa.Table) -> pa.RecordBatch:
         counts: Counter[str] = Counter()
 
         def produce(producer: Producer) -> None:
             counts.clear()
-            for row in rows:
-                counts[self._produce(producer, partition, row)] += 1
+            for batch in rows.to_batches(_ROWS_MAX):
+                for row in batch.to_pylist():
+                    counts[self._produce(producer, partition, row)] += 1
 
-        written = WRITERS.writer(self.target, partition).write(self.batch_id, produce)
-        if not written:
+        if not WRITERS.writer(self.target, partition).write(self.batch_id, produce):
             counts = Counter({SKIPPED: 1})
         columns = [[partition] * len(counts), list(counts), list(counts.values())]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _COUNTS_TYPE, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_COUNTS_TYPE)
+        return pa.RecordBatch.from_arrays(arrays, schema=_COUNTS_TYPE)
 
     def _produce(self, producer: Producer, partition: int, row: dict[str, Any]) -> str:
-        if row[SINK_PARTITION] != partition:
-            raise ContractError(f"a task got rows of sink partitions {partition} and {row[SINK_PARTITION]}")
         timestamp = max(row[TIMESTAMP_MS] or _NO_TIMESTAMP, _NO_TIMESTAMP)
         if row[REASON] is None:
             produce_record(
@@ -106,29 +114,3 @@ class SinkTask:
             headers=[(name, text.encode()) for name, text in headers.items()],
         )
         return str(row[REASON])
-
-
-class _Rows:
-    """A partition's rows; can be gone through again, reading from Spark what wasn't read before."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._incoming = iter(batches)
-        self._read: list[pa.RecordBatch] = []
-
-    @property
-    def partition(self) -> int | None:
-        """The sink partition of the first row, None without rows."""
-        for row in self:
-            return int(row[SINK_PARTITION])
-        return None
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        at = 0
-        while True:
-            if at == len(self._read):
-                batch = next(self._incoming, None)
-                if batch is None:
-                    return
-                self._read.append(batch)
-            yield from self._read[at].to_pylist()
-            at += 1
