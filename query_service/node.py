@@ -265,10 +265,7 @@ class QueryNode:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), _CHECKPOINT_INTERVAL_S)
-            try:
-                await self.tasks.save_checkpoints()
-            except OSError as error:
-                log.warning("checkpoint not written; a restart would restore more", error=str(error))
+            await self.tasks.save_checkpoints()
             if self._stop_asked.is_set():
                 await asyncio.Event().wait()  # the close writes the last ones
 

@@ -86,8 +86,8 @@ class TaskManager:
     async def save_checkpoints(self) -> None:
         """Write every running task's checkpoint, in the stores and as readable copies."""
         for task in list(self.replicas.values()):
-            if task.state in {TaskState.RUNNING, TaskState.RESTORING} and task.task not in self._drivers:
-                await asyncio.to_thread(_write_checkpoints, task)
+            if task.is_in(TaskState.RUNNING, TaskState.RESTORING) and task.task not in self._drivers:
+                await self._save(task)
 
     async def close(self) -> None:
         """Close every task, keeping its state on disk, and stop the threads."""
@@ -95,6 +95,13 @@ class TaskManager:
         while self._drivers:
             await asyncio.wait(list(self._drivers.values()))
         await asyncio.gather(asyncio.to_thread(self._restorer.stop), asyncio.to_thread(self._follower.stop))
+
+    async def _save(self, task: TaskReplica) -> None:
+        """Write a task's checkpoint; a failure costs a longer restore some day, not the task."""
+        try:
+            await asyncio.to_thread(_write_checkpoints, task)
+        except Exception as error:  # noqa: BLE001 - whatever the disk or the engine says
+            log.warning("checkpoint not written", task=str(task.task), error=str(error))
 
     def _drive(self, task: TaskId) -> None:
         """Make sure that something works towards what is wanted of a task."""
@@ -200,6 +207,9 @@ class TaskManager:
             to_offset=store.position,
             records=store.restored_records,
         )
+        if replica.is_in(TaskState.RESTORING) and all(each.following for each in replica.stores.values()):
+            # From here on a crash must leave something to report: what a node kept is what it gets back first.
+            await self._save(replica)
         if replica.is_in(TaskState.RESTORING) and all(each.following for each in replica.stores.values()):
             replica.to(TaskState.RUNNING)
             self._retries.pop(replica.task, None)

@@ -99,6 +99,9 @@ class ServerProcess:
 
     @property
     def channel(self) -> grpc.Channel:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"{self.name} has ended with {self._process.returncode}:\n{self.log[-3000:]}")
         if self._channel is None:
             self._channel = grpc.insecure_channel(
                 f"127.0.0.1:{self.port}",
@@ -203,7 +206,7 @@ class Fleet:
         process = ServerProcess(
             name,
             "router",
-            {"application-id": self.application_id, "bootstrap": self.bootstrap, "port": port, **given},
+            {"application-id": self.application_id, "bootstrap": self.bootstrap, "router-port": port, **given},
             port,
             self.directory,
         )

@@ -1,0 +1,169 @@
+"""Killing, freezing and restarting nodes under lookups through a router, with the real ownership controller."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from processor.ownership.controller import OwnershipController
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from statehouse.errors import LookupFailure
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import Role, TaskId
+from statehouse.v1 import types_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.lookups import LookupLoad
+from tests.support.polling import poll_until
+
+PARTITIONS = 6
+RATE = 200
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=PARTITIONS) as fleet:
+        yield fleet
+
+
+@contextmanager
+def controller_of(fleet: Fleet) -> Iterator[OwnershipController]:
+    """The real controller, without Spark around it."""
+    controller = OwnershipController(
+        fleet.bootstrap,
+        fleet.application_id,
+        [StoreDeclaration(STORE, "query", PARTITIONS, fleet.changelog, value_serde="string")],
+        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=2.0),
+    )
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
+
+
+def settled(controller: OwnershipController, nodes: dict[str, ServerProcess], names: set[str]) -> bool:
+    """Whether every task is held by two of these nodes, active counts are even, and all run it."""
+    tasks = controller.assignment.tasks
+    if len(tasks) != PARTITIONS or any(len(task.replicas) != 2 or task.warm_ups for task in tasks.values()):
+        return False
+    actives = [task.active for task in tasks.values()]
+    counts = [actives.count(name) for name in names]
+    if max(counts) - min(counts) > 1 or not {name for task in tasks.values() for name in task.replicas} <= names:
+        return False
+    replies = [nodes[name].node() for name in names]
+    return all(
+        reply.epoch == controller.assignment.epoch and all(task.state == "running" for task in reply.tasks)
+        for reply in replies
+    )
+
+
+def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet) -> None:
+    keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 50)]
+    fleet.put({key: f"v-{key}" for key in keys})
+    with controller_of(fleet) as controller:
+        nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
+        router = fleet.router()
+        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
+
+        kept = controller.assignment.tasks_of("b")
+        watched = [key for key in keys if kept.get(TaskId(0, fleet.partition_of(key))) is Role.ACTIVE]
+        assert watched
+        epoch_before = controller.assignment.epoch
+        with LookupLoad(f"127.0.0.1:{router.port}", STORE, watched, RATE) as load:
+            poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the fault")
+            nodes["b"].kill()
+            killed_at = time.monotonic()
+            poll_until(
+                lambda: any(
+                    lookup.response is not None and lookup.response.replica.role == types_pb2.REPLICA_ROLE_STANDBY
+                    for lookup in load.answers(killed_at)
+                ),
+                10,
+                "an answer from a standby",
+            )
+            poll_until(
+                lambda: any(
+                    lookup.response is not None
+                    and lookup.response.replica.epoch > epoch_before
+                    and lookup.response.replica.role == types_pb2.REPLICA_ROLE_ACTIVE
+                    for lookup in load.answers(killed_at)
+                ),
+                20,
+                "an answer from the promoted active at a new epoch",
+            )
+            poll_until(lambda: settled(controller, nodes, {"a", "c"}), 30, "two copies of everything on two nodes")
+            fleet.put({watched[0]: f"v-{watched[0]}"})
+            nodes["b"].start()
+            poll_until(lambda: settled(controller, nodes, {"a", "b", "c"}), 60, "the killed node to get its share")
+            back_at = time.monotonic()
+            poll_until(lambda: len(load.answers(back_at)) > RATE // 2, 10, "lookups after the return")
+
+        assert not load.failures
+        for lookup in load.history:
+            assert lookup.response is not None
+            assert lookup.response.found
+            assert lookup.response.value.text == f"v-{lookup.key}"
+            assert lookup.response.replica.host.instance_id in nodes
+        got = controller.assignment.tasks_of("b")
+        assert set(got) == set(kept), "it gets back what is on its disk"
+        assert list(got.values()).count(Role.ACTIVE) == PARTITIONS // 3, "and its share of the active tasks"
+        restored = {task.task: task.stores[0] for task in nodes["b"].node().tasks}
+        for task in kept:
+            assert restored[str(task)].restored_from > 0, "restored from the checkpoint"
+            assert restored[str(task)].restored_records <= 1, "only the tail was read"
+
+
+def test_frozen_active_is_passed_over(fleet: Fleet) -> None:
+    keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
+    fleet.put({key: f"v-{key}" for key in keys})
+    with controller_of(fleet) as controller:
+        nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
+        router = fleet.router()
+        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
+        with LookupLoad(f"127.0.0.1:{router.port}", STORE, keys, RATE) as load:
+            poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the fault")
+            epoch = controller.assignment.epoch
+            nodes["a"].freeze()
+            poll_until(lambda: controller.assignment.epoch > epoch, 20, "the frozen node's tasks to be moved")
+            nodes["a"].thaw()
+            thawed_at = time.monotonic()
+            poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle again")
+            poll_until(lambda: len(load.answers(thawed_at)) > RATE // 2, 10, "lookups after the thaw")
+        assert not load.failures
+        newest: dict[str, int] = {}
+        for lookup in sorted(load.history, key=lambda each: each.due_at + each.took_s):
+            assert lookup.response is not None
+            assert lookup.response.found
+            if lookup.response.replica.role == types_pb2.REPLICA_ROLE_ACTIVE:
+                assert lookup.response.replica.epoch >= newest.get(lookup.key, 0) - 1
+                newest[lookup.key] = max(newest.get(lookup.key, 0), lookup.response.replica.epoch)
+
+
+def test_clean_stop_hands_over_first(fleet: Fleet) -> None:
+    keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
+    fleet.put({key: f"v-{key}" for key in keys})
+    with controller_of(fleet) as controller:
+        nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
+        router = fleet.router()
+        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
+        with LookupLoad(f"127.0.0.1:{router.port}", STORE, keys, RATE) as load:
+            poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the stop")
+            assert nodes["a"].stop(signal.SIGTERM) == 0
+            poll_until(lambda: settled(controller, nodes, {"b", "c"}), 30, "two copies of everything on two nodes")
+        assert not load.failures
+        assert "drained" in nodes["a"].log
+
+
+def answered(router: ServerProcess, key: str) -> bool:
+    try:
+        return bool(router.get(key).found)
+    except LookupFailure:
+        return False

@@ -1,0 +1,85 @@
+"""A steady stream of lookups with a history of every one of them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+
+from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One lookup: when it was due (monotonic seconds), how long it took from then, and what came of it."""
+
+    key: str
+    due_at: float
+    took_s: float
+    response: query_service_pb2.GetResponse | None
+    error: str = ""
+
+
+class LookupLoad:
+    """Sends `rate` lookups a second, keys in turn, whatever became of the ones before (an open loop)."""
+
+    def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
+        self._channel = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
+        self._stub = query_service_pb2_grpc.QueryServiceStub(self._channel)
+        self._store, self._keys, self._period_s, self._timeout_s = store, keys, 1 / rate, timeout_s
+        self._stop = threading.Event()
+        self._pending = threading.Semaphore(0)
+        self._sent = 0
+        self._lock = threading.Lock()
+        self.history: list[Lookup] = []
+        self._thread = threading.Thread(target=self._run, name="lookup-load", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop sending and wait for every answer."""
+        self._stop.set()
+        self._thread.join()
+        for _each in range(self._sent):
+            assert self._pending.acquire(timeout=self._timeout_s + 5)
+        self._channel.close()
+
+    def answers(self, since: float = 0.0) -> list[Lookup]:
+        """Return what has come back of the lookups due since then."""
+        with self._lock:
+            return [lookup for lookup in self.history if lookup.due_at >= since]
+
+    @property
+    def failures(self) -> list[Lookup]:
+        return [lookup for lookup in self.answers() if lookup.response is None]
+
+    def _run(self) -> None:
+        due_at = time.monotonic()
+        for key in itertools.cycle(self._keys):
+            if self._stop.wait(max(0.0, due_at - time.monotonic())):
+                return
+            self._send(key, due_at)
+            due_at += self._period_s
+
+    def _send(self, key: str, due_at: float) -> None:
+        request = query_service_pb2.GetRequest(store=self._store, key=types_pb2.Key(text=key))
+        self._sent += 1
+
+        def done(future: Any) -> None:
+            took_s = time.monotonic() - due_at
+            try:
+                lookup = Lookup(key, due_at, took_s, future.result())
+            except grpc.RpcError as error:
+                lookup = Lookup(key, due_at, took_s, None, f"{error.code()}: {error.details()}")
+            with self._lock:
+                self.history.append(lookup)
+            self._pending.release()
+
+        self._stub.Get.future(request, timeout=self._timeout_s).add_done_callback(done)
