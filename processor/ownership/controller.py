@@ -70,6 +70,7 @@ class OwnershipController:
         )
         self._record_at: float | None = None
         self._under_replicated = 0
+        self._backoff_s = _BACKOFF_FIRST_S
         self._stop = threading.Event()
         self._published = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ownership-{application_id}", daemon=True)
@@ -145,20 +146,23 @@ class OwnershipController:
 
     def _take_over(self) -> None:
         """Open the publisher and learn what is in force; tries until it succeeds or is stopped."""
-        backoff_s = _BACKOFF_FIRST_S
         while not self._stop.is_set():
             try:
                 self._publisher.open()
             except PublishError as error:
-                log.warning("Kafka can't be reached for publishing; trying again", error=str(error), in_s=backoff_s)
-                self._stop.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, _BACKOFF_MAX_S)
+                log.warning("publisher not open; trying again", error=str(error), in_s=self._backoff_s)
+                self._back_off()
             else:
                 assignment = self._read_assignment()
                 if not self._stop.is_set():
                     self._core.restore(assignment, time.monotonic())
                     self._note_in_force()
                 return
+
+    def _back_off(self) -> None:
+        """Wait, longer each time until something has been published."""
+        self._stop.wait(self._backoff_s)
+        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
 
     def _read_assignment(self) -> Assignment | None:
         """Read the assignment topic to its end; None if it holds no assignment (or we were stopped)."""
@@ -252,11 +256,15 @@ class OwnershipController:
         try:
             self._publisher.publish(records)
         except PublishError as error:
-            log.warning("assignment not published; trying again", epoch=proposed.epoch, error=str(error))
+            log.warning(
+                "assignment not published; trying again", epoch=proposed.epoch, error=str(error), in_s=self._backoff_s
+            )
             self._core.contact_lost()
+            self._back_off()
             self._take_over()
             self._core.contact_regained(time.monotonic())
             return
+        self._backoff_s = _BACKOFF_FIRST_S
         self._core.published(complete, time.monotonic())
         log.info("assignment published", epoch=complete.epoch, reason=complete.reason)
         self._note_under_replicated()

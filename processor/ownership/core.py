@@ -126,7 +126,10 @@ class OwnershipCore:
             self._last_tick = now
 
     def tick(self, now: float) -> Assignment | None:
-        """Let time pass; return an assignment to publish, if there is cause for one. Call every heartbeat interval."""
+        """Let time pass; return an assignment to publish, if there is cause for one.
+
+        To be called once a heartbeat interval at least; longer gaps are taken for pauses of this process.
+        """
         if not self._is_started:
             return None
         paused = now - (now if self._last_tick is None else self._last_tick) - self._settings.heartbeat_interval_s

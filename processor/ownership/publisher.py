@@ -52,6 +52,10 @@ class AssignmentPublisher:
             # An open transaction of a dead controller hides later records from readers for so long at most.
             "transaction.timeout.ms": 20_000,
             "message.timeout.ms": 15_000,
+            # A sub-topology is one record: with thousands of tasks it outgrows the brokers' default limit of 1 MB.
+            # They measure it compressed, and it is mostly names and reasons that repeat.
+            "compression.type": "zstd",
+            "message.max.bytes": 64 * 1024 * 1024,
         }
         self._producer = clients.producer(self._bootstrap, name, **settings)
         try:
