@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from statehouse.client import DEFAULT_TARGET, Answer, AsyncClient, Count, Entry
-from statehouse.errors import LookupFailure, Reason, is_reason
+from statehouse.errors import LookupFailure, Reason
 
 STORE: Final = "leader-boards"
 DEFAULT_PORT: Final = 7000
@@ -161,6 +161,12 @@ class _Server(uvicorn.Server):
             scratch.write_text(f"127.0.0.1:{port}\n")
             scratch.replace(self._ready_file)
 
+    async def shutdown(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own signature
+        # Here and not after run(), which ends by raising the signal that stopped the server once more.
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+        await super().shutdown(sockets)
+
 
 def main(
     router: Annotated[str, typer.Option(envvar="STATEHOUSE_ROUTER", help="The router, host:port.")] = DEFAULT_TARGET,
@@ -170,16 +176,10 @@ def main(
     """Serve the leaderboard over HTTP until SIGTERM or SIGINT."""
     app = create_app(lambda: AsyncClient(router))
     server = _Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"), ready_file)
-    try:
-        server.run()
-    finally:
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
+    server.run()
     if not server.started:
         raise typer.Exit(1)
 
-
-__all__ = ("STORE", "StoreClient", "create_app", "is_reason", "main")
 
 if __name__ == "__main__":
     typer.run(main)

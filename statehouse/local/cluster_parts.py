@@ -1,0 +1,336 @@
+"""The parts of a local cluster: how each is run, and how to tell that it works."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.local.ports import LOOPBACK, ensure_free
+from statehouse.local.process import ManagedProcess, ProcessFailed, Ready
+from statehouse.topology import commits_topic
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_service_pb2, node_service_pb2_grpc
+
+# Short, so that a lost node is replaced while one watches, at the price of a rebalance for a shorter pause.
+HEARTBEAT_INTERVAL_MS: Final = 500
+SESSION_TIMEOUT_MS: Final = 3_000
+
+_PROBE_TIMEOUT_S: Final = 1.0
+# Variables that say how this machine is set up. All others of ours would configure every part alike: three nodes
+# can't have one port.
+_KEPT_VARIABLES: Final = frozenset({"STATEHOUSE_CACHE_DIR", "STATEHOUSE_IVY_SETTINGS", "STATEHOUSE_LOG_LEVEL"})
+
+
+@dataclass(frozen=True, slots=True)
+class LocalApplication:
+    """The application a local cluster runs, by the names of its modules (each is run by `python -m`).
+
+    `producer` creates the source topics and feeds the sample data; `store` and `key` are what a first lookup asks for.
+    """
+
+    application_id: str
+    topology: str
+    producer: str
+    http_api: str
+    http_probe: str
+    store: str
+    key: str
+
+
+LEADERBOARD: Final = LocalApplication(
+    application_id="video-game-leaderboard",
+    topology="examples.leaderboard.topology",
+    producer="examples.leaderboard.produce",
+    http_api="examples.leaderboard.http_api",
+    http_probe="/leaderboard/count",
+    store="leader-boards",
+    key="1",
+)
+
+
+class ClusterPart:
+    """A part of the cluster: a process, its port, and how to tell that it works.
+
+    `arm` is called before each start and returns the ready check of that start. `changed` is called after each start
+    and end, so that somebody can write the new pid down.
+    """
+
+    def __init__(
+        self,
+        process: ManagedProcess,
+        arm: Callable[[], Ready],
+        *,
+        port: int | None,
+        port_flag: str,
+        ready_timeout_s: float,
+        changed: Callable[[], None],
+    ) -> None:
+        self.process = process
+        self.port = port
+        self._port_flag = port_flag
+        self._arm, self._changed = arm, changed
+        self._ready_timeout_s = ready_timeout_s
+        self._ready: Ready = lambda: False
+
+    @property
+    def name(self) -> str:
+        """The part's name."""
+        return self.process.name
+
+    @property
+    def address(self) -> str:
+        """Where it listens; empty for a part that doesn't."""
+        return "" if self.port is None else f"{LOOPBACK}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None unless it runs."""
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process exists."""
+        return self.process.is_running
+
+    def check_port(self) -> None:
+        """Raise PortTaken, naming the flag, if something else listens on its port."""
+        if self.port is not None and not self.is_running:
+            ensure_free(self.port, self._port_flag)
+
+    def spawn(self) -> None:
+        """Start its process; returns at once."""
+        self.check_port()
+        self._ready = self._arm()
+        self.process.start()
+        self._changed()
+
+    def is_ready(self, waited_s: float) -> bool:
+        """Whether the spawned process works by now.
+
+        Raises:
+            ProcessFailed: it ended, or its time is over.
+
+        """
+        if self._ready():
+            return True
+        self.process.check()
+        if waited_s >= self._ready_timeout_s:
+            raise self.process.not_ready(self._ready_timeout_s)
+        return False
+
+    def start(self) -> float:
+        """Start it and wait until it works; return the seconds that took."""
+        self.spawn()
+        return self.process.wait_ready(self._ready, self._ready_timeout_s)
+
+    def stop(self) -> bool:
+        """Stop it in order; return whether it went by itself."""
+        went = self.process.stop()
+        self._changed()
+        return went
+
+    def kill(self) -> None:
+        """End it by SIGKILL, as a crash would."""
+        self.process.kill()
+        self._changed()
+
+    def restart(self) -> float:
+        """Stop it in order and start it again; return the seconds until it worked."""
+        self.stop()
+        return self.start()
+
+
+class PartFactory:
+    """Builds the parts of a cluster whose ports are fixed."""
+
+    def __init__(
+        self, application: LocalApplication, run_dir: Path, ports: Mapping[str, int], changed: Callable[[], None]
+    ) -> None:
+        self._application, self._run_dir, self._ports, self._changed = application, run_dir, ports, changed
+        self._bootstrap = f"{LOOPBACK}:{ports['kafka']}"
+        self._router = f"{LOOPBACK}:{ports['router']}"
+        self._env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("STATEHOUSE_") or name in _KEPT_VARIABLES
+        } | {
+            "STATEHOUSE_BOOTSTRAP": self._bootstrap,
+            "STATEHOUSE_APPLICATION_ID": application.application_id,
+            "STATEHOUSE_HEARTBEAT_INTERVAL_MS": str(HEARTBEAT_INTERVAL_MS),
+            "STATEHOUSE_SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
+            "PYTHONUNBUFFERED": "1",  # so that a log ends with what a process said last
+        }
+
+    def kafka(self) -> ClusterPart:
+        """Return the broker."""
+        ready_file = self._run_dir / "kafka.ready"
+
+        def arm() -> Ready:
+            ready_file.unlink(missing_ok=True)
+            return ready_file.exists
+
+        command = [
+            "statehouse.local.kafka",
+            "--data-dir",
+            str(self._run_dir / "kafka"),
+            "--ready-file",
+            str(ready_file),
+        ]
+        command += ["--port", str(self._ports["kafka"])]
+        # The first start on a machine fetches the jars.
+        return self._part("kafka", command, arm, flag="--kafka-port", ready_timeout_s=900.0, stop_timeout_s=30.0)
+
+    def sample_data(self) -> ManagedProcess:
+        """Return the program that creates the source topics and feeds them."""
+        return self._process("sample-data", [self._application.producer, "--bootstrap", self._bootstrap])
+
+    def processor(self) -> ClusterPart:
+        """Return the Spark application's driver."""
+        env = {
+            "STATEHOUSE_CHECKPOINT_DIR": str(self._run_dir / "checkpoints"),
+            "SPARK_LOCAL_DIRS": str(self._run_dir / "spark"),  # else a killed Spark leaves its files in /tmp
+        }
+        topic = commits_topic(self._application.application_id)
+        command = ["statehouse.cli", "process", self._application.topology]
+        return self._part(
+            "processor",
+            command,
+            lambda: _grown(self._bootstrap, topic),
+            env=env,
+            ready_timeout_s=900.0,
+            stop_timeout_s=45.0,
+        )
+
+    def node(self, name: str) -> ClusterPart:
+        """Return a query node."""
+        port = self._ports[name]
+        env = {"STATEHOUSE_NODE_PORT": str(port), "STATEHOUSE_STATE_DIR": str(self._run_dir / "nodes" / name)}
+        return self._part(
+            name,
+            ["statehouse.cli", "node", "--instance-id", name],
+            lambda: _node_runs(f"{LOOPBACK}:{port}"),
+            env=env,
+            flag="--first-node-port",
+            # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
+            stop_signal=signal.SIGINT,
+            ready_timeout_s=180.0,
+        )
+
+    def router(self) -> ClusterPart:
+        """Return the router."""
+        env = {"STATEHOUSE_ROUTER_PORT": str(self._ports["router"])}
+        command = ["statehouse.cli", "router"]
+        return self._part("router", command, lambda: _router_routes(self._router), env=env, flag="--router-port")
+
+    def http_api(self) -> ClusterPart:
+        """Return the application's HTTP API."""
+        port = self._ports["http"]
+        command = [self._application.http_api, "--router", self._router, "--port", str(port)]
+        url = f"http://{LOOPBACK}:{port}{self._application.http_probe}"
+        return self._part("http", command, lambda: _http_answers(url), flag="--http-port")
+
+    def _part(
+        self,
+        name: str,
+        command: list[str],
+        arm: Callable[[], Ready],
+        *,
+        env: Mapping[str, str] | None = None,
+        flag: str = "",
+        stop_signal: signal.Signals = signal.SIGTERM,
+        ready_timeout_s: float = 120.0,
+        stop_timeout_s: float = 10.0,
+    ) -> ClusterPart:
+        process = self._process(name, command, env, stop_signal, stop_timeout_s)
+        return ClusterPart(
+            process,
+            arm,
+            port=self._ports.get(name),
+            port_flag=flag,
+            ready_timeout_s=ready_timeout_s,
+            changed=self._changed,
+        )
+
+    def _process(
+        self,
+        name: str,
+        command: list[str],
+        env: Mapping[str, str] | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+        stop_timeout_s: float = 10.0,
+    ) -> ManagedProcess:
+        return ManagedProcess(
+            name,
+            [sys.executable, "-m", *command],
+            self._run_dir / "logs" / f"{name}.log",
+            env={**self._env, **(env or {})},
+            stop_signal=stop_signal,
+            stop_timeout_s=stop_timeout_s,
+        )
+
+
+def _grown(bootstrap: str, topic: str) -> Ready:
+    """Return a check that is true once something was written to a topic's partition 0 from now on."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    def end() -> int:
+        try:
+            return last_stable_offsets(admin, [(topic, 0)], _PROBE_TIMEOUT_S).get((topic, 0), 0)
+        except KafkaException:  # there is no such topic yet
+            return 0
+
+    before = end()
+    return lambda: end() > before
+
+
+def _node_runs(target: str) -> Ready:
+    def runs() -> bool:
+        with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(target) as channel:
+            stub = node_service_pb2_grpc.NodeServiceStub(channel)
+            return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=_PROBE_TIMEOUT_S).state == "RUNNING"
+        return False
+
+    return runs
+
+
+def _router_routes(target: str) -> Ready:
+    def routes() -> bool:
+        with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(target) as channel:
+            stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
+            return bool(stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=_PROBE_TIMEOUT_S).stores)
+        return False
+
+    return routes
+
+
+def _http_answers(url: str) -> Ready:
+    def answers() -> bool:
+        failures = (urllib.error.URLError, TimeoutError, ConnectionError)
+        with contextlib.suppress(*failures), urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:  # noqa: S310 - http, loopback
+            return bool(answer.status == 200)
+        return False
+
+    return answers
+
+
+__all__ = (
+    "HEARTBEAT_INTERVAL_MS",
+    "LEADERBOARD",
+    "SESSION_TIMEOUT_MS",
+    "ClusterPart",
+    "LocalApplication",
+    "PartFactory",
+    "ProcessFailed",
+)
