@@ -7,7 +7,8 @@ What a failure means decides what follows:
   ksqlDB does for connection errors and for standbys that are not up to the bound;
 - a wrong-owner answer with a newer route leads to that route's hosts at once, before the rest (TiKV's NotLeader);
 - if every failure was of a kind that passes by itself, the candidates are asked once more after a short pause,
-  which ends early when a newer table arrives. OVERLOADED never leads back to the node that said it.
+  which ends early when a newer table arrives. OVERLOADED is not of that kind: it never leads back to the node that
+  said it.
 
 When nobody answered, the failure names every candidate with the reason it gave first: a later, more general error
 never hides an earlier one.
@@ -71,7 +72,7 @@ class Call:
         method: of QueryService.
         body: the serialized request, without forwarding.
         is_patient: it may take a while by nature (scans, exact counts): an attempt gets its share of the time
-            left instead of the attempt timeout, and being slow is not held against a node.
+            left instead of the attempt timeout.
         failed_before: nodes that were asked already and must not be again in the first round.
 
     """
@@ -106,11 +107,6 @@ class _Progress:
         self.latest[replica.instance_id] = failure
         if failure.route is not None:
             self.newest_epoch = max(self.newest_epoch, failure.route.epoch)
-
-    def is_barred(self, instance_id: str) -> bool:
-        """Whether the node must not be asked again at all."""
-        failure = self.latest.get(instance_id)
-        return failure is not None and failure.reason is Reason.OVERLOADED
 
 
 class Dispatcher:
@@ -164,7 +160,7 @@ class Dispatcher:
         body = call.body + table.forwarding
         while queue and (not asked or deadline.remaining_s >= _LEAST_ATTEMPT_S):
             replica = queue.popleft()
-            if replica.instance_id in asked or progress.is_barred(replica.instance_id):
+            if replica.instance_id in asked:
                 continue
             asked.add(replica.instance_id)
             outcome = await self._attempt(replica, call, body, self._timeout_s(call, deadline, 1 + len(queue)))
@@ -194,7 +190,7 @@ class Dispatcher:
         node = replica.node
         if node is None:
             return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
-        lenient = call.is_patient or timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
+        lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
         answer = await ask_node(self._ask, self._health, node, call.method, body, timeout_s, lenient=lenient)
         if isinstance(answer, bytes):
             self._metrics.attempt("OK")

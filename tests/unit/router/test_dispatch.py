@@ -133,7 +133,20 @@ async def test_a_failure_that_passes_is_asked_for_once_more(start: Start) -> Non
     assert await fleet.get() == "a"
 
 
-async def test_a_node_ahead_of_the_router_is_met_again_at_its_epoch(start: Start) -> None:
+async def test_a_later_failure_does_not_hide_the_first(start: Start) -> None:
+    fleet = await start("a")
+    answers = [RESTORING, LookupFailure(Reason.INTERNAL, "internal error")]
+    fleet.nodes["a"].failure = lambda: answers.pop(0)
+    failure = await _failure(fleet.get())
+    assert not answers
+    assert _reasons(failure) == {"a": Reason.PARTITION_RESTORING}
+    assert "at 5 of 10" in failure.message
+
+
+async def test_a_node_ahead_of_the_router_is_met_again_at_its_epoch(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.dispatch._PAUSE_S", 0.0)  # what it waits for is the epoch
     fleet = await start("a")
     gone = LookupFailure(Reason.PARTITION_NOT_OWNED, "moved", route=wrong_owner(2, fleet.nodes["a"]).route)
     gone.route.active.Clear()  # the node knows that it lost the partition, not where to
