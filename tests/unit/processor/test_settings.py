@@ -1,0 +1,19 @@
+import pytest
+
+from processor.settings import ProcessorSettings
+from statehouse.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"bootstrap": ""}, "at least one broker"),
+        ({"checkpoint_dir": ""}, "checkpoint_dir is empty"),
+        ({"shuffle_partitions": 0}, "shuffle_partitions must be at least 1"),
+        ({"write_timeout_s": 0.0}, "write_timeout_s must be more than 0"),
+        ({"commit_interval_s": -1.0}, "can't be negative"),
+    ],
+)
+def test_what_cannot_work_is_refused(setting, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ProcessorSettings(**({"bootstrap": "b:1", "checkpoint_dir": "/c"} | setting))
