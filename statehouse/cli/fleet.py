@@ -1,0 +1,103 @@
+"""`statehouse status`: the fleet as the router sees it, and the local cluster's processes if there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statehouse.cli import output
+from statehouse.cli.options import RUN_DIR, OutputOption, RouterOption, RunDirOption, TimeoutOption, router_address
+from statehouse.cli.output import Output
+from statehouse.client import Client, Fleet, Task
+from statehouse.errors import LookupFailure
+
+_HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
+
+
+def status(
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    run_dir: RunDirOption = RUN_DIR,
+    timeout: TimeoutOption = 5.0,
+) -> None:
+    """Show nodes, stores and who holds each partition; exit code 4 if the router is not reachable.
+
+    Run where `statehouse up` was run, it shows that cluster's processes, too.
+    """
+    parts = local_parts(run_dir)
+    address = router_address(router, run_dir)
+    failure: LookupFailure | None = None
+    fleet: Fleet | None = None
+    try:
+        with Client(address, timeout=timeout) as client:
+            fleet = client.fleet()
+    except LookupFailure as error:
+        failure = error
+    if fmt is Output.JSON:
+        output.print_json({"router": address, "local": parts, "fleet": fleet})
+    else:
+        if parts:
+            rows = [(part["part"], part["state"], part["pid"] or "-", part["address"] or "-") for part in parts]
+            output.print_table(["PART", "STATE", "PID", "ADDRESS"], rows, title=f"Local cluster in {run_dir}")
+        if fleet is not None:
+            _print_fleet(fleet)
+    if failure is not None:
+        raise failure
+
+
+def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path; typed where it is an option
+    """Return the processes of the cluster of a run directory; none if none was started there."""
+    if not (run_dir / "state.json").exists():
+        return []
+    from statehouse.local.cluster import LocalCluster  # noqa: PLC0415 - costs lookups elsewhere nothing
+
+    return [
+        {
+            "part": part.name,
+            "state": "running" if part.is_running else "stopped",
+            "pid": part.pid,
+            "address": part.address or None,
+            "log": str(part.process.log_path),
+        }
+        for part in LocalCluster(run_dir).parts
+    ]
+
+
+def _print_fleet(fleet: Fleet) -> None:
+    output.print_facts([("application", fleet.application_id), ("epoch", fleet.epoch), ("reason", fleet.reason)])
+    output.print_table(
+        ["STORE", "KIND", "KEY", "VALUE", "PARTITIONS", "CHANGELOG"],
+        [
+            (store.name, store.kind, store.key_serde, store.value_serde, store.partition_count, store.changelog_topic)
+            for store in fleet.stores
+        ],
+    )
+    output.print_table(
+        ["NODE", "STATE", "ADDRESS", "RACK", "EPOCH", "HEARTBEAT", "REACHABLE"],
+        [
+            (
+                node.host.instance_id,
+                node.state,
+                f"{node.host.host}:{node.host.port}",
+                node.rack or "-",
+                node.epoch,
+                f"{node.heartbeat_age_ms} ms ago",
+                node.reachable,
+            )
+            for node in fleet.nodes
+        ],
+    )
+    output.print_table(_HEADERS, map(_task_row, fleet.tasks))
+
+
+def _task_row(task: Task) -> tuple[object, ...]:
+    replicas = {replica.instance_id: replica for replica in task.replicas}
+    active = replicas.get(task.active or "")
+    return (
+        task.task,
+        "no active" if task.active is None else "not reported" if active is None else active.state,
+        task.active or "none",
+        task.standbys,
+        task.warm_ups,
+        None if active is None else active.lag,
+        task.reason or "-",
+    )

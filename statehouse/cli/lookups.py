@@ -1,0 +1,209 @@
+"""`statehouse get`, `scan`, `count` and `locate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from statehouse.cli import output
+from statehouse.cli.exits import ExitCode
+from statehouse.cli.options import (
+    ActiveOnlyOption,
+    KeyArgument,
+    MaxLagOption,
+    MaxStalenessOption,
+    OutputOption,
+    RouterOption,
+    StoreArgument,
+    TimeoutOption,
+    router_address,
+)
+from statehouse.cli.output import Output
+from statehouse.client import Client, Stamp
+
+_TIMEOUT_S = 5.0
+
+
+def get(
+    store: StoreArgument,
+    key: KeyArgument,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Look one key up; exit code 3 if the store does not hold it.
+
+    Example: statehouse get leader-boards 1 --max-staleness-ms 2000 -o json
+    """
+    with Client(router_address(router), timeout=timeout) as client:
+        answer = client.get(
+            store, key, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms, raw=raw
+        )
+    if fmt is Output.JSON:
+        output.print_json(answer)
+    else:
+        value = answer.value if answer.found else "-"
+        output.print_facts(
+            [
+                ("found", answer.found),
+                ("value", "null" if answer.found and value is None else value),
+                ("partition", answer.partition),
+                ("epoch", answer.epoch),
+                ("host", str(answer.host)),
+                ("role", answer.role),
+                ("position", answer.position),
+                ("lag", answer.lag),
+                ("staleness", _milliseconds(answer.staleness_ms)),
+            ]
+        )
+    if not answer.found:
+        raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+def scan(
+    store: StoreArgument,
+    from_key: Annotated[str | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")] = None,
+    to_key: Annotated[str | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Highest key first.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Most entries to show; 0 shows all.")] = 0,
+    page_size: Annotated[int, typer.Option(min=1, max=1_000, help="Entries asked for at a time.")] = 100,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List a store's entries in key order (byte order); JSON output has one entry a line.
+
+    Example: statehouse scan leader-boards --from 1 --to 6
+    """
+    if prefix is not None and (from_key is not None or to_key is not None):
+        raise typer.BadParameter("--prefix excludes --from and --to")
+    rows: list[tuple[object, object]] = []
+    shown = 0
+    with Client(router_address(router), timeout=timeout) as client:
+        entries = client.scan(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            reverse=reverse,
+            page_size=min(page_size, limit or page_size),
+            active_only=active_only,
+            max_lag=max_lag,
+            max_staleness_ms=max_staleness_ms,
+            raw=raw,
+        )
+        for entry in entries:
+            shown += 1
+            if fmt is Output.JSON:
+                output.print_json_line(entry)
+            else:
+                rows.append((entry.key, "null" if entry.value is None else entry.value))
+            if shown == limit:
+                break
+    if fmt is Output.TABLE:
+        output.print_table(["KEY", "VALUE"], rows)
+    output.note(f"{shown} {'entry' if shown == 1 else 'entries'}")
+
+
+def count(
+    store: StoreArgument,
+    exact: Annotated[bool, typer.Option("--exact", help="Count by a scan instead of the engines' estimate.")] = False,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Count a store's entries, and show who counted each partition.
+
+    Example: statehouse count leader-boards --exact
+    """
+    with Client(router_address(router), timeout=timeout) as client:
+        counted = client.count(
+            store, exact=exact, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+        )
+    if fmt is Output.JSON:
+        output.print_json(counted)
+        return
+    output.print_facts([("count", counted.count), ("exact", counted.exact)])
+    print_stamps(counted.replicas)
+
+
+def locate(
+    store: StoreArgument,
+    key: KeyArgument,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Show where a key lives, and for each replica whether a lookup would use it, and why not.
+
+    Example: statehouse locate leader-boards 1 --active-only
+    """
+    with Client(router_address(router), timeout=timeout) as client:
+        place = client.locate(store, key, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms)
+    if fmt is Output.JSON:
+        output.print_json(place)
+        return
+    active = "none" if place.active is None else str(place.active)
+    output.print_facts(
+        [
+            ("store", place.store),
+            ("partition", place.partition),
+            ("epoch", place.epoch),
+            ("active", active),
+            ("standbys", tuple(map(str, place.standbys))),
+        ]
+    )
+    output.print_table(
+        ["CANDIDATE", "ROLE", "USABLE", "REASON", "POSITION", "LAG", "DETAIL"],
+        [
+            (
+                str(candidate.host),
+                candidate.role,
+                candidate.eligible,
+                candidate.reason or "-",
+                candidate.position,
+                candidate.lag,
+                candidate.detail or "-",
+            )
+            for candidate in place.candidates
+        ],
+    )
+
+
+def print_stamps(stamps: tuple[Stamp, ...]) -> None:
+    """Print who answered for each partition."""
+    output.print_table(
+        ["PARTITION", "HOST", "ROLE", "POSITION", "LAG", "STALENESS", "EPOCH"],
+        [
+            (
+                stamp.partition,
+                str(stamp.host),
+                stamp.role,
+                stamp.position,
+                stamp.lag,
+                _milliseconds(stamp.staleness_ms),
+                stamp.epoch,
+            )
+            for stamp in sorted(stamps, key=lambda stamp: stamp.partition)
+        ],
+    )
+
+
+def _milliseconds(number: int | None) -> str | None:
+    return None if number is None else f"{number} ms"

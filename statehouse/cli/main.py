@@ -1,0 +1,86 @@
+"""The `statehouse` command: reads through a router, a local cluster, and the commands of installed packages."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from statehouse.cli import fleet, local, lookups, plugins
+from statehouse.cli.exits import ExitCode, run_reporting
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 error, 2 usage, 3 key not found, 4 unavailable or too stale, 130 and 143 by signal. "
+    "Results go to stdout, progress and errors to stderr; NO_COLOR is heeded."
+)
+
+
+class _Group(TyperGroup):
+    """Adds the commands of installed packages, and tells of failures in one place."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer vendors click, whose types it doesn't export
+        self._add_plugins()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - as above
+        if cmd_name not in self.commands:
+            self._add_plugins()
+        return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: Any) -> None:  # noqa: ANN401 - as above
+        call = super().invoke
+        code = run_reporting(lambda: call(ctx))
+        if code:
+            raise typer.Exit(code)
+
+    def _add_plugins(self) -> None:
+        for name, command in plugins.commands().items():
+            self.commands.setdefault(name, command)
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Queryable state for Spark: look keys up, see the fleet, run its parts.",
+    epilog=_EPILOG,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"statehouse {version('statehouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+_READ, _LOCAL = "Reading", "Local cluster"
+app.command(rich_help_panel=_READ)(lookups.get)
+app.command(rich_help_panel=_READ)(lookups.scan)
+app.command(rich_help_panel=_READ)(lookups.count)
+app.command(rich_help_panel=_READ)(lookups.locate)
+app.command(rich_help_panel=_READ)(fleet.status)
+app.command(rich_help_panel=_LOCAL)(local.up)
+app.command(rich_help_panel=_LOCAL)(local.down)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app(prog_name="statehouse")
+    except BrokenPipeError:  # `statehouse scan ... | head`
+        sys.stderr.close()
+        sys.exit(ExitCode.DONE)

@@ -1,0 +1,58 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from statehouse.cli.output import Output
+
+RUN_DIR: Final = Path(".statehouse")
+DEFAULT_ROUTER: Final = "127.0.0.1:7100"
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+RouterOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="STATEHOUSE_ROUTER",
+        metavar="HOST:PORT",
+        help=f"Router to ask.  [default: the one of this directory's `statehouse up`, else {DEFAULT_ROUTER}]",
+        show_default=False,
+    ),
+]
+TimeoutOption = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for each answer.")]
+ActiveOnlyOption = Annotated[bool, typer.Option("--active-only", help="Only the active replica may answer.")]
+MaxLagOption = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="RECORDS", help="Largest lag the answering replica may have.", show_default=False),
+]
+MaxStalenessOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-staleness-ms",
+        min=0,
+        metavar="MS",
+        help="Longest time since the answering replica was last known to be at the end.",
+        show_default=False,
+    ),
+]
+RunDirOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the local cluster keeps everything.")]
+StoreArgument = Annotated[str, typer.Argument(help="Store to read.", show_default=False)]
+KeyArgument = Annotated[
+    str,
+    typer.Argument(help="Key, as its serde writes it: text, a number, JSON, or hex bytes.", show_default=False),
+]
+
+
+def router_address(given: str | None, run_dir: Path = RUN_DIR) -> str:
+    """Return the router to ask: as given, else the one of the cluster started in this directory, else the default."""
+    if given:
+        return given
+    # Read here rather than through statehouse.local, whose imports would cost each lookup a quarter of a second.
+    try:
+        return f"127.0.0.1:{json.loads((run_dir / 'state.json').read_text())['ports']['router']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_ROUTER

@@ -1,0 +1,111 @@
+"""What commands print: results on stdout as a table for people or JSON for programs, everything else on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_UNKNOWN: Final = "unknown"
+# Piped output has no width of its own: wide enough that no cell is cut.
+_PIPED_WIDTH: Final = 10_000
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def console() -> Console:
+    """Return the console for results; rich itself heeds NO_COLOR and whether this is a terminal."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_PIPED_WIDTH if piped else None, highlight=False, soft_wrap=piped)
+
+
+def print_json(document: object) -> None:
+    """Print a result as one JSON document."""
+    print(json.dumps(jsonable(document), ensure_ascii=False, indent=2))
+
+
+def print_json_line(document: object) -> None:
+    """Print one of many results as a line of JSON."""
+    print(json.dumps(jsonable(document), ensure_ascii=False))
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """Print rows under their headers; None is shown as unknown."""
+    table = Table(box=None, title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    out = console()
+    out.print(table, crop=False)
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print one result, a fact a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(cell(value)))
+    console().print(table, crop=False)
+
+
+def note(message: str) -> None:
+    """Print something that is not the result."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
+    """Return a value as a table shows it."""
+    match value:
+        case None:
+            return _UNKNOWN
+        case str():
+            return value
+        case bool():
+            return "yes" if value else "no"
+        case list() | dict():
+            return json.dumps(value, ensure_ascii=False)
+        case tuple():
+            return ", ".join(cell(item) for item in value) or "-"
+        case bytes():
+            return _bytes_text(value)
+        case _:
+            return str(value)
+
+
+def jsonable(value: Any) -> Any:  # noqa: ANN401 - JSON of anything
+    """Return what json.dumps takes. Bytes become {"hex": ...}: a text would not tell them from one."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    match value:
+        case bytes():
+            return {"hex": value.hex()}
+        case dict():
+            return {name: jsonable(item) for name, item in value.items()}
+        case list() | tuple():
+            return [jsonable(item) for item in value]
+        case _:
+            return value
+
+
+def _bytes_text(data: bytes) -> str:
+    """Show bytes as text where they are one, so that a raw read of a text stays readable."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else f"0x{data.hex()}"

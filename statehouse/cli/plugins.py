@@ -1,0 +1,70 @@
+"""Commands that other packages add, by the entry points of the group `statehouse.commands`.
+
+They are imported when they are run, not before: one needs pyspark, which takes seconds that `statehouse get` does not
+have. Even for the list of commands in --help nothing is imported; a command's first line is read from its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from statehouse.errors import ConfigurationError
+
+GROUP = "statehouse.commands"
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command until it is run."""
+
+    def __init__(self, entry_point: EntryPoint) -> None:
+        super().__init__(entry_point.name, help=summary(entry_point), rich_help_panel="Processes")
+        self._entry_point = entry_point
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - typer vendors click, whose types it doesn't export
+        """Hand over to the real command; the context that comes back is its own."""
+        return self._command.make_context(info_name, args, parent, **extra)
+
+    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401 - as above
+        """Return the real command's parameters, for shell completion."""
+        return self._command.get_params(ctx)
+
+    @cached_property
+    def _command(self) -> Any:  # noqa: ANN401 - as above
+        try:
+            function = self._entry_point.load()
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"`statehouse {self.name}` needs {error.name}, which is not installed: pip install "
+                "'statehouse[service]' for nodes and routers, 'statehouse[processor]' for Spark applications"
+            ) from error
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command(self.name)(function)
+        return typer.main.get_command(app)
+
+
+def commands() -> dict[str, LazyCommand]:
+    """Return the commands of installed packages, by name."""
+    return {entry_point.name: LazyCommand(entry_point) for entry_point in sorted(entry_points(group=GROUP))}
+
+
+def summary(entry_point: EntryPoint) -> str:
+    """Return the first line of a command's docstring, read without importing its module; empty if there is none."""
+    try:
+        spec = importlib.util.find_spec(entry_point.module)
+        if spec is None or spec.origin is None:
+            return ""
+        tree = ast.parse(Path(spec.origin).read_bytes())
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return ""
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == entry_point.attr:
+            return (ast.get_docstring(statement) or "").partition("\n")[0]
+    return ""
