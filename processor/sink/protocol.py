@@ -77,6 +77,7 @@ class PartitionWriter:
         self._producer: Producer | None = None
         self._marker = 0
         self._markers: Consumer | None = None
+        self._rpc_timeout_s = min(_RPC_TIMEOUT_S, target.write_timeout_s)
 
     @property
     def marker(self) -> int:
@@ -124,11 +125,11 @@ class PartitionWriter:
             "linger.ms": 0,  # commit flushes anyway
         }
         producer = clients.producer(target.bootstrap, transactional_id, **transactional)
-        producer.init_transactions(_RPC_TIMEOUT_S)
+        producer.init_transactions(self._rpc_timeout_s)
         if self._markers is None:
             group: dict[str, str | int] = {"group.id": target.marker_group}
             self._markers = clients.consumer(target.bootstrap, transactional_id, **group)
-        committed = self._markers.committed([self._marker_at()], timeout=_RPC_TIMEOUT_S)[0]
+        committed = self._markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0]
         if committed.error is not None:
             raise KafkaException(committed.error)
         self._marker = max(0, committed.offset)  # negative: none yet
@@ -146,8 +147,8 @@ class PartitionWriter:
             produce(producer)
             marker = self._marker_at(batch_id + 1)
             group = self._markers.consumer_group_metadata()
-            producer.send_offsets_to_transaction([marker], group, _RPC_TIMEOUT_S)
-            producer.commit_transaction(_RPC_TIMEOUT_S)
+            producer.send_offsets_to_transaction([marker], group, self._rpc_timeout_s)
+            producer.commit_transaction(self._rpc_timeout_s)
         except KafkaException as failure:
             if failure.args[0].txn_requires_abort():
                 _abort(producer)

@@ -1,0 +1,142 @@
+"""An application's processor as a process of its own, and what it has written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from statehouse.control.v1 import commits_pb2
+from tests.support.polling import poll_until
+
+_ROOT = Path(__file__).resolve().parents[3]
+START_S = 90.0
+
+
+class ProcessorProcess:
+    """`statehouse process` on two cores; its log is read for what it says of each batch."""
+
+    def __init__(self, topology: str, bootstrap: str, directory: Path, *options: str) -> None:
+        self._command = [sys.executable, "-m", "processor.cli", topology, "--bootstrap", bootstrap]
+        self.checkpoint = directory / "checkpoint"
+        self._command += ["--checkpoint-dir", str(self.checkpoint), "--master", "local[2]", *options]
+        self._log = directory / "processor.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read_from = 0
+
+    def start(self) -> None:
+        self._read_from = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Log events of that name since the last start."""
+        with self._log.open("rb") as log:
+            log.seek(self._read_from)
+            lines = log.read().splitlines()
+        found = []
+        for line in lines:
+            if line.startswith(b"{"):
+                try:
+                    event = json.loads(line)
+                except ValueError:  # the last line, half written
+                    continue
+                if event.get("event") == name:
+                    found.append(event)
+        return found
+
+    def wait_for(self, name: str, count: int = 1, timeout_s: float = START_S) -> list[dict[str, Any]]:
+        def happened() -> list[dict[str, Any]]:
+            assert self.is_running, f"the processor ended:\n{self.log_tail()}"
+            events = self.events(name)
+            return events if len(events) >= count else []
+
+        return poll_until(happened, timeout_s, f"{count} {name!r} events")
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End the driver as a crash would; its JVM sees that and ends too."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, timeout_s: float = 60.0) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout_s)
+
+    def jvm_pids(self) -> list[int]:
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def messages(bootstrap: str, topic: str) -> list[Message]:
+    """Every committed record of a topic, in order of partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests-unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        unread = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
+        found: list[Message] = []
+
+        def is_at_end() -> bool:
+            for message in consumer.consume(1000, timeout=0.1):
+                if message.error() is None:
+                    found.append(message)
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+            return not unread
+
+        poll_until(is_at_end, 30.0, f"the end of {topic}")
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def store_of(records: Iterable[Message]) -> dict[bytes, bytes]:
+    """What a changelog adds up to."""
+    store: dict[bytes, bytes] = {}
+    for record in records:
+        if record.value() is None:
+            store.pop(record.key(), None)
+        else:
+            store[record.key()] = record.value()
+    return store
+
+
+def headers(message: Message) -> dict[str, str]:
+    return {name: value.decode() for name, value in message.headers() or []}
+
+
+def commits(bootstrap: str, topic: str) -> Iterator[commits_pb2.Commit]:
+    for message in messages(bootstrap, topic):
+        yield commits_pb2.Commit.FromString(message.value())
