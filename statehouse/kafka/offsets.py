@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+
+_OUTDATED_LEADERS = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._NOENT,  # noqa: SLF001 - the client's public constant: no leader known
+    }
+)
 
 
 def earliest_offsets(
@@ -38,6 +48,20 @@ def _list_offsets(
     if not partitions:
         return {}
     request = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+    ends, failure = _ask(admin, request, timeout_s)
+    if failure is not None and failure.args[0].code() in _OUTDATED_LEADERS:
+        # The client keeps asking with the leaders it has cached until something else refreshes them.
+        admin.list_topics(timeout=timeout_s)
+        ends, failure = _ask(admin, request, timeout_s)
+    if failure is not None and not ends:
+        raise failure
+    return ends
+
+
+def _ask(
+    admin: AdminClient, request: dict[TopicPartition, OffsetSpec], timeout_s: float
+) -> tuple[dict[tuple[str, int], int], KafkaException | None]:
+    """Return what the broker answered, and one of the failures if there was any."""
     futures = admin.list_offsets(request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s)
     ends: dict[tuple[str, int], int] = {}
     failure: KafkaException | None = None
@@ -46,6 +70,4 @@ def _list_offsets(
             ends[at.topic, at.partition] = future.result().offset
         except KafkaException as error:
             failure = error
-    if failure is not None and not ends:
-        raise failure
-    return ends
+    return ends, failure

@@ -4,8 +4,30 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 
 import structlog
+
+_REPEAT_S = 10.0
+
+
+class _OncePerWhile(logging.Filter):
+    """Lets a client's complaint through once in ten seconds: while a broker is away librdkafka repeats itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it was not said just now. What is remembered is bounded by forgetting all when it is much."""
+        now = time.monotonic()
+        kind = record.getMessage().partition("[")[0]
+        if now - self._said.get(kind, -_REPEAT_S) < _REPEAT_S:
+            return False
+        if len(self._said) > 100:
+            self._said.clear()
+        self._said[kind] = now
+        return True
 
 
 def configure(level: str = "INFO") -> None:
@@ -36,6 +58,8 @@ def configure(level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
+    clients = logging.getLogger("statehouse.kafka")
+    clients.filters[:] = [_OncePerWhile()]
     # py4j and librdkafka narrate every call and every reconnect attempt at info.
     for chatty in ("py4j", "statehouse.kafka"):
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))

@@ -1,0 +1,49 @@
+"""Without a broker a node serves on from local state, says how stale it is, and reconnects by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import types_pb2
+from tests.support.fleet import Fleet
+from tests.support.polling import poll_until
+
+
+def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str], str], tmp_path: Path) -> None:
+    with (
+        EmbeddedKafka(data_dir=tmp_path / "kafka") as kafka,
+        Fleet(kafka.bootstrap, unique_name("app"), tmp_path) as fleet,
+    ):
+        key = fleet.keys_in(0)[0]
+        fleet.put({key: "1"})
+        node = fleet.node("n1")
+        fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+        fleet.wait_running([node])
+        poll_until(lambda: node.get(key, active_only=True).replica.lag == 0, 10, "lag 0")
+
+        kafka.stop()
+        stale = poll_until(
+            lambda: (answer := node.get(key)).replica.staleness_ms > 2_500 and answer, 20, "staleness to grow"
+        )
+        assert stale.value.text == "1"
+        assert stale.replica.role == types_pb2.REPLICA_ROLE_STANDBY, "an unconfirmed active does not claim to be one"
+        with pytest.raises(LookupFailure) as failure:
+            node.get(key, active_only=True)
+        assert failure.value.reason is Reason.ACTIVE_UNCONFIRMED
+        with pytest.raises(LookupFailure) as failure:
+            node.get(key, max_staleness_ms=1_000)
+        assert failure.value.reason is Reason.STALENESS_EXCEEDS_BOUND
+
+        kafka.start()
+        fleet.put({key: "2"})
+        poll_until(lambda: node.get(key).value.text == "2", 30, "the update after the outage")
+        answer = poll_until(
+            lambda: (a := node.get(key)).replica.role == types_pb2.REPLICA_ROLE_ACTIVE and a, 20, "the role confirmed"
+        )
+        assert answer.replica.staleness_ms < 2_500
