@@ -15,7 +15,7 @@ def router(
     bootstrap: Annotated[str | None, typer.Option(help="Kafka bootstrap servers, host:port[,host:port].")] = None,
     application_id: Annotated[str | None, typer.Option(help="Application id.")] = None,
     bind_host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    router_port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    router_port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.")] = None,
     request_timeout_ms: Annotated[
         int | None, typer.Option(help="Longest a request without a deadline of its own may take.")
     ] = None,

@@ -206,7 +206,7 @@ class Fleet:
         process = ServerProcess(
             name,
             "router",
-            {"application-id": self.application_id, "bootstrap": self.bootstrap, "router-port": port, **given},
+            {"application-id": self.application_id, "bootstrap": self.bootstrap, "port": port, **given},
             port,
             self.directory,
         )
