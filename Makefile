@@ -16,7 +16,7 @@ PYTEST := $(BIN)/pytest
 export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo up down test test-unit test-long check fmt proto lock baseline clean
+.PHONY: help setup tools demo up down test test-unit test-long check fmt proto docs lock baseline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,7 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
+	$(BIN)/python tools/generate_errors_doc.py --check
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(BUF) breaking --against $(CONTRACT)
@@ -57,6 +58,9 @@ fmt: setup tools ## Format the code and the contract
 
 proto: setup ## Generate the Python modules of the contract
 	$(BIN)/python tools/generate_protos.py
+
+docs: setup ## Write the pages that are made from code
+	$(BIN)/python tools/generate_errors_doc.py
 
 lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.txt
