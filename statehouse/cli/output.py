@@ -49,8 +49,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title:
         table.add_column(header, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
-    out = console()
-    out.print(table, crop=False)
+    _print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
@@ -60,7 +59,15 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(name, Text(cell(value)))
-    console().print(table, crop=False)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    out = console()
+    with out.capture() as captured:
+        out.print(table, crop=False)
+    # Cells are filled up to their column's width, which is of no use in the last one.
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def note(message: str) -> None:

@@ -63,7 +63,8 @@ def from_json(document: struct_pb2.Value) -> JsonValue:
         case "list_value":
             return [from_json(item) for item in document.list_value.values]
         case "struct_value":
-            return {name: from_json(item) for name, item in document.struct_value.fields.items()}
+            # A map on the wire has no order; sorted, equal documents at least print alike.
+            return {name: from_json(item) for name, item in sorted(document.struct_value.fields.items())}
         case _:
             return None
 

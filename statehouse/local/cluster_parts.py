@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from statehouse.kafka.offsets import last_stable_offsets
@@ -28,6 +29,7 @@ HEARTBEAT_INTERVAL_MS: Final = 500
 SESSION_TIMEOUT_MS: Final = 3_000
 
 _PROBE_TIMEOUT_S: Final = 1.0
+_BASELINE_TIMEOUT_S: Final = 10.0
 # Variables that say how this machine is set up. All others of ours would configure every part alike: three nodes
 # can't have one port.
 _KEPT_VARIABLES: Final = frozenset({"STATEHOUSE_CACHE_DIR", "STATEHOUSE_IVY_SETTINGS", "STATEHOUSE_LOG_LEVEL"})
@@ -200,6 +202,9 @@ class PartFactory:
         """Return the Spark application's driver."""
         env = {
             "STATEHOUSE_CHECKPOINT_DIR": str(self._run_dir / "checkpoints"),
+            # The processor's names for what it must know alike with the nodes.
+            "STATEHOUSE_HEARTBEAT_INTERVAL": str(HEARTBEAT_INTERVAL_MS / 1000),
+            "STATEHOUSE_SESSION_TIMEOUT": str(SESSION_TIMEOUT_MS / 1000),
             "SPARK_LOCAL_DIRS": str(self._run_dir / "spark"),  # else a killed Spark leaves its files in /tmp
         }
         topic = commits_topic(self._application.application_id)
@@ -285,14 +290,18 @@ def _grown(bootstrap: str, topic: str) -> Ready:
     """Return a check that is true once something was written to a topic's partition 0 from now on."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
-    def end() -> int:
+    def end() -> int | None:
         try:
-            return last_stable_offsets(admin, [(topic, 0)], _PROBE_TIMEOUT_S).get((topic, 0), 0)
-        except KafkaException:  # there is no such topic yet
-            return 0
+            return last_stable_offsets(admin, [(topic, 0)], _PROBE_TIMEOUT_S).get((topic, 0))
+        except KafkaException as error:
+            return 0 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART else None
 
-    before = end()
-    return lambda: end() > before
+    # A broker that has just started may not lead the topic yet: taken for "empty", what is old would look like growth.
+    before, deadline = end(), time.monotonic() + _BASELINE_TIMEOUT_S
+    while before is None and time.monotonic() < deadline:
+        before = end()
+    least = (before or 0) + 1
+    return lambda: (end() or 0) >= least
 
 
 def _node_runs(target: str) -> Ready:
