@@ -56,6 +56,7 @@ class CommitsPublisher:
         self._lock = threading.Lock()
         self._last: commits_pb2.Commit | None = None
         self._last_at = time.monotonic()
+        self._superseded: Superseded | None = None
 
     def start(self) -> None:
         """Fence the publisher of an earlier driver.
@@ -108,6 +109,8 @@ class CommitsPublisher:
             return True
 
     def _write(self, record: commits_pb2.Commit) -> None:
+        if self._superseded is not None:
+            raise self._superseded
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 self._producer.begin_transaction()
@@ -124,10 +127,11 @@ class CommitsPublisher:
         error: KafkaError = failure.args[0]
         if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):  # noqa: SLF001
             changelog = self._changelog
-            raise Superseded(
+            self._superseded = Superseded(
                 f"another processor of {changelog.application_id} publishes store {changelog.store} now; this one "
                 "stops. Run one processor an application."
-            ) from failure
+            )
+            raise self._superseded from failure
         if attempt == _ATTEMPTS_MAX or not (error.retriable() or error.txn_requires_abort()):
             raise failure
         log.info("commit record not written, trying again", error=error.str())

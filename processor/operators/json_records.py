@@ -63,9 +63,9 @@ def parse_json_table(
     if key_type is FieldType.TEXT:
         table_key = F.when(F.is_valid_utf8(key_text), key_text)
     else:
-        frame = _with_document(frame, key_text)
-        table_key = _typed(F.col(_DOCUMENT), "$[0]", key_type).cast("string")
-    keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT)
+        frame = _with_values(_with_document(frame, key_text), {TABLE_KEY: ("$[0]", key_type)})
+        table_key = F.col(TABLE_KEY).cast("string")
+    keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT, f"_type_{TABLE_KEY}")
     refusals = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"the key is not {key_type.words}"),
@@ -82,16 +82,9 @@ def _parse(
     deletes: bool = False,
 ) -> DataFrame:
     document = F.col(_DOCUMENT)
-    # Each step is a projection of its own: the next one uses its columns several times, and must not recompute them.
     read = _with_document(frame, F.col(VALUE).cast("string"))
-    types = {name: F.schema_of_variant(_at(document, _path(name), "variant")) for name in fields}
-    typed = read.withColumns({f"_type_{name}": column for name, column in types.items()})
-    typed = typed.withColumns(
-        {
-            "_type": F.schema_of_variant(_at(document, "$[0]", "variant")),
-            **{name: _typed(document, _path(name), kind) for name, kind in fields.items()},
-        }
-    )
+    typed = _with_values(read, {name: (_path(name), kind) for name, kind in fields.items()})
+    typed = typed.withColumn("_type", F.schema_of_variant(_at(document, "$[0]", "variant")))
     checks: list[tuple[Column, DeadLetterReason, Column]] = [
         (when, reason, F.lit(detail)) for when, reason, detail in refusals
     ]
@@ -124,20 +117,34 @@ def _with_document(frame: DataFrame, text: Column) -> DataFrame:
     return parsed.withColumn(_DOCUMENT, F.when(F.is_valid_utf8(text) & whole, document))
 
 
-def _typed(document: Column, path: str, kind: FieldType) -> Column:
+def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, FieldType]]) -> DataFrame:
+    """Add for each name the document's value at its path, null if it isn't of its kind, and `_type_<name>`, what it is.
+
+    A projection a step: columns that are used several times must not be computed, planned or compiled as often.
+    """
+    document = F.col(_DOCUMENT)
+    found: dict[str, Column] = {}
+    for name, (path, kind) in wanted.items():
+        found[f"_type_{name}"] = F.schema_of_variant(_at(document, path, "variant"))
+        if kind is not FieldType.TEXT:
+            found[f"_double_{name}"] = _at(document, path, "double")
+    values = {name: _typed(name, path, kind) for name, (path, kind) in wanted.items()}
+    return frame.withColumns(found).withColumns(values).drop(*(f"_double_{name}" for name in wanted))
+
+
+def _typed(name: str, path: str, kind: FieldType) -> Column:
     """Return the value at `path` if it is of this kind, else null."""
-    found = F.schema_of_variant(_at(document, path, "variant"))
+    document, found, double = F.col(_DOCUMENT), F.col(f"_type_{name}"), F.col(f"_double_{name}")
     if kind is FieldType.TEXT:
         return F.when(found == "STRING", _at(document, path, "string"))
-    double = _at(document, path, "double")
     is_float = found.isin("DOUBLE", "FLOAT")
-    finite = ~F.isnan(double) & (F.abs(double) < float("inf"))
+    finite = F.abs(double) < float("inf")  # NaN is larger than any number here
     if kind is FieldType.NUMBER:
         # Adding zero turns -0.0 into 0.0: a number must not print in two ways.
         return F.when(((found == "BIGINT") | found.startswith("DECIMAL") | is_float) & finite, double + F.lit(0.0))
     # schema_of_variant gives a decimal without its trailing zeros: scale 0 is an integer.
     exact = (found == "BIGINT") | found.rlike(r"^DECIMAL\(\d+,0\)$")
-    integral = is_float & finite & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)
+    integral = is_float & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)
     return F.when(exact | integral, _at(document, path, "bigint"))
 
 
