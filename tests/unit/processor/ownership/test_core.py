@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from processor.ownership.core import OwnershipCore
-from processor.ownership.model import PlannerSettings
+from processor.ownership.model import PlannerSettings, ReplicaView
 from processor.ownership.sessions import Sessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, encode
@@ -285,8 +285,8 @@ def test_lost_contact_times_nobody_out() -> None:
     bench.core.contact_lost()
     bench.run(60)
     bench.core.contact_regained(bench.now)
-    bench.run(8)
-    assert not bench.published
+    bench.run(8, *members[1:])
+    assert not bench.published, "the one not heard of yet has its time"
     bench.run(20, *members)
     assert not bench.published
 
@@ -295,7 +295,8 @@ def test_a_pause_of_the_controller_times_nobody_out() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
     bench.now += 300
-    bench.tick()
+    bench.run(8, *members[1:])
+    assert not bench.published, "the one whose heartbeats are not read yet has its time"
     bench.run(20, *members)
     assert not bench.published
 
@@ -337,6 +338,24 @@ def test_the_long_dead_are_not_revived_by_a_restart() -> None:
     again = Bench(restored=bench.assignment, seen_before=[*members, ghost])
     again.run(30, *members)
     assert not again.published
+    again = Bench(restored=again.assignment, seen_before=[*members, ghost])
+    again.core.left("n0")
+    again.run(1, *members[1:])
+    assert "n0" not in again.actives().values(), "nor are they waited for"
+
+
+def test_a_restart_promotes_nobody_on_what_was_said_before_it() -> None:
+    one, two = FakeMember("n0"), FakeMember("n1")
+    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    bench = Bench(scores(2), settings=settings).settled(one)
+    bench.run(2, one, two, restoring=True)
+    for task in list(two.replicas):
+        two.report(task, role=Role.WARM_UP)
+    again = Bench(scores(2), settings=settings, restored=bench.assignment, seen_before=[one, two])
+    again.run(5, one)
+    assert not again.published
+    again.run(1, one, two, frozen=True)
+    assert set(again.actives().values()) == {"n0", "n1"}
 
 
 def test_a_new_store_is_published_while_members_are_still_awaited() -> None:
@@ -523,6 +542,40 @@ def test_lag_is_summed_over_the_stores_of_a_task(
     report = ReplicaReport(Role.ACTIVE, "running", {store: StorePosition(*at) for store, at in positions.items()})
     sessions.hear(Member("n0", "first", "localhost", 9000, heartbeat=1, replicas={TASK: report}), 0.0)
     assert sessions.nodes()["n0"].replicas[TASK].lag == lag
+
+
+def test_state_on_disk_serves_nobody() -> None:
+    sessions = Sessions(SETTINGS)
+    sessions.use_stores({0: ("scores",)})
+    sessions.start(0.0, ())
+    member = FakeMember("n0")
+    member.report(TASK, state="running", role=Role.DORMANT)
+    sessions.hear(member.beat(), 0.0)
+    assert sessions.nodes()["n0"].replicas[TASK] == ReplicaView(restored=False, lag=0)
+
+
+def test_whose_end_offsets_count() -> None:
+    behind, ahead = FakeMember("n0"), FakeMember("n1")
+    behind.report(TASK, position=10, end=10)
+    ahead.report(TASK, position=50, end=50)
+
+    def lag(sessions: Sessions) -> int | None:
+        sessions.hear(behind.beat(), 11.0)
+        return sessions.nodes()["n0"].replicas[TASK].lag
+
+    sessions = Sessions(SETTINGS)
+    sessions.use_stores({0: ("scores",)})
+    sessions.start(0.0, ())
+    sessions.hear(ahead.beat(), 0.0)
+    assert sessions.expire(10.0)
+    assert lag(sessions) == 40, "a lost member's do: its last word is no less true"
+    sessions.forget("n1")
+    assert lag(sessions) == 0, "one that left has taken its word with it"
+    sessions = Sessions(SETTINGS)
+    sessions.use_stores({0: ("scores",)})
+    sessions.hear(ahead.beat(), 0.0)
+    sessions.start(0.0, ())
+    assert lag(sessions) == 0, "one that is only remembered by the topic may speak of another changelog"
 
 
 def test_busy_partitions_do_not_make_actives_take_turns() -> None:

@@ -1,0 +1,114 @@
+"""Choices of the planner, by example; what must hold of every plan is among the property tests."""
+
+from __future__ import annotations
+
+from processor.ownership.model import NodeView, PlannerSettings, ReplicaView
+from processor.ownership.planner import plan
+from statehouse.assignment import TaskAssignment
+from statehouse.topology import TaskId
+
+T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))
+CAUGHT_UP = ReplicaView(restored=True, lag=0)
+NO_STANDBYS = PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1)
+
+
+def node(rack: str = "", *, leaving: bool = False, **replicas: ReplicaView) -> NodeView:
+    """A node that holds `t0=...`, `t1=...`."""
+    return NodeView(rack, {TaskId(0, int(name[1:])): view for name, view in replicas.items()}, leaving)
+
+
+def disk(lag: int | None) -> ReplicaView:
+    return ReplicaView(restored=False, lag=lag)
+
+
+def test_a_warm_up_in_progress_is_not_given_up_for_a_cheaper_one() -> None:
+    nodes = {"n0": node(t0=CAUGHT_UP, t1=CAUGHT_UP), "n1": node(t0=disk(5), t1=disk(1_000_000))}
+    current = {T0: TaskAssignment("n0"), T1: TaskAssignment("n0", (), ("n1",), "before")}
+    assert plan([T0, T1], nodes, current, NO_STANDBYS).tasks == current
+
+
+def test_a_caught_up_standby_is_preferred_to_a_warm_up() -> None:
+    nodes = {"n0": node(t0=CAUGHT_UP, t1=CAUGHT_UP), "n1": node(t1=CAUGHT_UP)}
+    current = {T0: TaskAssignment("n0"), T1: TaskAssignment("n0", ("n1",))}
+    made = plan([T0, T1], nodes, current, PlannerSettings())
+    assert made.tasks[T1].active == "n1"
+    assert made.tasks[T1].standbys == ("n0",)
+    assert not any(holders.warm_ups for holders in made.tasks.values())
+    assert made.moves_waiting == 0
+
+
+def test_what_a_node_kept_is_warmed_up_first() -> None:
+    nodes = {"n0": node(t0=CAUGHT_UP, t1=CAUGHT_UP, t2=CAUGHT_UP), "n1": node(t2=disk(40_000), t1=disk(70_000))}
+    current = {task: TaskAssignment("n0") for task in (T0, T1, T2)}
+    made = plan([T0, T1, T2], nodes, current, NO_STANDBYS)
+    assert [task for task, holders in made.tasks.items() if holders.warm_ups] == [T2]
+    assert made.moves_waiting == 1
+
+
+def test_the_heir_is_restored_rather_than_near_and_near_rather_than_far() -> None:
+    current = {T0: TaskAssignment("gone", ("n0", "n1"))}
+
+    def heir(**views: ReplicaView) -> str | None:
+        nodes = {name: node(t0=view) for name, view in views.items()}
+        return plan([T0], nodes, current, PlannerSettings(num_standby_replicas=2)).tasks[T0].active
+
+    restored_far = ReplicaView(restored=True, lag=90_000)
+    assert heir(n0=disk(1), n1=restored_far) == "n1"
+    assert heir(n0=restored_far, n1=CAUGHT_UP) == "n1"
+    assert heir(n0=disk(500), n1=disk(400)) == "n1"
+    assert heir(n0=disk(None), n1=disk(400)) == "n1"
+    assert heir(n0=disk(800_000), n1=disk(900_000), n2=restored_far) == "n2", "an unassigned one that still serves"
+
+
+def test_forced_promotions_are_outside_the_budget() -> None:
+    tasks = [T0, T1, T2, T3]
+    nodes = {"n0": node(**{f"t{task.partition}": CAUGHT_UP for task in tasks}), "n1": node(), "n2": node()}
+    current = {task: TaskAssignment("gone", ("n0",)) for task in tasks}
+    made = plan(tasks, nodes, current, PlannerSettings(max_warmup_replicas=1))
+    assert {holders.active for holders in made.tasks.values()} == {"n0"}
+    assert all(len(holders.standbys) == 1 for holders in made.tasks.values()), "and so are the copies that are missing"
+
+
+def test_actives_that_must_leave_are_warmed_up_before_those_that_might_move() -> None:
+    nodes = {
+        "n0": node(t0=CAUGHT_UP, t1=CAUGHT_UP, t2=CAUGHT_UP),
+        "n1": node(t3=CAUGHT_UP, leaving=True),
+        "n2": node(t0=disk(5)),
+    }
+    current = {T0: TaskAssignment("n0"), T1: TaskAssignment("n0"), T2: TaskAssignment("n0"), T3: TaskAssignment("n1")}
+    made = plan([T0, T1, T2, T3], nodes, current, NO_STANDBYS)
+    assert made.tasks[T3].warm_ups == ("n2",)
+    assert "n1 is leaving" in made.tasks[T3].reason
+
+
+def test_copies_stand_in_distinct_racks() -> None:
+    tasks = [TaskId(0, partition) for partition in range(12)]
+    racks = {"a0": "a", "a1": "a", "b0": "b", "b1": "b", "c0": "c", "c1": "c"}
+    nodes = {name: NodeView(rack) for name, rack in racks.items()}
+    made = plan(tasks, nodes, {}, PlannerSettings(num_standby_replicas=2))
+    for holders in made.tasks.values():
+        assert {racks[name] for name in holders.replicas} == {"a", "b", "c"}
+
+
+def test_a_rack_too_many_is_mended_by_a_warm_up() -> None:
+    nodes = {"a0": node("a", t0=CAUGHT_UP), "a1": node("a", t0=CAUGHT_UP), "b0": node("b")}
+    made = plan([T0], nodes, {T0: TaskAssignment("a0", ("a1",))}, PlannerSettings())
+    assert made.tasks[T0].warm_ups == ("b0",)
+    assert "in place of a1" in made.tasks[T0].reason
+    nodes["b0"] = node("b", t0=CAUGHT_UP)
+    made = plan([T0], nodes, made.tasks, PlannerSettings())
+    assert set(made.tasks[T0].standbys) == {"a1", "b0"}
+    made = plan([T0], nodes, made.tasks, PlannerSettings(), lingering={T0})
+    assert set(made.tasks[T0].standbys) == {"a1", "b0"}
+    assert made.deferred == (T0,)
+    made = plan([T0], nodes, made.tasks, PlannerSettings())
+    assert made.tasks[T0].standbys == ("b0",)
+
+
+def test_an_active_that_answers_is_not_chased_by_one_a_little_nearer() -> None:
+    current = {T0: TaskAssignment("n0", ("n1",), (), "before")}
+    nodes = {
+        "n0": node(t0=ReplicaView(restored=True, lag=60_000)),
+        "n1": node(t0=ReplicaView(restored=True, lag=50_000)),
+    }
+    assert plan([T0], nodes, current, PlannerSettings()).tasks == current
