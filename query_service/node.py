@@ -223,11 +223,9 @@ class QueryNode:
     def _is_superseded(self) -> bool:
         """Whether a newer incarnation has this node's instance id (KIP-345's fencing)."""
         member = self._members.get(self._settings.instance_id)
-        return (
-            member is not None
-            and member.incarnation != self._incarnation
-            and member.started_at_ms > self._started_at_ms
-        )
+        if member is None or member.incarnation == self._incarnation:
+            return False
+        return (member.started_at_ms, member.incarnation) > (self._started_at_ms, self._incarnation)
 
     def _on_loop(self, take: Callable[[bytes | None, bytes | None], None]) -> Callable[..., None]:
         """Bring a control log's records from its thread to the event loop."""
