@@ -35,6 +35,7 @@ from statehouse.topology import changelog_topic, dead_letters_topic
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.2
+_REASON_LINES_MAX: Final = 8
 
 
 class QueryDied(StatehouseError):
@@ -124,7 +125,7 @@ class Processor:
                 failure = running.sink.failure
                 if failure is not None or not running.query.isActive:
                     reason = failure or running.query.exception() or "without an error"
-                    raise QueryDied(f"query {running.query.name} ended: {reason}")
+                    raise QueryDied(f"query {running.query.name} ended: {_beginning(reason)}")
 
     def stop(self) -> None:
         """Finish the batches under way, within `stop_timeout_s`, and end the queries.
@@ -213,6 +214,11 @@ class Processor:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
+
+
+def _beginning(reason: object) -> str:
+    """Return the first lines of a reason: Spark's go on with stacks of three programs, which its own log has."""
+    return "\n".join(str(reason).splitlines()[:_REASON_LINES_MAX])
 
 
 def run(topology_module: str, settings: ProcessorSettings) -> int:

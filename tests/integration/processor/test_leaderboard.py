@@ -1,0 +1,353 @@
+"""The leaderboard on a real broker and a real Spark: what it must write, and that crashes change nothing.
+
+One broker and one driver for all tests, in this order; each has players and products of its own. The last one kills
+the driver.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections import Counter
+
+import pytest
+from confluent_kafka import Producer
+
+from examples.leaderboard import sample
+from examples.leaderboard.model import Score, leaderboards
+from examples.leaderboard.produce import create_source_topics
+from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES, STORE, application_id
+from statehouse.kafka.clients import admin
+from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.partitioning import partition_for
+from statehouse.topology import changelog_topic, commits_topic, dead_letters_topic
+from tests.integration.processor.support import (
+    ProcessorProcess,
+    commits,
+    headers,
+    is_alive,
+    messages,
+    store_of,
+)
+from tests.support.kafka import create_topic
+from tests.support.polling import poll_until
+
+CHANGELOG = changelog_topic(application_id, STORE)
+DEAD_LETTERS = dead_letters_topic(application_id)
+PARTITIONS = 4
+BATCH_S = 60.0
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Feed:
+    """Produces records with growing timestamps, a millisecond apart, so that their order is known."""
+
+    def __init__(self, bootstrap):
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
+        # Not long ago: the broker deletes what is older than a topic's retention, by these times.
+        self.began_ms = int(time.time() * 1000) - 3_600_000
+        self._clock = itertools.count(self.began_ms)
+
+    def __call__(self, topic, *records, timestamp=None):
+        failures = []
+        for key, value in records:
+            self._producer.produce(
+                topic,
+                key=key,
+                value=value,
+                timestamp=timestamp or next(self._clock),
+                on_delivery=lambda error, _message: failures.append(error) if error else None,
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(30) == 0
+        assert failures == []
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def feed(broker):
+    create_topic(broker.bootstrap, PLAYERS, PARTITIONS)  # a compacted one would refuse the record without a key
+    create_source_topics(broker.bootstrap, PARTITIONS)
+    feed = Feed(broker.bootstrap)
+    feed(PLAYERS, *sample.player_records())
+    feed(PRODUCTS, *sample.product_records())
+    feed(SCORES, *sample.score_records())
+    return feed
+
+
+@pytest.fixture(scope="module")
+def processor(broker, feed, tmp_path_factory):
+    options = ["--max-offsets", "4000", "--heartbeat-interval", "0.5"]
+    processor = ProcessorProcess(
+        "examples.leaderboard.topology", broker.bootstrap, tmp_path_factory.mktemp("processor"), *options
+    )
+    processor.start()
+    yield processor
+    if processor.is_running:
+        assert processor.stop() == 0, processor.log_tail()
+
+
+@pytest.fixture
+def board(broker, processor):
+    """Wait until a product's board has something in it; return the board."""
+
+    def board(product, scores):
+        def found():
+            assert processor.is_running, processor.log_tail()
+            value = store_of(messages(broker.bootstrap, CHANGELOG)).get(str(product).encode())
+            entries = [] if value is None else json.loads(value)
+            return entries if [entry["score"] for entry in entries] == scores else []
+
+        return poll_until(found, BATCH_S, f"scores {scores} on the board of product {product}")
+
+    return board
+
+
+@pytest.fixture
+def dead_letters(broker, processor):
+    """Wait for dead letters of a source topic from an offset mark on; return them."""
+
+    def dead_letters(count, since):
+        def found():
+            assert processor.is_running, processor.log_tail()
+            letters = messages(broker.bootstrap, DEAD_LETTERS)[:]
+            new = [letter for letter in letters if (letter.partition(), letter.offset()) not in since]
+            return new if len(new) >= count else []
+
+        return poll_until(found, BATCH_S, f"{count} dead letters")
+
+    return dead_letters
+
+
+def marks(broker):
+    return {(letter.partition(), letter.offset()) for letter in messages(broker.bootstrap, DEAD_LETTERS)}
+
+
+def scores_in(broker):
+    """The valid scores of the source topic, each with its place."""
+    for message in messages(broker.bootstrap, SCORES):
+        try:
+            event = json.loads(message.value())
+            product, player, score = event["product_id"], event["player_id"], event["score"]
+            valid = all(isinstance(number, int | float) and number is not True for number in (product, player, score))
+        except (ValueError, TypeError, KeyError):
+            continue
+        if valid:
+            place = (message.timestamp()[1], message.partition(), message.offset())
+            yield Score(*place, int(product), int(player), float(score))
+
+
+def test_the_sample_gives_exactly_the_expected_changelog(broker, processor, feed):
+    processor.wait_for("batch committed")
+    found = poll_until(lambda: messages(broker.bootstrap, CHANGELOG), BATCH_S, "the changelog")
+    assert sorted(message.key() for message in found) == [b"1", b"6"]
+    assert store_of(found) == leaderboards(scores_in(broker), sample.PLAYERS, sample.PRODUCTS)
+    scores = list(scores_in(broker))
+    for message in found:
+        assert message.partition() == partition_for(message.key(), PARTITIONS)
+        latest = max(score.timestamp_ms for score in scores if str(score.product_id).encode() == message.key())
+        assert message.timestamp()[1] == latest
+    assert messages(broker.bootstrap, DEAD_LETTERS) == []
+
+
+def test_the_commits_topic_says_what_is_included_and_goes_on_while_idle(broker, processor):
+    topic = commits_topic(application_id)
+    found = poll_until(
+        lambda: [c for c in commits(broker.bootstrap, topic) if c.idle] and list(commits(broker.bootstrap, topic)),
+        BATCH_S,
+        "an idle commit",
+    )
+    client = admin(broker.bootstrap, "tests")
+    for commit in (found[0], found[-1]):
+        assert (commit.store, commit.batch_id) == (STORE, 0)
+        sources = {(end.topic, end.partition): end.offset for end in commit.source_ends}
+        changelog = {(end.topic, end.partition): end.offset for end in commit.changelog_ends}
+        assert len(sources) == 2 * PARTITIONS + 1
+        assert sources == last_stable_offsets(client, list(sources))
+        assert changelog == last_stable_offsets(client, [(CHANGELOG, partition) for partition in range(PARTITIONS)])
+    assert not found[0].idle
+    assert len({commit.query_id for commit in found}) == 1
+
+
+def test_malformed_and_unknown_records_become_dead_letters_and_nothing_stops(
+    broker, processor, feed, board, dead_letters
+):
+    before = marks(broker)
+    scores = {
+        b"oops": "not_json",
+        b'{"score":1,"product_id":1}': "missing_field",
+        b'{"score":"1","product_id":1,"player_id":1}': "wrong_type",
+        b'{"score":1,"product_id":true,"player_id":1}': "wrong_type",
+        b'{"score":NaN,"product_id":1,"player_id":1}': "wrong_type",
+        b'{"score":1,"product_id":1,"player_id":1.5}': "wrong_type",
+        None: "null_value",
+        sample.score_event(1, 99, 1)[1]: "unknown_player",
+        sample.score_event(99, 1, 1)[1]: "unknown_product",
+    }
+    feed(SCORES, *((b"a key", value) for value in scores))
+    rows = {(None, b'{"id":9,"name":"No Key"}'): "null_key", (b"x", b'{"id":9,"name":"No Id"}'): "wrong_type"}
+    rows[b"9", b'{"id":9}'] = "missing_field"
+    feed(PLAYERS, *rows)
+    feed(PRODUCTS, (b"9", b'{"id":9,"name":7}'))
+    feed(SCORES, sample.score_event(1, 1, 5000))
+    board(1, [5000, 4000, 2000])
+
+    expected = Counter((SCORES, b"a key", value, reason) for value, reason in scores.items())
+    expected += Counter((PLAYERS, key, value, reason) for (key, value), reason in rows.items())
+    expected[PRODUCTS, b"9", b'{"id":9,"name":7}', "wrong_type"] += 1
+    letters = dead_letters(sum(expected.values()), before)
+    told = [headers(letter) for letter in letters]
+    assert expected == Counter(
+        (header["source_topic"], letter.key(), letter.value(), header["reason"])
+        for letter, header in zip(letters, told, strict=True)
+    )
+    # The place in the headers is where the original stands.
+    originals = {
+        (topic, message.partition(), message.offset()): (message.key(), message.value())
+        for topic in (SCORES, PLAYERS, PRODUCTS)
+        for message in messages(broker.bootstrap, topic)
+    }
+    for letter, header in zip(letters, told, strict=True):
+        place = (header["source_topic"], int(header["source_partition"]), int(header["source_offset"]))
+        assert originals[place] == (letter.key(), letter.value())
+        assert letter.partition() == place[1] % PARTITIONS
+        assert header["detail"]
+    counted = Counter()
+    for batch in processor.events("batch committed"):
+        counted += Counter(batch["dead_letters"])
+    assert counted == Counter(header["reason"] for header in told)
+
+
+def test_renames_count_for_later_scores_and_deletes_make_unknown(broker, processor, feed, board, dead_letters):
+    feed(PRODUCTS, sample.named_row(10, "Tetris"))
+    feed(PLAYERS, sample.named_row(20, "Ann"))
+    feed(SCORES, sample.score_event(10, 20, 100))
+    board(10, [100])
+    feed(PLAYERS, sample.named_row(20, "Anna"))
+    feed(PRODUCTS, sample.named_row(10, "Tetris 2"))
+    feed(SCORES, sample.score_event(10, 20, 90))
+    expected = [
+        {"playerId": 20, "productId": 10, "playerName": "Ann", "gameName": "Tetris", "score": 100},
+        {"playerId": 20, "productId": 10, "playerName": "Anna", "gameName": "Tetris 2", "score": 90},
+    ]
+    assert board(10, [100, 90]) == expected
+
+    before = marks(broker)
+    feed(PLAYERS, (b"20", None))
+    feed(SCORES, sample.score_event(10, 20, 300))
+    assert [headers(letter)["reason"] for letter in dead_letters(1, before)] == ["unknown_player"]
+    feed(PRODUCTS, (b"10", None))
+    feed(SCORES, sample.score_event(10, 1, 300))
+    reasons = [headers(letter)["reason"] for letter in dead_letters(2, before)]
+    assert sorted(reasons) == ["unknown_player", "unknown_product"]
+    # Nothing is tried again: a player who comes back starts with later scores.
+    feed(PRODUCTS, sample.named_row(10, "Tetris 3"))
+    feed(PLAYERS, sample.named_row(20, "Ann again"))
+    feed(SCORES, sample.score_event(10, 20, 80))
+    again = {"playerId": 20, "productId": 10, "playerName": "Ann again", "gameName": "Tetris 3", "score": 80}
+    assert board(10, [100, 90, 80]) == [*expected, again]
+
+
+def test_one_batch_is_ordered_by_time_and_ties_by_place(feed, board, processor):
+    feed(PRODUCTS, sample.named_row(11, "Pong"))
+    feed(PLAYERS, sample.named_row(21, "Bo"))
+    at = feed.began_ms - 1_000_000
+    feed(SCORES, sample.score_event(11, 21, 7), timestamp=at + 5)
+    board(11, [7])
+    # Earlier by its timestamp though later by arrival: wins the tie for a place.
+    feed(SCORES, *[sample.score_event(11, 21, 7)] * 2, timestamp=at + 9)
+    board(11, [7, 7, 7])
+    feed(PLAYERS, sample.named_row(21, "Bob"))
+    feed(SCORES, sample.score_event(11, 21, 7), timestamp=at + 1)
+
+    def names():
+        return [entry["playerName"] for entry in board(11, [7, 7, 7])] == ["Bob", "Bo", "Bo"]
+
+    poll_until(names, BATCH_S, "the earlier score in front")
+
+
+def test_numbers_in_every_form_are_the_same_ids(feed, board):
+    feed(PRODUCTS, (b"12.0", b'{"id":12.0,"name":"Zelda"}'))
+    feed(PLAYERS, (b"22", b'{"id":2.2e1,"name":"Zo\xc3\xab"}'))
+    feed(SCORES, (None, b'{"score":12.5,"product_id":12,"player_id":22.0}'))
+    feed(SCORES, (None, b'{"score":4000.0,"product_id":12.0,"player_id":22}'))
+    feed(SCORES, (None, b'{"score":1e1,"product_id":1.2e1,"player_id":2.2e1}'))
+    entries = board(12, [4000, 12.5, 10])
+    assert {(entry["playerId"], entry["productId"], entry["playerName"]) for entry in entries} == {(22, 12, "Zoë")}
+    assert [repr(entry["score"]) for entry in entries] == ["4000", "12.5", "10"]
+
+
+def test_a_row_written_before_a_score_is_known_to_it(broker, processor, feed, board):
+    before = marks(broker)
+    for number in range(200, 230):
+        feed(PRODUCTS, sample.named_row(number, f"Game {number}"))
+        feed(PLAYERS, sample.named_row(number, f"Player {number}"))
+        feed(SCORES, sample.score_event(number, number, number))
+    for number in range(200, 230):
+        board(number, [number])
+    assert marks(broker) == before
+
+
+def test_a_killed_driver_loses_and_doubles_nothing(broker, processor, feed):
+    players = {number: f"Player {number}" for number in range(1000, 1040)}
+    products = {number: f"Game {number}" for number in range(1000, 1050)}
+    feed(PLAYERS, *(sample.named_row(*row) for row in players.items()))
+    feed(PRODUCTS, *(sample.named_row(*row) for row in products.items()))
+    rng = random.Random(1)
+    events = [
+        sample.score_event(rng.choice(list(products)), rng.choice(list(players)), rng.randrange(50_000) / 2)
+        for _ in range(20_000)
+    ]
+    earlier = len(processor.events("batch committed"))
+    feed(SCORES, *events)
+    processor.wait_for("batch committed", earlier + 3)
+    jvms = processor.jvm_pids()
+    processor.kill()
+    poll_until(lambda: not any(is_alive(pid) for pid in jvms), 30.0, "the JVM's end")
+
+    # The gap between the sink's commit and Spark's: its files are as if the crash had come just before Spark's.
+    directory = processor.checkpoint / application_id / STORE / "commits"
+    last = max(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+    for path in directory.glob(f"*{last}*"):
+        if path.name.lstrip(".").split(".")[0] == str(last):
+            path.unlink()
+    written = len(messages(broker.bootstrap, CHANGELOG))
+    assert written
+
+    processor.start()
+    replayed = processor.wait_for("batch committed")[0]
+    assert (replayed["batch_id"], replayed["records"]) == (last, 0)
+    assert replayed["skipped_partitions"] > 0
+
+    scores = [score for score in scores_in(broker) if score.product_id in products]
+    assert len(scores) == 20_000
+    expected = leaderboards(scores, players, products)
+
+    def is_complete():
+        assert processor.is_running, processor.log_tail()
+        store = store_of(messages(broker.bootstrap, CHANGELOG))
+        return {key: store.get(key) for key in expected} == expected
+
+    poll_until(is_complete, 90.0, "the boards of 20,000 scores")
+    by_key = {}
+    for message in messages(broker.bootstrap, CHANGELOG):
+        if message.key() in expected:
+            best = sum(entry["score"] for entry in json.loads(message.value()))
+            assert best >= by_key.get(message.key(), 0), "a board stepped back"
+            by_key[message.key()] = best
+
+
+def test_sigterm_stops_after_the_batch_with_exit_code_0(processor):
+    assert processor.stop() == 0, processor.log_tail()
+    (asked,) = processor.events("stopping after the batch under way")
+    assert asked["signal"] == "SIGTERM"
+    assert not processor.events("processor stopped")
