@@ -1,0 +1,128 @@
+"""A router in this process that answers from dictionaries, for what only needs somebody at the other end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from grpc_status import rpc_status
+
+from statehouse import paging
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.status import to_status
+from statehouse.serdes import serde
+from statehouse.v1 import (
+    errors_pb2,
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    query_service_pb2,
+    query_service_pb2_grpc,
+    types_pb2,
+)
+
+HOST = types_pb2.Host(instance_id="node-a", host="127.0.0.1", port=7101)
+STAMP = types_pb2.ReplicaStamp(
+    partition=3, epoch=5, host=HOST, role=types_pb2.REPLICA_ROLE_ACTIVE, position=12, lag=0, staleness_ms=40
+)
+UNREACHABLE = errors_pb2.Candidate(
+    host=HOST,
+    role=types_pb2.REPLICA_ROLE_ACTIVE,
+    eligible=False,
+    reason=errors_pb2.ERROR_REASON_UNREACHABLE,
+    detail="connection refused",
+)
+
+
+class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_grpc.FleetServiceServicer):
+    """Serves one store, "boards" (string to JSON). `failure` fails every call; `requests` are those that came."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.failure: LookupFailure | None = None
+        self.requests: list[Any] = []
+        self.target = ""
+
+    def Get(self, request: query_service_pb2.GetRequest, context: Any) -> query_service_pb2.GetResponse:  # noqa: N802 - the service's name
+        self._take(request, request.store, context)
+        key = request.key.text or request.key.raw.decode()
+        response = query_service_pb2.GetResponse(found=key in self.values, replica=STAMP)
+        if key in self.values:
+            response.value.CopyFrom(_value(self.values[key], raw=request.raw))
+        return response
+
+    def Scan(self, request: query_service_pb2.ScanRequest, context: Any) -> query_service_pb2.ScanResponse:  # noqa: N802 - the service's name
+        self._take(request, request.store, context)
+        keys = paging.key_range(request, serde("string"))
+        found = sorted(
+            (
+                key
+                for key in self.values
+                if keys.start <= key.encode() and (keys.stop is None or key.encode() < keys.stop)
+            ),
+            key=str.encode,
+            reverse=keys.reverse,
+        )
+        page = found[: paging.page_size(request)]
+        response = query_service_pb2.ScanResponse(replicas=[STAMP])
+        for key in page:
+            wire_key = types_pb2.Key(raw=key.encode()) if request.raw else types_pb2.Key(text=key)
+            response.entries.add(key=wire_key, value=_value(self.values[key], raw=request.raw))
+        if len(page) < len(found):
+            response.next_page_token = paging.next_page_token(request, page[-1].encode())
+        return response
+
+    def Count(self, request: query_service_pb2.CountRequest, context: Any) -> query_service_pb2.CountResponse:  # noqa: N802 - the service's name
+        self._take(request, request.store, context)
+        return query_service_pb2.CountResponse(count=len(self.values), exact=request.exact, replicas=[STAMP])
+
+    def LocateKey(  # noqa: N802 - the service's name
+        self, request: fleet_service_pb2.LocateKeyRequest, context: Any
+    ) -> fleet_service_pb2.LocateKeyResponse:
+        self._take(request, request.store, context)
+        route = errors_pb2.Route(store=request.store, partition=3, epoch=5, active=HOST)
+        return fleet_service_pb2.LocateKeyResponse(route=route, candidates=[UNREACHABLE])
+
+    def GetFleet(self, request: fleet_service_pb2.GetFleetRequest, context: Any) -> fleet_service_pb2.GetFleetResponse:  # noqa: N802 - the service's name
+        self._take(request, "boards", context)
+        response = fleet_service_pb2.GetFleetResponse(application_id="app", epoch=5, reason="a node joined")
+        response.stores.add(
+            name="boards", kind="key-value", key_serde="string", value_serde="json", partition_count=4, sub_topology=0
+        )
+        response.nodes.add(host=HOST, state="RUNNING", epoch=5, heartbeat_age_ms=100, reachable=True)
+        task = response.tasks.add(task="0_3", active="node-a", reason="first plan")
+        task.replicas.add(instance_id="node-a", role=types_pb2.REPLICA_ROLE_ACTIVE, state="running", lag=7)
+        return response
+
+    def _take(self, request: Any, store: str, context: Any) -> None:
+        self.requests.append(request)
+        failure = self.failure
+        if failure is None and store != "boards":
+            failure = LookupFailure(Reason.UNKNOWN_STORE, f"no store {store!r}")
+        if failure is not None:
+            context.abort_with_status(rpc_status.to_status(to_status(failure)))
+
+
+def _value(value: Any, *, raw: bool) -> types_pb2.Value:
+    if isinstance(value, bytes):  # as stored, whatever it is
+        return types_pb2.Value(raw=value)
+    data = json.dumps(value, separators=(",", ":")).encode()
+    return types_pb2.Value(raw=data) if raw else serde("json").value(data)
+
+
+@contextmanager
+def fake_router() -> Iterator[FakeRouter]:
+    """Run one on a free port."""
+    router = FakeRouter()
+    server = grpc.server(ThreadPoolExecutor(4))
+    query_service_pb2_grpc.add_QueryServiceServicer_to_server(router, server)
+    fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(router, server)
+    router.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield router
+    finally:
+        server.stop(0).wait()

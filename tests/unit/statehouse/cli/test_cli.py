@@ -1,0 +1,220 @@
+"""The command line: what goes where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from statehouse.cli.exits import ExitCode, code_of, run_reporting
+from statehouse.cli.main import app
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.local.errors import LocalError
+from statehouse.local.ports import free_port
+from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def router() -> Iterator[FakeRouter]:
+    with fake_router() as running:
+        running.values = {"1": [{"score": 4000}], "6": {"score": 12.5}}
+        yield running
+
+
+@pytest.fixture
+def run(router: FakeRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)  # where no cluster was started
+    monkeypatch.setenv("STATEHOUSE_ROUTER", router.target)
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def test_get_prints_the_value_and_its_proof(run: Run):
+    result = run("get", "boards", "1")
+
+    assert result.exit_code == ExitCode.DONE
+    facts = dict(line.split(None, 1) for line in result.stdout.splitlines())
+    assert facts == {
+        "found": "yes",
+        "value": '[{"score": 4000}]',
+        "partition": "3",
+        "epoch": "5",
+        "host": "node-a (127.0.0.1:7101)",
+        "role": "ACTIVE",
+        "position": "12",
+        "lag": "0",
+        "staleness": "40 ms",
+    }
+    assert result.stderr == ""
+
+
+def test_get_prints_one_json_document(run: Run):
+    result = run("get", "boards", "6", "-o", "json")
+
+    document = json.loads(result.stdout)
+    assert document["value"] == {"score": 12.5}
+    assert document["host"] == {"instance_id": "node-a", "host": "127.0.0.1", "port": 7101}
+
+
+def test_an_absent_key_has_its_own_exit_code_and_still_its_proof(run: Run):
+    result = run("get", "boards", "nope", "-o", "json")
+
+    assert result.exit_code == ExitCode.NOT_FOUND
+    assert json.loads(result.stdout)["found"] is False
+
+
+def test_bounds_are_passed_on(run: Run, router: FakeRouter):
+    run("get", "boards", "1", "--active-only", "--max-lag", "0", "--max-staleness-ms", "250")
+
+    freshness = router.requests[-1].freshness
+    assert (freshness.active_only, freshness.max_lag, freshness.max_staleness_ms) == (True, 0, 250)
+
+
+def test_scan_prints_a_table_or_a_line_of_json_an_entry(run: Run):
+    table, lines = run("scan", "boards"), run("scan", "boards", "-o", "json")
+
+    assert [line.split()[0] for line in table.stdout.splitlines()] == ["KEY", "1", "6"]
+    assert [json.loads(line)["key"] for line in lines.stdout.splitlines()] == ["1", "6"]
+    assert table.stderr == lines.stderr == "2 entries\n"
+
+
+def test_scan_limits_and_ranges(run: Run):
+    assert run("scan", "boards", "--limit", "1", "-o", "json").stdout.count("\n") == 1
+    assert json.loads(run("scan", "boards", "--from", "2", "-o", "json").stdout)["key"] == "6"
+    assert run("scan", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
+
+
+def test_raw_bytes_are_marked_in_json_and_readable_in_tables(run: Run):
+    assert json.loads(run("get", "boards", "6", "--raw", "-o", "json").stdout)["value"] == {
+        "hex": b'{"score":12.5}'.hex()
+    }
+    assert '{"score":12.5}' in run("get", "boards", "6", "--raw").stdout
+
+
+def test_count_locate_and_status_have_both_forms(run: Run):
+    assert json.loads(run("count", "boards", "--exact", "-o", "json").stdout)["count"] == 2
+    assert "node-a" in run("count", "boards").stdout
+    located = json.loads(run("locate", "boards", "1", "-o", "json").stdout)
+    assert located["candidates"][0]["reason"] == "UNREACHABLE"
+    assert "connection refused" in run("locate", "boards", "1").stdout
+    status = json.loads(run("status", "-o", "json").stdout)
+    assert status["fleet"]["tasks"][0]["active"] == "node-a"
+    assert status["local"] == []
+    assert "unknown" not in run("status").stdout
+
+
+def test_a_failure_tells_reason_candidates_and_remedy_in_plain_lines(run: Run, router: FakeRouter):
+    router.failure = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "no replica of partition 3", candidates=[UNREACHABLE])
+
+    result = run("get", "boards", "1")
+
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert result.stdout == ""
+    first, candidate, hint = result.stderr.splitlines()
+    assert first == "error: NO_REPLICA_AVAILABLE: no replica of partition 3"
+    assert candidate == "  node-a: UNREACHABLE - connection refused"
+    assert hint.startswith("hint: ")
+
+
+def test_status_fails_where_there_is_no_router(run: Run):
+    result = run("status", "--router", f"127.0.0.1:{free_port()}", "-o", "json")
+
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert json.loads(result.stdout)["fleet"] is None
+    assert "can't be reached" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (Reason.INVALID_KEY, ExitCode.USAGE),
+        (Reason.INVALID_REQUEST, ExitCode.USAGE),
+        (Reason.UNKNOWN_STORE, ExitCode.ERROR),
+        (Reason.VALUE_UNDECODABLE, ExitCode.ERROR),
+        (Reason.INTERNAL, ExitCode.ERROR),
+        (Reason.LAG_EXCEEDS_BOUND, ExitCode.UNAVAILABLE),
+        (Reason.STALENESS_EXCEEDS_BOUND, ExitCode.UNAVAILABLE),
+        (Reason.NOT_ACTIVE, ExitCode.UNAVAILABLE),
+        (Reason.ROUTING_NOT_READY, ExitCode.UNAVAILABLE),
+        (Reason.DEADLINE_EXCEEDED, ExitCode.UNAVAILABLE),
+        (Reason.OVERLOADED, ExitCode.UNAVAILABLE),
+    ],
+)
+def test_exit_codes_of_failed_lookups(reason: Reason, code: ExitCode):
+    assert code_of(LookupFailure(reason, "")) is code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError("bootstrap is empty"), ExitCode.USAGE),
+        (LocalError("the port is taken"), ExitCode.ERROR),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+def test_other_failures_are_one_line(error: BaseException, code: ExitCode, capsys: pytest.CaptureFixture[str]):
+    def fail() -> None:
+        raise error
+
+    assert run_reporting(fail) == code
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_defect_is_not_hidden():
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        run_reporting(fail)
+
+
+def test_usage_errors_and_help(run: Run):
+    assert run("get").exit_code == ExitCode.USAGE
+    assert run("get", "boards", "1", "-o", "xml").exit_code == ExitCode.USAGE
+    assert run("nonsense").exit_code == ExitCode.USAGE
+    for command in ("get", "scan", "count", "locate", "status", "up", "down", "node", "router", "process"):
+        result = run(command, "--help")
+        assert result.exit_code == ExitCode.DONE
+        assert "Usage" in result.stdout
+    listing = run("--help").stdout
+    assert "Run a query node" in listing
+    assert run("--version").stdout.startswith("statehouse ")
+
+
+def test_the_router_of_this_directory_is_the_default(
+    run: Run, router: FakeRouter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv("STATEHOUSE_ROUTER")
+    (tmp_path / ".statehouse").mkdir()
+    port = int(router.target.rpartition(":")[2])
+    (tmp_path / ".statehouse" / "state.json").write_text(json.dumps({"ports": {"router": port}}))
+
+    assert run("get", "boards", "1").exit_code == ExitCode.DONE
+
+
+def test_down_where_nothing_runs(run: Run):
+    result = run("down")
+
+    assert result.exit_code == ExitCode.DONE
+    assert "nothing is running" in result.stderr
+
+
+def test_a_lookup_imports_neither_spark_nor_kafka():
+    program = (
+        "import sys, statehouse.cli.main as m\n"
+        "sys.argv = ['statehouse', '--help']\n"
+        "try: m.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = ('pyspark', 'confluent_kafka', 'rocksdict', 'pandas')\n"
+        "sys.stderr.write(','.join(name for name in heavy if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert "process" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,152 @@
+"""The clients, against a router in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from statehouse.client import AsyncClient, Client
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.ports import free_port
+from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
+
+
+@pytest.fixture
+def router() -> Iterator[FakeRouter]:
+    with fake_router() as running:
+        running.values = {"1": [{"score": 4000}], "6": {"score": 12.5}, "a": None}
+        yield running
+
+
+@pytest.fixture
+def client(router: FakeRouter) -> Iterator[Client]:
+    with Client(router.target) as connected:
+        yield connected
+
+
+def test_get_gives_the_value_and_its_proof(client: Client):
+    answer = client.get("boards", "1")
+
+    assert answer.found
+    assert answer.value == [{"score": 4000}]
+    assert (answer.partition, answer.epoch, answer.role) == (3, 5, "ACTIVE")
+    assert (answer.position, answer.lag, answer.staleness_ms) == (12, 0, 40)
+    assert str(answer.host) == "node-a (127.0.0.1:7101)"
+
+
+def test_an_absent_key_is_an_answer(client: Client):
+    answer = client.get("boards", "nope")
+
+    assert not answer.found
+    assert answer.partition == 3
+
+
+def test_raw_gives_the_bytes_as_stored(client: Client):
+    assert client.get("boards", b"6", raw=True).value == b'{"score":12.5}'
+
+
+def test_bounds_travel_with_the_request(client: Client, router: FakeRouter):
+    client.get("boards", "1", active_only=True, max_lag=0, max_staleness_ms=250)
+
+    freshness = router.requests[-1].freshness
+    assert (freshness.active_only, freshness.max_lag, freshness.max_staleness_ms) == (True, 0, 250)
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 100])
+def test_scan_crosses_pages(client: Client, page_size: int):
+    assert [entry.key for entry in client.scan("boards", page_size=page_size)] == ["1", "6", "a"]
+
+
+def test_scan_takes_a_range_a_prefix_and_a_direction(client: Client):
+    assert [entry.key for entry in client.scan("boards", from_key="1", to_key="6", reverse=True)] == ["6", "1"]
+    assert [entry.key for entry in client.scan("boards", prefix="a")] == ["a"]
+    assert [entry.key for entry in client.scan("boards", from_key="6", raw=True)] == [b"6", b"a"]
+
+
+def test_a_scan_reads_no_further_than_it_is_asked(client: Client, router: FakeRouter):
+    next(client.scan("boards", page_size=1))
+
+    assert len(router.requests) == 1
+
+
+def test_count_and_locate_and_fleet(client: Client):
+    assert client.count("boards", exact=True).count == 3
+    assert client.count("boards").exact is False
+    place = client.locate("boards", "1")
+    assert place.active is not None
+    assert place.active.instance_id == "node-a"
+    assert [(c.eligible, c.reason) for c in place.candidates] == [(False, "UNREACHABLE")]
+    fleet = client.fleet()
+    assert fleet.tasks[0].replicas[0].lag == 7
+    assert fleet.tasks[0].replicas[0].position is None
+
+
+def test_a_failure_keeps_its_reason_and_candidates(client: Client, router: FakeRouter):
+    router.failure = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "none", candidates=[UNREACHABLE])
+
+    with pytest.raises(LookupFailure) as caught:
+        client.get("boards", "1")
+
+    assert caught.value.reason is Reason.NO_REPLICA_AVAILABLE
+    assert caught.value.candidates == (UNREACHABLE,)
+
+
+def test_a_scan_fails_like_a_lookup(client: Client):
+    with pytest.raises(LookupFailure, match="UNKNOWN_STORE"):
+        list(client.scan("nowhere"))
+
+
+def test_an_absent_router_is_named():
+    target = f"127.0.0.1:{free_port()}"
+    with Client(target) as client, pytest.raises(LookupFailure, match=f"{target} can't be reached") as caught:
+        client.get("boards", "1")
+
+    assert caught.value.reason is Reason.UNREACHABLE
+
+
+def test_a_silent_router_costs_the_timeout_and_no_more(router: FakeRouter, client: Client):
+    answering = threading.Event()
+    router.values = _Blocking(answering)
+    try:
+        with pytest.raises(LookupFailure, match=r"gave no answer within 0\.2 s") as caught:
+            client.count("boards", timeout=0.2)
+    finally:
+        answering.set()
+
+    assert caught.value.reason is Reason.DEADLINE_EXCEEDED
+
+
+class _Blocking(dict):
+    """Values that can't be counted before `event`."""
+
+    def __init__(self, event: threading.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def __len__(self) -> int:
+        self._event.wait(10)
+        return 0
+
+
+def test_a_closed_client_closes_twice_and_threads_share_an_open_one(router: FakeRouter):
+    client = Client(router.target)
+    answers: list[bool] = []
+    threads = [threading.Thread(target=lambda: answers.append(client.get("boards", "1").found)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client.close()
+    client.close()
+
+    assert answers == [True] * 4
+
+
+async def test_the_async_client_does_the_same(router: FakeRouter):
+    async with AsyncClient(router.target) as client:
+        assert (await client.get("boards", "1")).value == [{"score": 4000}]
+        assert [entry.key async for entry in client.scan("boards", page_size=2)] == ["1", "6", "a"]
+        with pytest.raises(LookupFailure, match="UNKNOWN_STORE"):
+            await client.count("nowhere")

@@ -1,0 +1,95 @@
+"""Between the wire and Python values."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statehouse.client import conversion
+from statehouse.serdes import serde
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
+
+json_documents = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_documents)
+def test_json_comes_back_as_it_was_stored(document: object):
+    wire = serde("json").value(json.dumps(document).encode())
+
+    assert conversion.from_value(wire) == document
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [(b"4000", 4000), (b"9000.0", 9000), (b"12.5", 12.5), (b"-3", -3), (b"1e300", 1e300), (b"0.1", 0.1)],
+)
+def test_a_number_without_a_fraction_is_an_integer(stored: bytes, shown: object):
+    number = conversion.from_value(serde("json").value(stored))
+
+    assert number == shown
+    assert type(number) is type(shown)
+
+
+def test_field_names_are_sorted_as_the_wire_has_no_order():
+    wire = serde("json").value(b'{"b":1,"c":2,"a":3}')
+
+    assert list(conversion.from_value(wire)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("wire", "shown"),
+    [
+        (types_pb2.Value(text="x"), "x"),
+        (types_pb2.Value(long=-(2**63)), -(2**63)),
+        (types_pb2.Value(double=2.0), 2.0),
+        (types_pb2.Value(raw=b"\xff"), b"\xff"),
+        (types_pb2.Value(), None),
+    ],
+)
+def test_other_values_keep_their_type(wire: types_pb2.Value, shown: object):
+    value = conversion.from_value(wire)
+
+    assert value == shown
+    assert type(value) is type(shown)
+
+
+def test_a_key_is_text_or_bytes():
+    assert conversion.to_key("1") == types_pb2.Key(text="1")
+    assert conversion.to_key(b"\x00") == types_pb2.Key(raw=b"\x00")
+    assert conversion.from_key(types_pb2.Key(raw=b"")) == b""
+    assert conversion.from_key(types_pb2.Key(text="")) == ""
+
+
+def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
+    assert conversion.to_freshness(active_only=False, max_lag=None, max_staleness_ms=None) is None
+    bound = conversion.to_freshness(active_only=False, max_lag=0, max_staleness_ms=None)
+    assert bound is not None
+    assert bound.HasField("max_lag")
+    assert not bound.HasField("max_staleness_ms")
+
+
+def test_unknown_is_none_and_never_zero():
+    response = query_service_pb2.GetResponse(found=False, replica=types_pb2.ReplicaStamp(partition=0, epoch=1))
+
+    answer = conversion.from_get(response)
+
+    assert (answer.position, answer.lag, answer.staleness_ms) == (None, None, None)
+    assert answer.found is False
+
+
+def test_a_role_of_a_newer_version_is_shown_by_its_number():
+    assert conversion.role_name(types_pb2.REPLICA_ROLE_WARM_UP) == "WARM_UP"
+    assert conversion.role_name(99) == "ROLE_99"
+
+
+def test_a_task_without_an_active_has_none():
+    fleet = conversion.from_fleet(fleet_service_pb2.GetFleetResponse(tasks=[fleet_service_pb2.TaskInfo(task="0_1")]))
+
+    assert fleet.tasks[0].active is None

@@ -1,0 +1,115 @@
+"""A local cluster's ports and what it writes down; running one is tests/e2e's job."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from statehouse.local.cluster import ClusterPorts, LocalCluster
+from statehouse.local.cluster_state import ClusterState, RunDirectoryBusy, locked
+from statehouse.local.errors import LocalError, PortTaken
+from statehouse.local.process import ProcessIdentity
+
+
+def test_nodes_take_the_ports_that_follow():
+    ports = ClusterPorts().resolved(["node-a", "node-b"])
+
+    assert ports == {"kafka": 9092, "router": 7100, "http": 7000, "node-a": 7101, "node-b": 7102}
+
+
+def test_free_ports_differ_from_each_other():
+    ports = ClusterPorts.free().resolved([f"node-{letter}" for letter in "abcdef"])
+
+    assert 0 not in ports.values()
+    assert len(set(ports.values())) == len(ports)
+
+
+def test_one_port_for_two_parts_is_refused():
+    with pytest.raises(LocalError, match="can't have one port"):
+        ClusterPorts(router=7102).resolved(["node-a", "node-b"])
+
+
+def test_state_comes_back_as_it_was_saved(tmp_path: Path):
+    state = ClusterState("app", {"kafka": 1, "node-b": 3, "node-a": 2}, {"kafka": ProcessIdentity(7, "123")})
+    state.save(tmp_path)
+
+    assert ClusterState.load(tmp_path) == state
+    assert state.nodes == ["node-a", "node-b"]
+    ClusterState.forget(tmp_path)
+    assert ClusterState.load(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 99}'])
+def test_a_damaged_state_is_told(tmp_path: Path, text: str):
+    (tmp_path / "state.json").write_text(text)
+
+    with pytest.raises(LocalError, match=r"state\.json"):
+        ClusterState.load(tmp_path)
+
+
+def test_one_command_at_a_time(tmp_path: Path):
+    with locked(tmp_path), pytest.raises(RunDirectoryBusy), locked(tmp_path):
+        pass
+
+    with locked(tmp_path):
+        pass
+
+
+def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": own}).save(tmp_path)
+
+    cluster = LocalCluster(tmp_path, ClusterPorts(), nodes=3)
+
+    assert [part.name for part in cluster.parts] == ["kafka", "processor", "node-a", "router", "http"]
+    assert cluster.router.address == "127.0.0.1:2"
+    assert cluster.router.is_running
+    assert not cluster.kafka.is_running
+    assert not cluster.is_running
+
+
+def test_a_taken_port_is_told_before_anything_is_started(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = ClusterPorts.free().resolved([])
+        ports = ClusterPorts(free["kafka"], taken.getsockname()[1], free["http"], 0)
+
+        with pytest.raises(PortTaken, match="--router-port"):
+            LocalCluster(tmp_path / "run", ports).start()
+
+    assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_no_cluster_of_no_nodes(tmp_path: Path):
+    with pytest.raises(LocalError, match="1 to 26 nodes"):
+        LocalCluster(tmp_path, nodes=0)
+
+
+def test_stop_removes_its_own_files_and_no_others(tmp_path: Path):
+    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+
+    LocalCluster(tmp_path).stop()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_stop_can_keep_the_data(tmp_path: Path):
+    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
+    (tmp_path / "kafka").mkdir()
+
+    LocalCluster(tmp_path).stop(keep_data=True)
+
+    assert (tmp_path / "kafka").is_dir()
+    assert not (tmp_path / "state.json").exists()
+
+
+def test_the_state_is_readable_by_people(tmp_path: Path):
+    ClusterState("app", {"kafka": 1}, {"kafka": ProcessIdentity(7, "123")}).save(tmp_path)
+
+    assert json.loads((tmp_path / "state.json").read_text())["processes"] == {"kafka": {"pid": 7, "started": "123"}}
