@@ -1,0 +1,216 @@
+"""The leaderboard end to end: real broker, real Spark, three nodes, a router, and everybody who asks them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from statehouse.cli.exits import ExitCode
+from statehouse.client import Answer, Client
+from statehouse.errors import LookupFailure
+from statehouse.local.cluster import LocalCluster
+from tests.e2e.conftest import Grpcurl
+from tests.support.polling import poll_until
+
+# The start of the cluster counts towards the first test that asks for it.
+pytestmark = pytest.mark.timeout(600)
+
+STORE = "leader-boards"
+SMASH = [("Isabelle", 4000), ("Mitch", 2000), ("Elyse", 1000)]
+KART = [("Isabelle", 9000), ("Mitch", 2500), ("Sammy", 1200)]
+FIELDS = ["playerId", "productId", "playerName", "gameName", "score"]
+
+
+def http(cluster: LocalCluster, path: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http.address}{path}", timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def cli(cluster: LocalCluster, *arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "statehouse.cli", *arguments]
+    if arguments[0] != "down":
+        command += ["--router", cluster.router.address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def scores(board: list[dict[str, Any]]) -> list[tuple[str, float]]:
+    return [(entry["playerName"], entry["score"]) for entry in board]
+
+
+def test_the_http_api_has_the_expected_leaderboards(cluster: LocalCluster):
+    status, boards = http(cluster, "/leaderboard")
+
+    assert status == 200
+    assert list(boards) == ["1", "6"]
+    assert scores(boards["1"]) == SMASH
+    assert scores(boards["6"]) == KART
+    assert list(boards["1"][0]) == FIELDS
+    assert boards["1"][0] == {
+        "playerId": 3,
+        "productId": 1,
+        "playerName": "Isabelle",
+        "gameName": "Super Smash Bros",
+        "score": 4000,
+    }
+    assert http(cluster, "/leaderboard/1") == (200, boards["1"])
+    assert http(cluster, "/leaderboard/count") == (200, 2)
+    assert http(cluster, "/leaderboard/1/6") == (200, boards)
+    assert http(cluster, "/leaderboard/2/6") == (200, {"6": boards["6"]})
+
+
+def test_the_http_api_says_what_is_not_there(cluster: LocalCluster):
+    status, problem = http(cluster, "/leaderboard/99")
+
+    assert status == 404
+    assert problem["error"]["reason"] == "NOT_FOUND"
+
+
+def test_grpcurl_reads_a_key_as_json_with_its_proof(grpcurl: Grpcurl):
+    answer = grpcurl("statehouse.v1.QueryService/Get", data={"store": STORE, "key": {"text": "1"}})
+
+    assert answer["found"] is True
+    assert scores(answer["value"]["json"]) == SMASH
+    replica = answer["replica"]
+    assert 0 <= replica["partition"] < 4
+    assert int(replica["epoch"]) >= 1
+    assert replica["host"]["instance_id"].startswith("node-")
+    assert replica["host"]["port"] > 0
+    assert replica["role"] in {"REPLICA_ROLE_ACTIVE", "REPLICA_ROLE_STANDBY"}
+    assert int(replica["position"]) >= 1
+    assert int(replica["lag"]) == 0
+    assert int(replica["staleness_ms"]) >= 0
+
+
+def test_grpcurl_sees_that_a_key_is_absent(grpcurl: Grpcurl):
+    answer = grpcurl("statehouse.v1.QueryService/Get", data={"store": STORE, "key": {"text": "99"}})
+
+    assert answer["found"] is False
+    assert "value" not in answer
+    assert answer["replica"]["host"]["instance_id"].startswith("node-")
+
+
+def test_grpcurl_lists_and_describes_without_proto_files(grpcurl: Grpcurl):
+    services = grpcurl("list").split()
+
+    assert {"statehouse.v1.QueryService", "statehouse.v1.FleetService", "grpc.health.v1.Health"} <= set(services)
+    assert "rpc LocateKey" in grpcurl("describe", "statehouse.v1.FleetService")
+
+
+def test_grpcurl_locates_a_key(grpcurl: Grpcurl):
+    place = grpcurl("statehouse.v1.FleetService/LocateKey", data={"store": STORE, "key": {"text": "1"}})
+
+    assert place["route"]["active"]["instance_id"].startswith("node-")
+    assert place["candidates"][0]["eligible"] is True
+
+
+def test_the_command_line_reads(cluster: LocalCluster):
+    code, out, _ = cli(cluster, "get", STORE, "6", "-o", "json")
+    assert code == ExitCode.DONE
+    assert scores(json.loads(out)["value"]) == KART
+
+    code, out, _ = cli(cluster, "get", STORE, "99", "-o", "json")
+    assert code == ExitCode.NOT_FOUND
+    assert json.loads(out)["found"] is False
+
+    code, out, _ = cli(cluster, "scan", STORE, "-o", "json")
+    assert code == ExitCode.DONE
+    assert {entry["key"]: scores(entry["value"]) for entry in map(json.loads, out.splitlines())} == {
+        "1": SMASH,
+        "6": KART,
+    }
+
+    code, out, err = cli(cluster, "get", "nowhere", "1")
+    assert (code, out) == (ExitCode.ERROR, "")
+    assert err.startswith("error: UNKNOWN_STORE")
+
+
+def test_the_command_line_shows_the_fleet(cluster: LocalCluster):
+    code, out, _ = cli(cluster, "locate", STORE, "1", "-o", "json")
+    assert code == ExitCode.DONE
+    assert json.loads(out)["active"]["instance_id"].startswith("node-")
+
+    code, out, _ = cli(cluster, "status", "--run-dir", str(cluster.run_dir), "-o", "json")
+    status = json.loads(out)
+    assert code == ExitCode.DONE
+    assert status["fleet"]["application_id"] == "video-game-leaderboard"
+    assert [node["host"]["instance_id"] for node in status["fleet"]["nodes"]] == ["node-a", "node-b", "node-c"]
+    assert {part["part"]: part["state"] for part in status["local"]}["processor"] == "running"
+
+
+def test_a_second_start_changes_nothing(cluster: LocalCluster):
+    pids = [part.pid for part in cluster.parts]
+
+    code, _, err = cli_up_again(cluster)
+
+    assert code == ExitCode.DONE
+    assert "already up" in err
+    assert [part.pid for part in cluster.parts] == pids
+
+
+def cli_up_again(cluster: LocalCluster) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "statehouse.cli", "up", "--run-dir", str(cluster.run_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_killed_active_is_replaced_without_a_failed_lookup(cluster: LocalCluster, client: Client):
+    poll_until(lambda: is_settled(client), 60, "a caught-up standby of every partition")
+    before = client.get(STORE, "1")
+    victim = cluster.node(before.host.instance_id)
+    answers: list[Answer] = []
+
+    def is_promoted() -> bool:
+        # Raises LookupFailure, and so fails the test, if nobody answers.
+        answers.append(client.get(STORE, "1"))
+        return answers[-1].role == "ACTIVE" and answers[-1].epoch > before.epoch
+
+    victim.kill()
+    try:
+        poll_until(is_promoted, 60, "a promoted active")
+    finally:
+        victim.start()
+
+    assert all(answer.value == before.value for answer in answers)
+    assert all(answer.host != before.host for answer in answers)
+    assert answers[0].role == "STANDBY"
+    poll_until(lambda: is_settled(client), 60, "the fleet to settle again")
+
+
+def test_a_router_that_is_down_is_told_as_such(cluster: LocalCluster, client: Client):
+    cluster.router.stop()
+    try:
+        with pytest.raises(LookupFailure, match="can't be reached"):
+            client.get(STORE, "1")
+        status, problem = http(cluster, "/leaderboard/1")
+        code, _, err = cli(cluster, "get", STORE, "1")
+    finally:
+        cluster.router.start()
+
+    assert (status, problem["error"]["reason"]) == (503, "UNREACHABLE")
+    assert code == ExitCode.UNAVAILABLE
+    assert "can't be reached" in err
+    poll_until(lambda: http(cluster, "/leaderboard/1")[0] == 200, 30, "the HTTP API to find the router again")
+    assert client.get(STORE, "1").found
+
+
+def is_settled(client: Client) -> bool:
+    """Whether nothing is being moved, and every partition has an active and a standby that are caught up."""
+    return all(
+        task.active is not None
+        and task.standbys
+        and not task.warm_ups
+        and {replica.instance_id for replica in task.replicas if replica.state == "running" and replica.lag == 0}
+        >= {task.active, *task.standbys}
+        for task in client.fleet().tasks
+    )
