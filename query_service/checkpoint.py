@@ -25,6 +25,7 @@ class Checkpoint:
         position: next offset needed.
         at_end_ms: wall clock when the state was last known to hold all that the log held, tombstones included.
             For a restore from the log's start: when it began.
+        stream_time_ms: largest entry time a windowed or versioned store has seen, -1 before the first.
 
     """
 
@@ -32,6 +33,7 @@ class Checkpoint:
     topic_id: str
     position: int
     at_end_ms: int
+    stream_time_ms: int = -1
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -53,6 +55,7 @@ class Checkpoint:
                 str(fields["topic_id"]),
                 int(fields["position"]),
                 int(fields["at_end_ms"]),
+                int(fields["stream_time_ms"]),
                 int(fields["format_version"]),
             )
         except (KeyError, TypeError, ValueError) as error:

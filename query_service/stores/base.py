@@ -1,53 +1,94 @@
-"""What a state store must offer. Reads may run beside one writer; `close` waits for reads under way."""
+"""What every state store offers to replication, and the values that reads return.
+
+A store turns changelog records into writes to an engine, and queries into walks over it. Reads may run beside the
+one writer; `close` waits for reads under way. Clients only ever get the reading methods.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from query_service.checkpoint import Checkpoint
-from statehouse.paging import KeyRange
 
-Records = Sequence[tuple[bytes, bytes | None]]
-"""(key, value) in offset order; a None value deletes."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Entries of a range, and whether the range holds more after them."""
+class Record:
+    """A changelog record with a key; a None value is a tombstone. `timestamp_ms`: event time."""
 
-    entries: list[tuple[bytes, bytes]]
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of a batch beside the writes.
+
+    Attributes:
+        unreadable: (index in the batch, reason) of records whose key is not of the store's layout.
+        late: how many records were older than the retention and were dropped.
+        stream_time_ms: largest time the store has seen, -1 before the first.
+
+    """
+
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
+    late: int = 0
+    stream_time_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Items of a range, and whether the range holds more after them."""
+
+    entries: list[T]
     more: bool
 
 
-class ReadOnlyKeyValueStore(Protocol):
-    """The face that queries get."""
+class PageBuilder(Generic[T]):
+    """Collects items up to a count and a size; a single item may exceed the size."""
 
-    def get(self, key: bytes) -> bytes | None:
-        """Return a key's value, None if the store does not hold it."""
+    def __init__(self, limit: int, max_bytes: int) -> None:
+        self._limit, self._max_bytes = limit, max_bytes
+        self._size = 0
+        self._entries: list[T] = []
 
-    def scan(self, keys: KeyRange, limit: int, max_bytes: int) -> Page:
-        """Return entries of a range, in its order, from one snapshot.
+    def add(self, entry: T, size: int) -> bool:
+        """Take an item; False if it does not fit and the page is done."""
+        if len(self._entries) == self._limit or (self._entries and self._size + size > self._max_bytes):
+            return False
+        self._entries.append(entry)
+        self._size += size
+        return True
 
-        At most `limit`, and at most `max_bytes` of keys and values unless a single entry is larger.
-        """
-
-    def approximate_count(self) -> int:
-        """Return the engine's estimate of the number of entries, in constant time."""
-
-    def exact_count(self) -> int:
-        """Count the entries of one snapshot by a scan."""
+    def page(self, *, more: bool) -> Page[T]:
+        """Return what was collected."""
+        return Page(self._entries, more)
 
 
-class StateStore(ReadOnlyKeyValueStore, Protocol):
+class StateStore(Protocol):
     """The face that replication gets."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the place in the changelog that the content stands for, None for an empty store."""
+        """Return the place in the changelog that the content stands for, None for a store never written to."""
 
-    def apply(self, records: Records, checkpoint: Checkpoint) -> None:
-        """Write records and the place after them, atomically."""
+    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
+        """Write records, in offset order, and the place after them, atomically."""
+
+    def approximate_count(self) -> int:
+        """Return an estimate of the number of entries, in constant time."""
+
+    def exact_count(self) -> int:
+        """Count the entries of one moment by a walk."""
+
+    def size_bytes(self) -> int:
+        """Return the bytes the entries take, on disk or in memory."""
+
+    def open_views(self) -> int:
+        """Return how many reads hold the store open."""
 
     def close(self) -> None:
-        """Release files; waits for reads under way."""
+        """Release files and memory; waits for reads under way."""

@@ -1,0 +1,53 @@
+"""The key-value store: a key's latest value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from query_service.checkpoint import Checkpoint
+from query_service.stores.base import Applied, Page, PageBuilder, Record
+from query_service.stores.engine import Engine
+from statehouse.paging import KeyRange
+
+_FAMILY = "default"
+
+
+class KeyValueStore:
+    """Keys and values as they stand in the changelog, in unsigned byte order of the keys."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.checkpoint = engine.checkpoint
+        self.size_bytes = engine.size_bytes
+        self.open_views = engine.open_views
+        self.close = engine.close
+
+    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
+        """Put values, delete keys whose value is None."""
+        self._engine.write({_FAMILY: [(record.key, record.value) for record in records]}, checkpoint)
+        return Applied(stream_time_ms=checkpoint.stream_time_ms)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a key's value, None if the store does not hold it."""
+        return self._engine.get(_FAMILY, key)
+
+    def scan(self, keys: KeyRange, limit: int, max_bytes: int) -> Page[tuple[bytes, bytes]]:
+        """Return entries of a range, in its order, of one moment.
+
+        At most `limit`, and at most `max_bytes` of keys and values unless a single entry is larger.
+        """
+        page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
+        with self._engine.view([_FAMILY]) as view:
+            for key, value in view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse):
+                if not page.add((key, value), len(key) + len(value)):
+                    return page.page(more=True)
+        return page.page(more=False)
+
+    def approximate_count(self) -> int:
+        """Return the engine's estimate."""
+        return self._engine.approximate_count(_FAMILY)
+
+    def exact_count(self) -> int:
+        """Count by a walk."""
+        with self._engine.view([_FAMILY]) as view:
+            return sum(1 for _ in view.entries(_FAMILY, b"", None, reverse=False))

@@ -1,0 +1,187 @@
+"""Families on RocksDB: a database per store partition, a column family per family, the checkpoint in each batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rocksdict import Options, Rdict, RdictIter, ReadOptions, WriteBatch
+
+from query_service.checkpoint import Checkpoint
+from query_service.stores.engine import StoreClosed, StoreUnusable, View, Writes
+
+_META = "statehouse-meta"
+_CHECKPOINT_KEY = b"checkpoint"
+_BUILT_IN = frozenset({"default", _META})
+
+
+class RocksDBEngine:
+    """A database under a directory, opened by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database, creating it if there is none.
+
+        Raises:
+            StoreUnusable: what is there is no intact database of ours.
+
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            known = set(Rdict.list_cf(str(path), _options())) if (path / "CURRENT").exists() else set()
+            self._db = Rdict(str(path), _options(), column_families={n: _options() for n in known | {_META}})
+            self._families = {name: self._db.get_column_family(name) for name in known - _BUILT_IN}
+            self._handles = {name: self._db.get_column_family_handle(name) for name in [*self._families, _META]}
+            meta = self._db.get_column_family(_META)
+            stored = meta.get(_CHECKPOINT_KEY)
+            meta.close()
+            self._checkpoint = None if stored is None else Checkpoint.from_json(stored)
+        except Exception as error:  # rocksdict raises plain Exception for whatever RocksDB reports
+            raise StoreUnusable(f"{path}: {error}") from error
+        self._path = path
+        self._lock = threading.Condition()
+        self._views = 0
+        self._closed = False
+
+    def families(self) -> frozenset[str]:
+        """Return the families there are, the default one always."""
+        return frozenset(self._families) | {"default"}
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return an entry's value."""
+        held = self._db if family == "default" else self._families.get(family)
+        value: bytes | None = None if held is None else held.get(key)
+        return value
+
+    @contextmanager
+    def view(self, families: Collection[str]) -> Iterator[View]:
+        """Lend iterators made between two batches: one moment for all families."""
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self._views += 1
+            view = _RocksDBView(
+                {
+                    name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
+                    for name in families
+                    if name == "default" or name in self._families
+                }
+            )
+        try:
+            yield view
+        finally:
+            view.release()
+            with self._lock:
+                self._views -= 1
+                self._lock.notify_all()
+
+    def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
+        """Write one batch; the write-ahead log makes it whole or nothing after a crash of the process."""
+        batch = WriteBatch(raw_mode=True)
+        for family, entries in writes.items():
+            if family == "default":
+                put, delete = batch.put, batch.delete
+                for key, value in entries:
+                    if value is None:
+                        delete(key)
+                    else:
+                        put(key, value)
+                continue
+            handle = self._handle(family)
+            for key, value in entries:
+                if value is None:
+                    batch.delete(key, handle)
+                else:
+                    batch.put(key, value, handle)
+        batch.put(_CHECKPOINT_KEY, checkpoint.to_json().encode(), self._handles[_META])
+        with self._lock:
+            self._db.write(batch)
+        self._checkpoint = checkpoint
+
+    def _handle(self, family: str) -> object:
+        """Return a family's handle, creating it. A crash before the batch leaves an empty family, which is harmless."""
+        if family not in self._handles:
+            with self._lock:
+                self._families[family] = self._db.create_column_family(family, _options())
+                self._handles[family] = self._db.get_column_family_handle(family)
+        return self._handles[family]
+
+    def drop(self, family: str) -> None:
+        """Drop the column family; RocksDB deletes its files whole."""
+        with self._lock:
+            held = self._families.pop(family, None)
+            self._handles.pop(family, None)
+            if held is not None:
+                held.close()
+                self._db.drop_column_family(family)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the last checkpoint written."""
+        return self._checkpoint
+
+    def approximate_count(self, family: str) -> int:
+        """Return RocksDB's estimate."""
+        held = self._db if family == "default" else self._families.get(family)
+        return 0 if held is None else int(held.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def open_views(self) -> int:
+        """Return how many views are lent."""
+        return self._views
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the files in the directory."""
+        return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
+
+    def close(self) -> None:
+        """Close the database once the last view is returned."""
+        with self._lock:
+            self._closed = True
+            self._lock.wait_for(lambda: self._views == 0)
+            self._handles.clear()  # a handle keeps the database, and its lock, open
+            for held in self._families.values():
+                held.close()
+            self._families.clear()
+        self._db.close()
+
+
+class _RocksDBView:
+    """Iterators made at one moment."""
+
+    def __init__(self, iterators: dict[str, RdictIter]) -> None:
+        self._iterators = iterators
+
+    def release(self) -> None:
+        """Let the database go."""
+        self._iterators.clear()
+
+    def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Walk a range."""
+        entries = self._iterators.get(family)
+        if entries is None or (stop is not None and start >= stop):
+            return
+        if not reverse:
+            entries.seek(start)
+            while entries.valid() and (stop is None or entries.key() < stop):
+                yield entries.key(), entries.value()
+                entries.next()
+            return
+        if stop is None:
+            entries.seek_to_last()
+        else:
+            entries.seek_for_prev(stop)
+            if entries.valid() and entries.key() == stop:
+                entries.prev()
+        while entries.valid() and entries.key() >= start:
+            yield entries.key(), entries.value()
+            entries.prev()
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # A few old log files are enough to see what happened, and keep directories small.
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    return options

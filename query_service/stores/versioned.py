@@ -1,0 +1,136 @@
+"""The versioned store (KIP-889): a key's values over time, as-of reads within a history retention.
+
+Every version is an entry `escaped key | timestamp`, so that a put reads nothing and an as-of read is one seek. Versions
+that were superseded before the history began are removed when their key is next written. A tombstone is a version.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from query_service.checkpoint import Checkpoint
+from query_service.stores.base import Applied, Record
+from query_service.stores.engine import Engine, View
+from statehouse import ordered_keys
+from statehouse.errors import StatehouseError
+
+_FAMILY = "default"
+_TIME = struct.Struct(">q")
+_TOMBSTONE = b"\0"
+_VALUE = b"\1"
+_LAST_MS = 2**63 - 1
+
+
+class BeforeHistory(StatehouseError):
+    """An as-of read of a time before the history that is kept: what was then is unknown, which isn't "not found"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A value and the time from which it holds."""
+
+    value: bytes
+    timestamp_ms: int
+
+
+class VersionedStore:
+    """Values by key and time."""
+
+    def __init__(self, engine: Engine, history_retention_ms: int) -> None:
+        self._engine = engine
+        self._history_retention_ms = history_retention_ms
+        at = engine.checkpoint()
+        self._stream_time_ms = -1 if at is None else at.stream_time_ms
+        self.checkpoint = engine.checkpoint
+        self.size_bytes = engine.size_bytes
+        self.open_views = engine.open_views
+        self.close = engine.close
+
+    @property
+    def history_start_ms(self) -> int:
+        """Earliest time an as-of read may ask for."""
+        return max(0, self._stream_time_ms - self._history_retention_ms)
+
+    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
+        """Add versions; ones older than the history are dropped and counted, as Kafka Streams does."""
+        applied = Applied()
+        stream_time_ms = self._stream_time_ms
+        puts: list[tuple[bytes, bytes | None]] = []
+        touched: dict[bytes, None] = {}
+        for index, record in enumerate(records):
+            if record.timestamp_ms < 0:
+                applied.unreadable.append((index, f"a version with timestamp {record.timestamp_ms}"))
+                continue
+            stream_time_ms = max(stream_time_ms, record.timestamp_ms)
+            if record.timestamp_ms < stream_time_ms - self._history_retention_ms:
+                applied.late += 1
+                continue
+            prefix = ordered_keys.escaped(record.key)
+            touched[prefix] = None
+            data = _TOMBSTONE if record.value is None else _VALUE + record.value
+            puts.append((prefix + _TIME.pack(record.timestamp_ms), data))
+        horizon_ms = max(0, stream_time_ms - self._history_retention_ms)
+        # Deletes first: a put at the very time of a removed version must win.
+        deletes: list[tuple[bytes, bytes | None]] = [(key, None) for key in self._superseded(touched, horizon_ms)]
+        self._engine.write({_FAMILY: deletes + puts}, replace(checkpoint, stream_time_ms=stream_time_ms))
+        self._stream_time_ms = stream_time_ms
+        applied.stream_time_ms = stream_time_ms
+        return applied
+
+    def _superseded(self, prefixes: dict[bytes, None], horizon_ms: int) -> Iterator[bytes]:
+        """Yield the entries of these keys that no as-of read from the horizon on can see."""
+        with self._engine.view([_FAMILY]) as view:
+            for prefix in prefixes:
+                past = view.entries(_FAMILY, prefix, prefix + _TIME.pack(horizon_ms + 1), reverse=True)
+                for nth, (key, data) in enumerate(past):
+                    if nth > 0 or data == _TOMBSTONE:
+                        yield key
+
+    def get(self, key: bytes) -> Version | None:
+        """Return a key's latest value, None if there is none."""
+        return self._at(key, _LAST_MS)
+
+    def get_as_of(self, key: bytes, as_of_ms: int) -> Version | None:
+        """Return the value a key had at a time, None if it had none.
+
+        Raises:
+            BeforeHistory: the time is before the history that is kept.
+
+        """
+        if as_of_ms < self.history_start_ms:
+            raise BeforeHistory(
+                f"as of {as_of_ms}: the history starts at {self.history_start_ms} (retention {self._history_retention_ms} ms)"
+            )
+        return self._at(key, as_of_ms)
+
+    def _at(self, key: bytes, as_of_ms: int) -> Version | None:
+        prefix = ordered_keys.escaped(key)
+        stop = prefix + (_TIME.pack(as_of_ms + 1) if as_of_ms < _LAST_MS else b"\xff")
+        with self._engine.view([_FAMILY]) as view:
+            for entry, data in view.entries(_FAMILY, prefix, stop, reverse=True):
+                if data == _TOMBSTONE:
+                    return None
+                return Version(data[1:], _TIME.unpack(entry[len(prefix) :])[0])
+        return None
+
+    def approximate_count(self) -> int:
+        """Return the engine's estimate of the number of versions."""
+        return self._engine.approximate_count(_FAMILY)
+
+    def exact_count(self) -> int:
+        """Count the keys that have a latest value, by a walk."""
+        with self._engine.view([_FAMILY]) as view:
+            return sum(1 for _ in _latest(view))
+
+
+def _latest(view: View) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each key with its latest value; keys whose latest version is a tombstone are left out."""
+    last: bytes | None = None
+    for entry, data in view.entries(_FAMILY, b"", None, reverse=True):
+        key, _ = ordered_keys.split(entry)
+        if key != last:
+            last = key
+            if data != _TOMBSTONE:
+                yield key, data[1:]

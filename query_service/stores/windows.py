@@ -1,0 +1,157 @@
+"""Window and session stores: values by key and time, expired by whole segments.
+
+Inside, an entry's key is the escaped key followed by its times, so that the entries of one key are neighbours in order
+of time. In the changelog the keys have Kafka Streams' layouts (`statehouse.composite`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from query_service.checkpoint import Checkpoint
+from query_service.stores.base import Applied, Page, PageBuilder, Record
+from query_service.stores.engine import Engine, View
+from query_service.stores.segments import Segments
+from statehouse import ordered_keys
+from statehouse.composite import SessionKey, WindowKey
+from statehouse.errors import ContractError
+from statehouse.paging import KeyRange
+
+_WINDOW = struct.Struct(">qi")
+_SESSION = struct.Struct(">qq")
+
+K = TypeVar("K", WindowKey, SessionKey)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout(Generic[K]):
+    """How a kind of composite key stands in the changelog and in the store, and which of its times expires it."""
+
+    read: Callable[[bytes], K]
+    encode: Callable[[K], bytes]
+    decode: Callable[[bytes], K]
+    time_ms: Callable[[K], int]
+
+
+def _encode_window(window: WindowKey) -> bytes:
+    return ordered_keys.escaped(window.key) + _WINDOW.pack(window.start_ms, window.sequence)
+
+
+def _decode_window(data: bytes) -> WindowKey:
+    key, times = ordered_keys.split(data)
+    return WindowKey(key, *_WINDOW.unpack(times))
+
+
+def _encode_session(session: SessionKey) -> bytes:
+    return ordered_keys.escaped(session.key) + _SESSION.pack(session.start_ms, session.end_ms)
+
+
+def _decode_session(data: bytes) -> SessionKey:
+    key, times = ordered_keys.split(data)
+    return SessionKey(key, *_SESSION.unpack(times))
+
+
+WINDOWS: Layout[WindowKey] = Layout(
+    WindowKey.from_bytes, _encode_window, _decode_window, lambda window: window.start_ms
+)
+SESSIONS: Layout[SessionKey] = Layout(
+    SessionKey.from_bytes, _encode_session, _decode_session, lambda session: session.end_ms
+)
+
+
+class TimedStore(Generic[K]):
+    """Entries by key and time, within a retention."""
+
+    def __init__(
+        self, engine: Engine, layout: Layout[K], retention_ms: int, *, retain_duplicates: bool = False
+    ) -> None:
+        """Take an engine.
+
+        `retain_duplicates`: several values per key and window start, told apart by sequence; a None value then deletes
+        nothing, as in Kafka Streams' join stores.
+        """
+        self._engine, self._layout = engine, layout
+        self._segments = Segments(retention_ms)
+        self._retain_duplicates = retain_duplicates
+        at = engine.checkpoint()
+        self._stream_time_ms = -1 if at is None else at.stream_time_ms
+        self.checkpoint = engine.checkpoint
+        self.size_bytes = engine.size_bytes
+        self.open_views = engine.open_views
+        self.close = engine.close
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Largest entry time seen, -1 before the first."""
+        return self._stream_time_ms
+
+    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
+        """Write live entries, then drop the segments that the new stream time leaves behind."""
+        applied = Applied()
+        stream_time_ms = self._stream_time_ms
+        writes: dict[str, list[tuple[bytes, bytes | None]]] = {}
+        for index, record in enumerate(records):
+            try:
+                key = self._layout.read(record.key)
+            except ContractError as error:
+                applied.unreadable.append((index, str(error)))
+                continue
+            time_ms = self._layout.time_ms(key)
+            stream_time_ms = max(stream_time_ms, time_ms)
+            if self._segments.is_expired(time_ms, stream_time_ms):
+                applied.late += 1
+            elif record.value is not None or not self._retain_duplicates:
+                writes.setdefault(self._segments.family(time_ms), []).append((self._layout.encode(key), record.value))
+        expired = self._segments.expired({*self._engine.families(), *writes}, stream_time_ms)
+        for family in expired:
+            writes.pop(family, None)
+        self._engine.write(writes, replace(checkpoint, stream_time_ms=stream_time_ms))
+        self._stream_time_ms = stream_time_ms
+        for family in expired:
+            self._engine.drop(family)
+        applied.stream_time_ms = stream_time_ms
+        return applied
+
+    def scan(
+        self, keys: KeyRange, accept: Callable[[K], bool], first_ms: int, last_ms: int, limit: int, max_bytes: int
+    ) -> Page[tuple[K, bytes]]:
+        """Return entries of a range of store keys (`encode`d), in its order, of one moment.
+
+        `accept` decides on each live entry; `first_ms` and `last_ms` bound the times that it can accept, so that other
+        segments need not be read.
+        """
+        page = PageBuilder[tuple[K, bytes]](limit, max_bytes)
+        first_ms = max(first_ms, self._segments.horizon_ms(self._stream_time_ms))
+        families = self._segments.live(self._engine.families(), first_ms, last_ms)
+        with self._engine.view(families) as view:
+            for data, value in _merged(view, families, keys):
+                key = self._layout.decode(data)
+                if self._layout.time_ms(key) < first_ms or not accept(key):
+                    continue
+                if not page.add((key, value), len(data) + len(value)):
+                    return page.page(more=True)
+        return page.page(more=False)
+
+    def approximate_count(self) -> int:
+        """Return the sum of the engine's estimates."""
+        return sum(self._engine.approximate_count(family) for family in Segments.all(self._engine.families()))
+
+    def exact_count(self) -> int:
+        """Count the live entries by a walk."""
+        count = 0
+        horizon_ms = self._segments.horizon_ms(self._stream_time_ms)
+        families = Segments.all(self._engine.families())
+        with self._engine.view(families) as view:
+            for data, _ in _merged(view, families, KeyRange()):
+                count += self._layout.time_ms(self._layout.decode(data)) >= horizon_ms
+        return count
+
+
+def _merged(view: View, families: Collection[str], keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+    """Walk several families as one, in the range's order."""
+    walks = [view.entries(family, keys.start, keys.stop, reverse=keys.reverse) for family in families]
+    return heapq.merge(*walks, key=lambda entry: entry[0], reverse=keys.reverse)
