@@ -86,7 +86,7 @@ def feed(broker):
 
 @pytest.fixture(scope="module")
 def processor(broker, feed, tmp_path_factory):
-    options = ["--max-offsets", "4000", "--heartbeat-interval", "0.5"]
+    options = ["--max-offsets", "4000", "--heartbeat-interval-ms", "500"]
     processor = ProcessorProcess(
         "examples.leaderboard.topology", broker.bootstrap, tmp_path_factory.mktemp("processor"), *options
     )

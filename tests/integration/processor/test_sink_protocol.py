@@ -111,7 +111,7 @@ def test_an_unreachable_broker_ends_in_a_bounded_time():
     target = SinkTarget("127.0.0.1:1", "a", "s", "c", 1, "d", 1, query_id="q", write_timeout_s=0.3)
     writer = PartitionWriter(target, 0)
     with pytest.raises(WriteTimeout, match="partition 0 of store s could not be written"):
-        writer.write(0, lambda producer: None)
+        writer.write(0, lambda _producer: None)
 
 
 def test_a_task_writes_records_tombstones_and_dead_letters(target):
@@ -122,9 +122,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target):
     ]
     refused = {KEY: None, VALUE: b"\xffraw", TIMESTAMP_MS: 77, TOPIC: "scores", PARTITION: 5, OFFSET: 9}
     rows.append({SINK_PARTITION: 5 % 3, REASON: "not_json", DETAIL: "why", **refused})
-    columns = {
-        name: None for name in (SINK_PARTITION, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
-    }
+    columns = dict.fromkeys((SINK_PARTITION, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL))
     batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
 
     counts = [row for counted in SinkTask(target, 0)([batch]) for row in counted.to_pylist()]

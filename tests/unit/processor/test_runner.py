@@ -11,7 +11,7 @@ def test_a_topology_is_a_module_with_an_id_and_build():
 
 
 def test_a_module_that_is_not_there_is_named():
-    with pytest.raises(ConfigurationError, match="module 'examples.nothing' not found"):
+    with pytest.raises(ConfigurationError, match=r"module 'examples.nothing' not found"):
         Topology.load("examples.nothing")
 
 
