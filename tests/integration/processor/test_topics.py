@@ -1,26 +1,37 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from processor.application import Source, SourceKind, StoreDeclaration
 from processor.topics import create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import partition_counts
+from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, members_topic
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 
 
 @pytest.fixture
-def client(kafka):
+def client(kafka: EmbeddedKafka):
     return admin(kafka.bootstrap, "tests")
 
 
-def declared(name="boards", **settings):
+def declared(name: str = "boards", **settings: Any):
     return StoreDeclaration(name, frame=None, **settings)
 
 
-def create(client, application, store, *, sources=(), counts=None):
+def create(
+    client: AdminClient,
+    application: str,
+    store: StoreDeclaration,
+    *,
+    sources: Sequence[Source] = (),
+    counts: dict[str, int] | None = None,
+):
     return create_topics(
         client,
         application,
@@ -32,12 +43,14 @@ def create(client, application, store, *, sources=(), counts=None):
     )
 
 
-def settings_of(client, topic):
+def settings_of(client: AdminClient, topic: str):
     (future,) = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     return {name: entry.value for name, entry in future.result().items()}
 
 
-def test_a_missing_source_is_named_with_the_remedy(kafka, client, unique_name):
+def test_a_missing_source_is_named_with_the_remedy(
+    kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
+):
     there, absent = unique_name("there"), unique_name("absent")
     create_topic(kafka.bootstrap, there, partitions=2)
     sources = [Source(topic, SourceKind.STREAM) for topic in (there, absent)]
@@ -46,7 +59,7 @@ def test_a_missing_source_is_named_with_the_remedy(kafka, client, unique_name):
     assert wait_for_sources(client, sources[:1], 0.3) == {there: 2}
 
 
-def test_all_topics_are_created_as_the_contract_says(client, unique_name):
+def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique_name: Callable[[str], str]):
     application = unique_name("app")
     sources = [Source("scores", SourceKind.STREAM), Source("all", SourceKind.GLOBAL_TABLE)]
     store = declared(config={"segment.bytes": "1048576"})
@@ -65,7 +78,9 @@ def test_all_topics_are_created_as_the_contract_says(client, unique_name):
     assert settings_of(client, dead_letters_topic(application))["cleanup.policy"] == "delete"
 
 
-def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_settings(client, unique_name):
+def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_settings(
+    client: AdminClient, unique_name: Callable[[str], str]
+):
     application = unique_name("app")
     sources = [Source("scores", SourceKind.STREAM)]
     create(client, application, declared(), sources=sources, counts={"scores": 3})

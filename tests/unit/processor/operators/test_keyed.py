@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 from processor.operators import order
 from processor.operators.aggregators import TopN
@@ -9,21 +10,21 @@ JOIN = KeyProgram("players", order.by_time)
 BOARD = KeyProgram("products", order.tables_first, TopN(3, by="score", fields={"game": "name", "score": "score"}))
 
 
-def event(time, score, offset=0, kind=Kind.EVENT):
+def event(time: int, score: float, offset: int = 0, kind: Kind = Kind.EVENT):
     return ("7", kind.value, time, 0, offset, json.dumps({"score": score}))
 
 
-def table(time, name, offset=0):
+def table(time: int, name: str | None, offset: int = 0):
     kind = Kind.DELETE if name is None else Kind.ROW
     return ("7", kind.value, time, 0, offset, json.dumps({"name": name} if name else {}))
 
 
-def run(program, rows, state=None):
+def run(program: KeyProgram, rows: list[Any], state: KeyState | None = None):
     out, after = program.run("7", rows, lambda: state or KeyState())
     return [dict(zip(program.out_columns, row, strict=True)) for row in out], after
 
 
-def joined(rows, state=None):
+def joined(rows: list[Any], state: KeyState | None = None):
     out, after = run(JOIN, rows, state)
     named = [(json.loads(row["_event"])["score"], row["_row"] and json.loads(row["_row"])["name"]) for row in out]
     return named, [row["_missing"] for row in out], after
