@@ -66,6 +66,7 @@ lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml --extra service --extra http -c requirements/dev.txt $(LOCK) -o requirements/service.txt
 	$(BIN)/uv pip compile pyproject.toml --extra processor --extra http -c requirements/dev.txt $(LOCK) -o requirements/processor.txt
+	printf 'hatchling\nsetuptools\nwheel\n' | $(BIN)/uv pip compile - -c requirements/dev.txt $(LOCK) -o deploy/build-requirements.txt
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
 
 baseline: tools ## Make the present contract the one that `check` holds later ones against (at a release)

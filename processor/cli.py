@@ -14,81 +14,81 @@ from processor.runner import run
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
+from statehouse.settings import ProcessSettings, load
 
 
 def process(
     app: Annotated[str, typer.Argument(help="Topology module, as in examples.leaderboard.topology.")],
-    bootstrap: Annotated[str, typer.Option(envvar="STATEHOUSE_BOOTSTRAP", help="Kafka's bootstrap servers.")],
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     checkpoint_dir: Annotated[
-        str,
-        typer.Option(
-            envvar="STATEHOUSE_CHECKPOINT_DIR", help="Directory of Spark's checkpoints, on any Hadoop file system."
-        ),
-    ],
-    commit_interval: Annotated[
-        float,
-        typer.Option(envvar="STATEHOUSE_COMMIT_INTERVAL", help="Seconds between batches; 0: one after the other."),
-    ] = 0.0,
-    max_offsets: Annotated[
-        int, typer.Option(envvar="STATEHOUSE_MAX_OFFSETS", help="Events a batch and stream at most.")
-    ] = 20_000,
+        str | None, typer.Option(help="Directory of Spark's checkpoints, on any Hadoop file system.")
+    ] = None,
+    commit_interval_ms: Annotated[
+        int | None, typer.Option(help="Time between batches; 0: one after the other.")
+    ] = None,
+    max_offsets: Annotated[int | None, typer.Option(help="Events a batch reads at most of each stream.")] = None,
     shuffle_partitions: Annotated[
-        int,
-        typer.Option(
-            envvar="STATEHOUSE_SHUFFLE_PARTITIONS", help="Tasks of a stateful stage; fixed at the first start."
-        ),
-    ] = 2,
-    master: Annotated[
-        str | None,
-        typer.Option(envvar="STATEHOUSE_SPARK_MASTER", help="Spark master; default local[*], or spark-submit's."),
+        int | None, typer.Option(help="Tasks of a stateful stage; fixed at the first start.")
+    ] = None,
+    spark_master: Annotated[
+        str | None, typer.Option("--master", help="Spark master; default local[*], or spark-submit's.")
     ] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A Spark setting, NAME=VALUE; may be repeated.")] = None,
-    replication_factor: Annotated[
-        int, typer.Option(envvar="STATEHOUSE_REPLICATION_FACTOR", help="Of topics created; -1: the broker's default.")
-    ] = -1,
-    heartbeat_interval: Annotated[
-        float, typer.Option(envvar="STATEHOUSE_HEARTBEAT_INTERVAL", help="Seconds between heartbeats; as on the nodes.")
-    ] = 1.0,
-    session_timeout: Annotated[
-        float, typer.Option(envvar="STATEHOUSE_SESSION_TIMEOUT", help="Seconds of silence after which a node is dead.")
-    ] = 10.0,
-    num_standby_replicas: Annotated[
-        int, typer.Option(envvar="STATEHOUSE_NUM_STANDBY_REPLICAS", help="Copies of a partition besides the active.")
-    ] = 1,
-    source_wait: Annotated[
-        float, typer.Option(envvar="STATEHOUSE_SOURCE_WAIT", help="Seconds to wait for source topics at the start.")
-    ] = 60.0,
-    metrics_port: Annotated[
-        int | None, typer.Option(envvar="STATEHOUSE_METRICS_PORT", help="Port for Prometheus; default none.")
+    replication_factor: Annotated[int | None, typer.Option(help="Of topics created; -1: the broker's default.")] = None,
+    heartbeat_interval_ms: Annotated[
+        int | None, typer.Option(help="How often nodes tell the fleet; as on the nodes.")
     ] = None,
-    log_level: Annotated[
-        str, typer.Option(envvar="STATEHOUSE_LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
-    ] = "INFO",
+    session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which a node is dead.")] = None,
+    num_standby_replicas: Annotated[int | None, typer.Option(help="Copies of a partition besides the active.")] = None,
+    source_wait_ms: Annotated[int | None, typer.Option(help="Longest wait for source topics.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; default none.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run an application: read its topics, keep its state, publish its stores."""
-    logs.configure(log_level)
+    """Run an application: read its topics, keep its state, publish its stores.
+
+    Every option but --conf can also be given as STATEHOUSE_<NAME> or in the TOML file that STATEHOUSE_CONFIG names.
+    """
+    flags = {name: value for name, value in locals().items() if name not in {"app", "conf"}}
     sys.path.insert(0, str(Path.cwd()))
     try:
-        settings = ProcessorSettings(
-            bootstrap=bootstrap,
-            checkpoint_dir=checkpoint_dir,
-            commit_interval_s=commit_interval,
-            max_offsets_per_trigger=max_offsets,
-            shuffle_partitions=shuffle_partitions,
-            master=master,
-            spark_conf=_pairs(conf or []),
-            replication_factor=replication_factor,
-            ownership=OwnershipSettings(
-                heartbeat_interval_s=heartbeat_interval,
-                session_timeout_s=session_timeout,
-                planner=PlannerSettings(num_standby_replicas=num_standby_replicas),
-            ),
-            source_wait_s=source_wait,
-            metrics_port=metrics_port,
-        )
+        given = load(ProcessSettings, flags)
+        settings = _settings(given, _pairs(conf or []))
     except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from error
+    logs.configure(given.log_level)
     raise typer.Exit(run(app, settings))
+
+
+def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSettings:
+    """Turn what was given into what the processor takes."""
+    return ProcessorSettings(
+        bootstrap=given.bootstrap,
+        checkpoint_dir=_expanded(given.checkpoint_dir),
+        commit_interval_s=given.commit_interval_ms / 1000,
+        max_offsets_per_trigger=given.max_offsets,
+        shuffle_partitions=given.shuffle_partitions,
+        master=given.spark_master,
+        spark_conf=spark_conf,
+        replication_factor=given.replication_factor,
+        ownership=OwnershipSettings(
+            heartbeat_interval_s=given.heartbeat_interval_ms / 1000,
+            session_timeout_s=given.session_timeout_ms / 1000,
+            initial_rebalance_delay_s=given.initial_rebalance_delay_ms / 1000,
+            handover_linger_s=None if given.handover_linger_ms is None else given.handover_linger_ms / 1000,
+            planner=PlannerSettings(
+                num_standby_replicas=given.num_standby_replicas,
+                acceptable_recovery_lag=given.acceptable_recovery_lag,
+                max_warmup_replicas=given.max_warmup_replicas,
+            ),
+        ),
+        source_wait_s=given.source_wait_ms / 1000,
+        metrics_port=given.metrics_port,
+    )
+
+
+def _expanded(directory: str) -> str:
+    """Resolve a leading ~ of a local path; URIs of other file systems are left alone."""
+    return str(Path(directory).expanduser()) if directory.startswith("~") else directory
 
 
 def _pairs(settings: list[str]) -> dict[str, str]:

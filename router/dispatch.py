@@ -33,7 +33,7 @@ from router.metrics import RouterMetrics
 from router.table import Node, PartitionRoutes, Replica, RoutingTable
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.status import from_rpc_error
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2
 

@@ -116,9 +116,22 @@ class RouterSettings(CommonSettings):
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 
 
-class ProcessorSettings(CommonSettings):
+class ProcessSettings(CommonSettings):
     """The Spark application's driver."""
 
+    application_id: str = Field("", description="the application's own code says it; only the others need it")
+    checkpoint_dir: str = Field(
+        "~/.local/share/statehouse/checkpoints", description="Spark's checkpoints, on any Hadoop file system"
+    )
+    commit_interval_ms: int = Field(
+        0,
+        ge=0,
+        description="micro-batch trigger; 0 starts a batch as soon as the last is done. Kafka Streams has 30,000",
+    )
+    max_offsets: int = Field(20_000, ge=1, description="events a batch reads at most of each stream")
+    shuffle_partitions: int = Field(2, ge=1, description="tasks of a stateful stage, fixed at the first start")
+    spark_master: str | None = Field(None, description="Spark master; default local[*], or spark-submit's")
+    replication_factor: int = Field(-1, ge=-1, description="of the topics we create; -1 is the broker's default")
     num_standby_replicas: int = Field(1, ge=0, description="standbys per task; Kafka Streams has 0")
     acceptable_recovery_lag: int = Field(
         10_000, ge=0, description="a replica within this many records is caught up; Kafka Streams has 10,000"
@@ -130,15 +143,7 @@ class ProcessorSettings(CommonSettings):
     initial_rebalance_delay_ms: int = Field(
         1_000, ge=0, description="wait after the first node joins an application without an assignment"
     )
-    replication_factor: int = Field(-1, ge=-1, description="of the topics we create; -1 is the broker's default")
-    checkpoint_dir: str = Field(
-        "~/.local/share/statehouse/checkpoints", description="Spark's checkpoints, one folder an application in it"
-    )
-    commit_interval_ms: int = Field(
-        0, ge=0, description="micro-batch trigger; 0 starts a batch as soon as the last is done"
-    )
-    shuffle_partitions: int = Field(2, ge=1, description="Spark's shuffle partitions, fixed by the first checkpoint")
-    max_events_per_batch: int = Field(100_000, ge=1, description="records of event streams read in one micro-batch")
+    source_wait_ms: int = Field(60_000, ge=0, description="longest wait for source topics at the start")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 
 

@@ -61,10 +61,8 @@ def show(cluster: LocalCluster) -> None:
         seconds = victim.start()
         print(f"running again after {seconds:.1f} s. A task whose state was on its disk goes on from the offset stored")
         print("with it and reads only what is new:")
-        _await(f"{victim.name} to hold tasks again", lambda: _replicas(victim))
-        print_table(
-            ["TASK", "ROLE", "STATE", "RESTORED FROM OFFSET", "RECORDS READ", "POSITION", "LAG"], _replicas(victim)
-        )
+        replicas = _await(f"{victim.name} to hold a task that it had before", lambda: _continued(victim))
+        print_table(["TASK", "ROLE", "STATE", "RESTORED FROM OFFSET", "RECORDS READ", "POSITION", "LAG"], replicas)
         last = _await("a lookup", lambda: client.get(_STORE, _KEY))
         print_table(_HEADERS, [_row(_KEY, last)])
     _show_http(cluster)
@@ -144,6 +142,12 @@ def _replicas(part: ClusterPart) -> list[tuple[object, ...]]:
         for task in node.tasks
         for store in task.stores
     ]
+
+
+def _continued(part: ClusterPart) -> list[tuple[object, ...]]:
+    """Return the node's replicas once one of them went on from a stored offset; none before."""
+    rows = _replicas(part)
+    return rows if any(row[3] for row in rows) else []
 
 
 def _row(key: str, answer: Answer) -> tuple[object, ...]:

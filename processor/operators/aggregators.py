@@ -16,7 +16,7 @@ class Aggregator(Protocol):
     """A fold over a key's rows. The state is JSON, None before the first row."""
 
     def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json:
-        """Return the state with this row; may change and return the one it was given."""
+        """Return the state with this row, of which null columns are absent; may change the state it was given."""
         ...
 
     def render(self, state: Json) -> Json | None:
@@ -45,7 +45,7 @@ class TopN:
         rank = [-row[self.by], *position]
         if len(entries) == self.n and rank > entries[-1][0]:
             return entries
-        entry = [rank, {name: row[column] for name, column in self.fields.items()}]
+        entry = [rank, {name: row.get(column) for name, column in self.fields.items()}]
         return sorted([*entries, entry], key=lambda item: item[0])[: self.n]
 
     def render(self, state: Json) -> Json | None:

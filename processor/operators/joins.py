@@ -9,19 +9,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.keyed import AGGREGATE_COLUMNS, DELETES, GROUP, IS_TABLE, KeyProgram, KeyState
+from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, MISSING, PAYLOAD, ROW, KeyProgram, KeyState, Kind
 from processor.rows import (
     DELETED,
     DETAIL,
@@ -38,16 +30,12 @@ from processor.rows import (
     DeadLetterReason,
 )
 
-_AGGREGATE_TYPES: Final = {
-    TOPIC: StringType(),
-    PARTITION: IntegerType(),
-    OFFSET: LongType(),
-    REASON: StringType(),
-    DETAIL: StringType(),
-    KEY: BinaryType(),
-    VALUE: BinaryType(),
-    TIMESTAMP: LongType(),
-}
+_JOIN_TYPE: Final = f"{EVENT} string, {ROW} string, {MISSING} string"
+_AGGREGATE_TYPE: Final = f"{KEY} binary, {VALUE} binary, {TIMESTAMP} long, {EVENT} string, {MISSING} string"
+_STATE_TYPE: Final = "row string, aggregate string"
+
+# Packing must not change a value: times to the microsecond, and numbers that JSON doesn't have.
+_PACKING: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "allowNonNumericNumbers": "true"}
 
 
 @dataclass(frozen=True)
@@ -77,11 +65,11 @@ def stream_table_join(stream: DataFrame, lookup: Lookup) -> DataFrame:
     table wherever both are named: Spark asks sources for their ends in that order, so that a row written before an
     event is in the event's batch at the latest (holds for up to four sources a query).
     """
-    united = _unite(stream, lookup)
-    program = KeyProgram(tuple(united.columns), tuple(lookup.columns), lookup.missing, lookup.name, order.by_time)
-    fields = {field.name: field for field in united.schema.fields}
-    joined = _apply(united, program, StructType([fields[name] for name in program.out_columns]))
-    return joined.withColumn(TIMESTAMP, F.timestamp_millis(TIMESTAMP))
+    events = _with_key_checked(stream, lookup)
+    put_out = _apply(_unite(events, lookup), KeyProgram(lookup.name, order.by_time), _JOIN_TYPE)
+    row_type = lookup.table.select(*_row_columns(lookup)).schema
+    unpacked = put_out.select(_unpack(EVENT, events.schema), _unpack(ROW, row_type), MISSING)
+    return unpacked.select(*_event_columns(events.columns, lookup), *(f"{ROW}.{name}" for name in lookup.columns))
 
 
 def global_table_aggregate(stream: DataFrame, lookup: Lookup, aggregator: Aggregator) -> DataFrame:
@@ -90,67 +78,88 @@ def global_table_aggregate(stream: DataFrame, lookup: Lookup, aggregator: Aggreg
     All rows of the global table in a batch apply before its events. A key gives one record a batch, where its value
     changed, with the time of the latest event applied. Dead letters pass through.
     """
-    united = _unite(stream, lookup)
-    program = KeyProgram(
-        tuple(united.columns), tuple(lookup.columns), lookup.missing, lookup.name, order.tables_first, aggregator
+    events = _with_key_checked(stream, lookup)
+    program = KeyProgram(lookup.name, order.tables_first, aggregator)
+    put_out = _apply(_unite(events, lookup), program, _AGGREGATE_TYPE)
+    refused = events.select(*ORIGIN, *VERDICT)
+    unpacked = put_out.select(KEY, VALUE, TIMESTAMP, _unpack(EVENT, refused.schema), MISSING)
+    # Of a record the event is null, of a dead letter the record.
+    own = {KEY: F.col(KEY), VALUE: F.col(VALUE), TIMESTAMP: F.timestamp_millis(TIMESTAMP)}
+    columns = dict(zip(refused.columns, _event_columns(refused.columns, lookup), strict=True))
+    return unpacked.select(
+        *(F.coalesce(own[name], column).alias(name) if name in own else column for name, column in columns.items())
     )
-    out = StructType([StructField(name, _AGGREGATE_TYPES[name]) for name in AGGREGATE_COLUMNS])
-    return _apply(united, program, out).withColumn(TIMESTAMP, F.timestamp_millis(TIMESTAMP))
 
 
-def _unite(stream: DataFrame, lookup: Lookup) -> DataFrame:
-    """Put events and table rows in one frame, each with the key it is grouped by."""
-    refused = F.col(REASON).isNotNull()
-    no_key = ~refused & F.col(lookup.on).isNull()
-    events = stream.withColumns(
+def _with_key_checked(stream: DataFrame, lookup: Lookup) -> DataFrame:
+    """Refuse events without a key to look up."""
+    no_key = F.col(REASON).isNull() & F.col(lookup.on).isNull()
+    return stream.withColumns(
         {
             REASON: F.when(no_key, DeadLetterReason.NULL_KEY.value).otherwise(F.col(REASON)),
             DETAIL: F.when(no_key, f"{lookup.on} is null").otherwise(F.col(DETAIL)),
-            GROUP: _group(F.col(lookup.on)),
-            IS_TABLE: F.lit(False),
-            DELETES: F.lit(False),
         }
     )
-    live = ~refused
-    rows = lookup.table.select(
-        *(F.when(refused, F.col(name)).alias(name) if name in (KEY, VALUE) else F.col(name) for name in ORIGIN),
-        *VERDICT,
-        _group(F.col(TABLE_KEY)).alias(GROUP),
-        live.alias(IS_TABLE),
-        (live & F.col(DELETED)).alias(DELETES),
-        *(F.col(source).alias(name) for name, source in lookup.columns.items()),
+
+
+def _unite(events: DataFrame, lookup: Lookup) -> DataFrame:
+    """Put events and table rows in one frame, each with the key it is grouped by, its kind and its content packed."""
+    refused = F.col(REASON).isNotNull()
+    place = (F.unix_millis(TIMESTAMP).alias(TIMESTAMP), PARTITION, OFFSET)
+    packed_events = events.select(
+        _group(F.col(lookup.on)),
+        F.when(refused, Kind.DEAD_LETTER.value).otherwise(Kind.EVENT.value).alias(KIND),
+        *place,
+        _pack(*events.columns),
     )
-    return events.unionByName(rows, allowMissingColumns=True).withColumn(TIMESTAMP, F.unix_millis(TIMESTAMP))
+    kind = F.when(refused, Kind.DEAD_LETTER.value).when(F.col(DELETED), Kind.DELETE.value).otherwise(Kind.ROW.value)
+    content = F.when(refused, _pack(*ORIGIN, *VERDICT)).otherwise(_pack(*_row_columns(lookup)))
+    packed_rows = lookup.table.select(_group(F.col(TABLE_KEY)), kind.alias(KIND), *place, content.alias(PAYLOAD))
+    return packed_events.union(packed_rows).toDF(*IN_COLUMNS)
+
+
+def _row_columns(lookup: Lookup) -> list[Column]:
+    return [F.col(source).alias(name) for name, source in lookup.columns.items()]
+
+
+def _event_columns(names: Iterable[str], lookup: Lookup) -> list[Column]:
+    """Return an event's columns, the verdict with what the join found missing."""
+    missing = F.col(MISSING)
+    found = {
+        REASON: F.coalesce(F.when(missing.isNotNull(), lookup.missing), F.col(f"{EVENT}.{REASON}")),
+        DETAIL: F.coalesce(missing, F.col(f"{EVENT}.{DETAIL}")),
+    }
+    return [found.get(name, F.col(f"{EVENT}.{name}")).alias(name) for name in names]
+
+
+def _pack(*columns: Column | str) -> Column:
+    return F.to_json(F.struct(*columns), _PACKING).alias(PAYLOAD)
+
+
+def _unpack(name: str, schema: StructType) -> Column:
+    return F.from_json(F.col(name), schema, _PACKING).alias(name)
 
 
 def _group(key: Column) -> Column:
     """Group by the key; dead letters, which need no state, by where they came from, to spread them."""
     somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
-    return F.when(F.col(REASON).isNull() & key.isNotNull(), key.cast("string")).otherwise(somewhere)
+    return F.when(F.col(REASON).isNull() & key.isNotNull(), key.cast("string")).otherwise(somewhere).alias(GROUP)
 
 
-def _apply(united: DataFrame, program: KeyProgram, out: StructType) -> DataFrame:
-    fields = {field.name: field for field in united.schema.fields}
-    row_type = [StructField(name, fields[name].dataType) for name in program.table_columns]
+def _apply(united: DataFrame, program: KeyProgram, out_type: str) -> DataFrame:
     return united.groupBy(GROUP).transformWithState(
-        statefulProcessor=_KeyProcessor(program, StructType(row_type)),
-        outputStructType=StructType([StructField(field.name, field.dataType) for field in out.fields]),
-        outputMode="Update",
-        timeMode="None",
+        statefulProcessor=_KeyProcessor(program), outputStructType=out_type, outputMode="Update", timeMode="None"
     )
 
 
 class _KeyProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
     """Runs a key program against one state variable: a call to the JVM each to read and to write it."""
 
-    def __init__(self, program: KeyProgram, row_type: StructType) -> None:
+    def __init__(self, program: KeyProgram) -> None:
         self._program = program
-        self._row_width = len(row_type.fields)
-        present = [StructField("present", BooleanType()), StructField("aggregate", StringType())]
-        self._state_type = StructType([*present, *row_type.fields])
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("state", self._state_type)
+        self._state = handle.getValueState("state", _STATE_TYPE)
         self._row = Row(*self._program.out_columns)
 
     def handleInputRows(  # noqa: N802 - Spark's names
@@ -169,14 +178,10 @@ class _KeyProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts a
 
     def _load(self) -> KeyState:
         kept = self._state.get()
-        if kept is None:
-            return KeyState()
-        present, aggregate, *row = kept
-        return KeyState(tuple(row) if present else None, aggregate)
+        return KeyState() if kept is None else KeyState(*kept)
 
     def _save(self, state: KeyState) -> None:
         if state.is_empty:
             self._state.clear()
-            return
-        row = state.row if state.row is not None else (None,) * self._row_width
-        self._state.update((state.row is not None, state.aggregate, *row))
+        else:
+            self._state.update((state.row, state.aggregate))

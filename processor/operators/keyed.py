@@ -3,39 +3,63 @@
 Spark's own joins can't say "the row as known when the event came": a stream-stream join would also match events
 with rows that came later. So both are united, grouped by the key, and replayed in order against the kept row.
 
-One operator does the join and the aggregate that groups by the same key, since a call of Python state costs about
-0.1 ms a key and batch whatever it does, and each operator a shuffle and a worker process.
+One operator does the join and the aggregate that groups by the same key, since a call of Python state has a price a
+key and batch whatever it does, and each operator a shuffle and worker processes.
+
+Spark hands rows to Python cell by cell, which costs more than all that is done with them. So rows have the few columns
+that decide their order, and everything else as one JSON text, packed and unpacked by Spark natively.
 `KeyProgram` is pure: rows and state in, rows and state out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.json_text import compact_json
 from processor.operators.order import Order, Position
-from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.rows import KEY, OFFSET, PARTITION, TIMESTAMP, VALUE
 
 GROUP: Final = "_group"
-IS_TABLE: Final = "_is_table"
-DELETES: Final = "_deletes"
+KIND: Final = "_kind"
+PAYLOAD: Final = "_payload"
+IN_COLUMNS: Final = (GROUP, KIND, TIMESTAMP, PARTITION, OFFSET, PAYLOAD)
 
-# What an aggregate puts out; the first four are null for a store's record, and set for a dead letter.
-AGGREGATE_COLUMNS: Final = (TOPIC, PARTITION, OFFSET, REASON, DETAIL, KEY, VALUE, TIMESTAMP)
+EVENT: Final = "_event"
+ROW: Final = "_row"
+MISSING: Final = "_missing"
+# What a join puts out: an event, the row it met, or why there was none. Dead letters are events that met none.
+JOIN_COLUMNS: Final = (EVENT, ROW, MISSING)
+# What an aggregate puts out: a store's record, or an event that is a dead letter.
+AGGREGATE_COLUMNS: Final = (KEY, VALUE, TIMESTAMP, EVENT, MISSING)
 
-InRow = Sequence[Any]
+
+class Kind(IntEnum):
+    """What a row is."""
+
+    ROW = 0
+    """A table's row; the payload is its columns."""
+    DELETE = 1
+    """A table's row that deletes."""
+    EVENT = 2
+    """A stream's event; the payload is all of it."""
+    DEAD_LETTER = 3
+    """Refused before: passes through."""
+
+
+InRow = tuple[str, int, int, int, int, str]
 OutRow = tuple[Any, ...]
 
 
 @dataclass(slots=True)
 class KeyState:
-    """What is kept for a key: the table's row (None: not in the table) and the aggregate as JSON text."""
+    """What is kept for a key, as JSON text: the table's row (None: not in the table) and the aggregate."""
 
-    row: tuple[Any, ...] | None = None
+    row: str | None = None
     aggregate: str | None = None
 
     @property
@@ -49,18 +73,12 @@ class KeyProgram:
     """What happens with a key's rows of a micro-batch.
 
     Attributes:
-        columns: names of the incoming rows' columns, in order.
-        table_columns: which of them a table's row carries; events get them filled in.
-        missing: dead-letter reason of an event whose key isn't in the table.
-        table_name: for the dead letter's detail.
+        table_name: for the dead letter of an event whose key isn't in the table.
         order: sort key of a row.
         aggregator: None to put out each joined event, else the aggregate's value where it changed.
 
     """
 
-    columns: tuple[str, ...]
-    table_columns: tuple[str, ...]
-    missing: str
     table_name: str
     order: Callable[..., Order]
     aggregator: Aggregator | None = None
@@ -68,86 +86,72 @@ class KeyProgram:
     @property
     def out_columns(self) -> tuple[str, ...]:
         """Names of the columns put out, in order."""
-        if self.aggregator is not None:
-            return AGGREGATE_COLUMNS
-        return tuple(name for name in self.columns if name not in (GROUP, IS_TABLE, DELETES))
+        return JOIN_COLUMNS if self.aggregator is None else AGGREGATE_COLUMNS
 
     def run(
         self, key: str, rows: Iterable[InRow], load: Callable[[], KeyState]
     ) -> tuple[list[OutRow], KeyState | None]:
         """Return the rows to put out and the new state; None where it stays as it is.
 
-        `load` is called once at most: a key of dead letters alone needs no state.
+        `load` is called once at most: dead letters alone need no state.
         """
-        at = {name: index for index, name in enumerate(self.columns)}
-        out_at = [at[name] for name in self.out_columns]
-        reason, is_table = at[REASON], at[IS_TABLE]
-        out: list[OutRow] = []
-        live: list[tuple[Order, Position, InRow]] = []
-        for row in rows:
-            if row[reason] is not None:
-                out.append(tuple(row[index] for index in out_at))
+        dead: list[str] = []
+        live: list[tuple[Order, Kind, Position, str]] = []
+        for _, number, *place, payload in rows:
+            kind = Kind(number)
+            if kind is Kind.DEAD_LETTER:
+                dead.append(payload)
                 continue
-            position = Position(row[at[TIMESTAMP]], row[at[PARTITION]], row[at[OFFSET]])
-            live.append((self.order(position, is_table=row[is_table]), position, row))
+            position = Position(*place)
+            live.append((self.order(position, is_table=kind is not Kind.EVENT), kind, position, payload))
+        out = [self._refused(payload, None) for payload in dead]
         if not live:
             return out, None
         live.sort(key=lambda item: item[0])
-        replay = _Replay(self, at, load())
-        for _, position, row in live:
-            replay.apply(position, row)
-        return out + replay.finish(key), replay.new_state
+        replay = _Replay(self, load(), out)
+        for _, kind, position, payload in live:
+            replay.apply(kind, position, payload)
+        return replay.finish(key)
+
+    def _refused(self, event: str, missing: str | None) -> OutRow:
+        if self.aggregator is None:
+            return (event, None, missing)
+        return (None, None, None, event, missing)
 
 
 class _Replay:
     """A key's rows applied one by one."""
 
-    def __init__(self, program: KeyProgram, at: dict[str, int], state: KeyState) -> None:
-        self._program, self._at, self._before = program, at, state
+    def __init__(self, program: KeyProgram, state: KeyState, out: list[OutRow]) -> None:
+        self._program, self._before, self._out = program, state, out
         self._row = state.row
+        self._columns: dict[str, Any] = {} if state.row is None or program.aggregator is None else json.loads(state.row)
         self._aggregate = None if state.aggregate is None else json.loads(state.aggregate)
-        self._text = state.aggregate
         self._event_time_ms: int | None = None
-        self._out: list[OutRow] = []
-        self._table_at = [at[name] for name in program.table_columns]
-        self._out_at = [at[name] for name in program.out_columns]
 
-    def apply(self, position: Position, row: InRow) -> None:
-        program, at = self._program, self._at
-        if row[at[IS_TABLE]]:
-            self._row = None if row[at[DELETES]] else tuple(row[index] for index in self._table_at)
-            return
-        filled = list(row)
-        if self._row is None:
-            filled[at[REASON]] = program.missing
-            filled[at[DETAIL]] = f"{program.table_name} has no row {row[at[GROUP]]!r}"
-            self._put(filled)
-            return
-        for index, value in zip(self._table_at, self._row, strict=True):
-            filled[index] = value
-        if program.aggregator is None:
-            self._put(filled)
-            return
-        named = dict(zip(program.columns, filled, strict=True))
-        self._aggregate = program.aggregator.add(self._aggregate, named, position)
-        self._event_time_ms = max(self._event_time_ms or 0, position.timestamp_ms)
-
-    def finish(self, key: str) -> list[OutRow]:
-        """Return what was put out, and the aggregate's value if it changed: one record a key and batch."""
+    def apply(self, kind: Kind, position: Position, payload: str) -> None:
         aggregator = self._program.aggregator
-        if aggregator is None or self._event_time_ms is None:
-            return self._out
-        self._text = json.dumps(self._aggregate, separators=(",", ":"))
-        if self._text != self._before.aggregate:
-            value = aggregator.render(self._aggregate)
-            text = None if value is None else compact_json(value).encode()
-            self._out.append((None, None, None, None, None, key.encode(), text, self._event_time_ms))
-        return self._out
+        if kind is Kind.EVENT:
+            if self._row is None:
+                self._out.append(self._program._refused(payload, f"not in {self._program.table_name}"))  # noqa: SLF001
+            elif aggregator is None:
+                self._out.append((payload, self._row, None))
+            else:
+                self._aggregate = aggregator.add(self._aggregate, json.loads(payload) | self._columns, position)
+                self._event_time_ms = max(self._event_time_ms or 0, position.timestamp_ms)
+            return
+        self._row = None if kind is Kind.DELETE else payload
+        if aggregator is not None:
+            self._columns = {} if self._row is None else json.loads(self._row)
 
-    @property
-    def new_state(self) -> KeyState | None:
-        after = KeyState(self._row, self._text)
-        return None if after == self._before else after
-
-    def _put(self, row: Sequence[Any]) -> None:
-        self._out.append(tuple(row[index] for index in self._out_at))
+    def finish(self, key: str) -> tuple[list[OutRow], KeyState | None]:
+        """Return what to put out, the aggregate's value if it changed among it, and the new state."""
+        aggregator, text = self._program.aggregator, self._before.aggregate
+        if aggregator is not None and self._event_time_ms is not None:
+            text = json.dumps(self._aggregate, separators=(",", ":"))
+            if text != self._before.aggregate:
+                value = aggregator.render(self._aggregate)
+                rendered = None if value is None else compact_json(value).encode()
+                self._out.append((key.encode(), rendered, self._event_time_ms, None, None))
+        after = KeyState(self._row, text)
+        return self._out, None if after == self._before else after

@@ -12,7 +12,7 @@ import grpc.aio
 from statehouse.client import conversion
 from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyLike, Location, Page
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.status import from_rpc_error
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import (
     fleet_service_pb2,
     fleet_service_pb2_grpc,

@@ -89,7 +89,7 @@ class ClusterPorts:
 class LocalCluster:
     """A cluster in a run directory.
 
-    One that was started there before is taken charge of, with its ports; `ports` and `nodes` then have no effect.
+    One that runs there already is taken charge of, with its ports; `ports` and `nodes` then have no effect.
 
         with LocalCluster(tmp_path, ClusterPorts.free()) as cluster:
             cluster.node("node-a").kill()
@@ -112,7 +112,8 @@ class LocalCluster:
         self.application = application
         self._progress = progress or (lambda _step: None)
         found = ClusterState.load(self.run_dir)
-        if found is None:
+        # One of which nothing runs any more (a failed start, a reboot) has left data, and no claim to its ports.
+        if found is None or not any(process.is_alive for process in found.processes.values()):
             names = [f"node-{letter}" for letter in string.ascii_lowercase[:nodes]]
             found = ClusterState(application.application_id, (ports or ClusterPorts()).resolved(names))
         self._state = found
@@ -246,8 +247,8 @@ class LocalCluster:
             return
         producer = self._factory.sample_data()
         self._progress(Step(producer.name, "starting"))
-        producer.start()
         try:
+            producer.start()
             seconds = producer.wait_ready(lambda: producer.exit_code == 0, _PRODUCE_TIMEOUT_S)
         finally:
             producer.kill()

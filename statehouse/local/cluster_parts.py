@@ -202,9 +202,6 @@ class PartFactory:
         """Return the Spark application's driver."""
         env = {
             "STATEHOUSE_CHECKPOINT_DIR": str(self._run_dir / "checkpoints"),
-            # The processor's names for what it must know alike with the nodes.
-            "STATEHOUSE_HEARTBEAT_INTERVAL": str(HEARTBEAT_INTERVAL_MS / 1000),
-            "STATEHOUSE_SESSION_TIMEOUT": str(SESSION_TIMEOUT_MS / 1000),
             "SPARK_LOCAL_DIRS": str(self._run_dir / "spark"),  # else a killed Spark leaves its files in /tmp
         }
         topic = commits_topic(self._application.application_id)

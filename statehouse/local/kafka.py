@@ -280,8 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     config = dict(options.config)
     ready_file: Path | None = options.ready_file
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _interrupt)
+    handlers = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with EmbeddedKafka(options.data_dir, options.port, options.heap_mb, config) as broker:
             if ready_file is not None:
@@ -297,6 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return 0
 
 

@@ -10,10 +10,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from statehouse.local.errors import LocalError
@@ -22,6 +24,7 @@ Ready = Callable[[], bool]
 
 _POLL_S: Final = 0.05
 _KILL_WAIT_S: Final = 10.0
+_FREEZE_WAIT_S: Final = 0.5
 _TAIL_BYTES: Final = 64 * 1024
 _LOG_LINES_SHOWN: Final = 15
 _LOG_LINE_CHARACTERS_MAX: Final = 500
@@ -133,7 +136,8 @@ class ManagedProcess:
         if self.is_running:
             raise LocalError(f"{self.name} is already running (pid {self.pid}); stop it first.")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
+        # An interrupt between the fork and the assignment would leave a process that nobody knows of.
+        with signals_deferred(), self.log_path.open("ab") as log:
             self._log_begin = log.tell()
             try:
                 self._child = subprocess.Popen(
@@ -207,6 +211,10 @@ class ManagedProcess:
         identity = self._identity
         if identity is None:
             return
+        identity.send(signal.SIGSTOP)  # so that it starts nothing more while we look for what it has started
+        deadline = time.monotonic() + _FREEZE_WAIT_S
+        while _state(identity.pid) not in {None, "T"} and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 10)
         children = descendants(identity.pid)
         identity.send(signal.SIGKILL)
         end_all(children, grace_s=0.0)
@@ -267,6 +275,28 @@ def end_all(processes: Sequence[ProcessIdentity], grace_s: float) -> None:
         process.send(signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back for a moment, in the main thread; elsewhere their handlers don't run anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+
+    # Handlers, not a blocked mask: a mask would be inherited by what is started meanwhile.
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in pending:
+            signal.raise_signal(late)
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -278,13 +308,24 @@ def _start_time(pid: int) -> str | None:
     """Return when the process with this pid was started, None if there is none or it is only waiting to be reaped."""
     if not _PROC.is_dir():
         return _start_time_by_ps(pid)
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in {"Z", "X"} else fields[19]
+
+
+def _state(pid: int) -> str | None:
+    """Return a process's state letter (T is stopped); None if there is no process, or no telling."""
+    fields = _stat(pid)
+    return None if fields is None else fields[0]
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/<pid>/stat from the state on."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
-    # The second field is the program's name in parentheses, and may hold blanks and parentheses itself.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in {"Z", "X"} else fields[19]
+    # Before the state stands the program's name in parentheses, and it may hold blanks and parentheses itself.
+    return stat.rpartition(")")[2].split()
 
 
 def _start_time_by_ps(pid: int) -> str | None:
@@ -300,10 +341,5 @@ def _parents() -> list[tuple[int, int]]:
     if not _PROC.is_dir():
         done = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
         return [(int(pid), int(parent)) for pid, parent in map(str.split, done.stdout.splitlines())]
-    pairs = []
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                pairs.append((int(entry.name), int(fields[1])))
-    return pairs
+    found = ((int(entry.name), _stat(int(entry.name))) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return [(pid, int(fields[1])) for pid, fields in found if fields is not None]

@@ -1,4 +1,4 @@
-"""Failures on the wire: `LookupFailure` to gRPC's rich status and back."""
+"""Failures on the wire, the server's side: `LookupFailure` to gRPC's rich status."""
 
 from __future__ import annotations
 
@@ -13,21 +13,11 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from statehouse.errors import DOMAIN, LookupFailure, Reason, wire_name
-from statehouse.v1 import errors_pb2
 
 log = structlog.get_logger(__name__)
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-# What a transport failure means when the peer attached no reason of ours.
-_TRANSPORT = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Reason.ATTEMPT_TIMED_OUT,
-    grpc.StatusCode.UNAVAILABLE: Reason.UNREACHABLE,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.OVERLOADED,
-    grpc.StatusCode.INVALID_ARGUMENT: Reason.INVALID_REQUEST,
-}
-_DETAILS_KEY = "grpc-status-details-bin"
 
 
 def to_status(failure: LookupFailure) -> status_pb2.Status:
@@ -39,22 +29,6 @@ def to_status(failure: LookupFailure) -> status_pb2.Status:
         packed.Pack(detail)
         status.details.append(packed)
     return status
-
-
-def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
-    """Read a failed call; one without our details becomes the reason its status code stands for."""
-    trailing: Any = error.trailing_metadata() or ()
-    for key, value in trailing:
-        if key == _DETAILS_KEY:
-            for detail in status_pb2.Status.FromString(value).details:
-                lookup_error = errors_pb2.LookupError()
-                if detail.Unpack(lookup_error):
-                    return LookupFailure.from_proto(lookup_error)
-    code = error.code()
-    reason = _TRANSPORT.get(code, Reason.INTERNAL)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or ""):
-        reason = Reason.MESSAGE_TOO_LARGE
-    return LookupFailure(reason, error.details() or code.name, {"grpc_status": code.name})
 
 
 def failing_cleanly(

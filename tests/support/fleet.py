@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from statehouse.assignment import Assignment, TaskAssignment, encode
 from statehouse.local.ports import free_port
 from statehouse.partitioning import partition_for
-from statehouse.rpc.status import from_rpc_error
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import (
     StoreSpec,
     SubTopology,

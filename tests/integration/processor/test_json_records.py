@@ -1,6 +1,7 @@
 """What is malformed and what isn't; all cases in one job, since a job costs more than a thousand rows."""
 
 import pytest
+from pyspark.sql import Row, SparkSession
 
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 
@@ -61,7 +62,7 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def parsed(spark):
+def parsed(spark: SparkSession):
     fields = {"n": FieldType.NUMBER, "i": FieldType.INTEGER, "t": FieldType.TEXT}
     rows = [(None if value is None else bytearray(value),) for value in RECORDS]
     frame = parse_json(spark.createDataFrame(rows, "value binary").coalesce(1), fields)
@@ -69,7 +70,7 @@ def parsed(spark):
 
 
 @pytest.mark.parametrize("value", RECORDS, ids=repr)
-def test_a_value(parsed, value):
+def test_a_value(parsed: dict[bytes | None, Row], value: bytes | None):
     row, expected = parsed[value], RECORDS[value]
     if len(expected) == 3:
         assert (row.n, row.i, row.t, row.reason, row.detail) == (*expected, None, None)
@@ -78,7 +79,7 @@ def test_a_value(parsed, value):
         assert expected[1] in row.detail
 
 
-def test_a_tables_keys_and_deletes(spark):
+def test_a_tables_keys_and_deletes(spark: SparkSession):
     rows = [(key if key is None else bytearray(key), value) for key in KEYS for value in (b'{"i":1}', None)]
     rows.append((bytearray(b"9"), b"x"))
     frame = spark.createDataFrame(
@@ -96,7 +97,7 @@ def test_a_tables_keys_and_deletes(spark):
     assert found[-1].reason == "not_json"
 
 
-def test_a_fields_name_cannot_break_out_of_its_path(spark):
+def test_a_fields_name_cannot_break_out_of_its_path(spark: SparkSession):
     frame = spark.createDataFrame([(bytearray(b"{}"),)], "value binary")
     with pytest.raises(ValueError, match="quote"):
         parse_json(frame, {"a'b": FieldType.TEXT})

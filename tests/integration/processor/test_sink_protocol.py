@@ -1,22 +1,24 @@
 """The sink's protocol against a real broker: replays, zombies, failures half way."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.protocol import PartitionWriter, SinkTarget, WriteTimeout, produce_record
 from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS, SinkTask
+from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from tests.integration.processor.support import headers, messages
 from tests.support.kafka import create_topic
 
 
 @pytest.fixture
-def target(kafka, unique_name):
+def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     application = unique_name("app")
     names = {name: f"{application}-{name}" for name in ("changelog", "dead")}
     create_topic(kafka.bootstrap, names["changelog"], partitions=3)
@@ -26,18 +28,18 @@ def target(kafka, unique_name):
     )
 
 
-def record(target, text, partition=0):
-    def produce(producer):
+def record(target: SinkTarget, text: str, partition: int = 0):
+    def produce(producer: Producer):
         produce_record(producer, target.changelog_topic, partition, key=b"k", value=text.encode(), timestamp=1)
 
     return produce
 
 
-def values(target):
+def values(target: SinkTarget):
     return [message.value().decode() for message in messages(target.bootstrap, target.changelog_topic)]
 
 
-def test_a_batch_is_written_once_whoever_writes_it_again(target):
+def test_a_batch_is_written_once_whoever_writes_it_again(target: SinkTarget):
     writer = PartitionWriter(target, 0)
     assert writer.write(0, record(target, "first"))
     assert not writer.write(0, record(target, "kept producer"))
@@ -46,7 +48,7 @@ def test_a_batch_is_written_once_whoever_writes_it_again(target):
     assert values(target) == ["first", "second"]
 
 
-def test_a_zombie_that_stalled_before_its_first_write_is_fenced_and_then_skips(target):
+def test_a_zombie_that_stalled_before_its_first_write_is_fenced_and_then_skips(target: SinkTarget):
     zombie, successor = PartitionWriter(target, 0), PartitionWriter(target, 0)
     zombie.initialise()
     assert zombie.marker == 0
@@ -56,11 +58,11 @@ def test_a_zombie_that_stalled_before_its_first_write_is_fenced_and_then_skips(t
     assert values(target) == ["successor", "next"]
 
 
-def test_a_zombie_in_the_middle_of_its_transaction_leaves_nothing(target):
+def test_a_zombie_in_the_middle_of_its_transaction_leaves_nothing(target: SinkTarget):
     zombie, successor = PartitionWriter(target, 0), PartitionWriter(target, 0)
     attempts = []
 
-    def stall(producer):
+    def stall(producer: Producer):
         record(target, "zombie")(producer)
         producer.flush(10)
         attempts.append(producer)
@@ -72,17 +74,17 @@ def test_a_zombie_in_the_middle_of_its_transaction_leaves_nothing(target):
     assert values(target) == ["successor"]
 
 
-def test_a_kept_producer_that_was_fenced_initialises_again(target):
+def test_a_kept_producer_that_was_fenced_initialises_again(target: SinkTarget):
     one, other = PartitionWriter(target, 0), PartitionWriter(target, 0)
     for batch_id, writer in enumerate((one, other, one, other)):
         assert writer.write(batch_id, record(target, str(batch_id)))
     assert values(target) == ["0", "1", "2", "3"]
 
 
-def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target):
+def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target: SinkTarget):
     writer = PartitionWriter(target, 0)
 
-    def fail(producer):
+    def fail(producer: Producer):
         record(target, "half")(producer)
         raise LookupError
 
@@ -92,15 +94,15 @@ def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target
     assert values(target) == ["whole"]
 
 
-def test_a_query_with_a_fresh_checkpoint_writes_its_batches_again(target):
+def test_a_query_with_a_fresh_checkpoint_writes_its_batches_again(target: SinkTarget):
     assert PartitionWriter(target, 0).write(5, record(target, "old query"))
     fresh = replace(target, query_id=uuid.uuid4().hex)
     assert PartitionWriter(fresh, 0).write(0, record(fresh, "new query"))
     assert values(target) == ["old query", "new query"]
 
 
-def test_what_the_broker_refuses_for_good_is_not_tried_again(target):
-    def too_large(producer):
+def test_what_the_broker_refuses_for_good_is_not_tried_again(target: SinkTarget):
+    def too_large(producer: Producer):
         produce_record(producer, target.changelog_topic, 0, key=b"k", value=b"x" * 2_000_000, timestamp=1)
 
     with pytest.raises(KafkaException):
@@ -111,10 +113,10 @@ def test_an_unreachable_broker_ends_in_a_bounded_time():
     target = SinkTarget("127.0.0.1:1", "a", "s", "c", 1, "d", 1, query_id="q", write_timeout_s=0.3)
     writer = PartitionWriter(target, 0)
     with pytest.raises(WriteTimeout, match="partition 0 of store s could not be written"):
-        writer.write(0, lambda producer: None)
+        writer.write(0, lambda _producer: None)
 
 
-def test_a_task_writes_records_tombstones_and_dead_letters(target):
+def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     keys = [b"1", b"2", b"6"]
     rows = [
         {SINK_PARTITION: partition_for(key, 3), KEY: key, VALUE: value, TIMESTAMP_MS: 1234}
@@ -122,9 +124,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target):
     ]
     refused = {KEY: None, VALUE: b"\xffraw", TIMESTAMP_MS: 77, TOPIC: "scores", PARTITION: 5, OFFSET: 9}
     rows.append({SINK_PARTITION: 5 % 3, REASON: "not_json", DETAIL: "why", **refused})
-    columns = {
-        name: None for name in (SINK_PARTITION, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
-    }
+    columns = dict.fromkeys((SINK_PARTITION, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL))
     batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
 
     counts = [row for counted in SinkTask(target, 0)([batch]) for row in counted.to_pylist()]
@@ -152,5 +152,5 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target):
     assert len(messages(target.bootstrap, target.changelog_topic)) == 3
 
 
-def test_a_task_without_rows_does_nothing(target):
+def test_a_task_without_rows_does_nothing(target: SinkTarget):
     assert list(SinkTask(target, 0)([])) == []

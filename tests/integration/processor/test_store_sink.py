@@ -1,12 +1,16 @@
 """The sink as Spark calls it, with batches that come twice."""
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.sink.batch import Draining, StoreSink
 from processor.sink.protocol import SinkTarget
+from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
@@ -25,12 +29,12 @@ class Checkpoint:
     def query_id(self):
         return "a-query"
 
-    def source_ends(self, batch_id):
+    def source_ends(self, batch_id: int):
         return {("scores", 0): 10 * (batch_id + 1)}
 
 
 @pytest.fixture
-def changelog(kafka, unique_name):
+def changelog(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     application = unique_name("app")
     changelog = StoreChangelog(application, STORE, f"{application}-changelog", 3)
     create_topic(kafka.bootstrap, changelog.topic, partitions=3)
@@ -45,7 +49,7 @@ def batches():
 
 
 @pytest.fixture
-def sink(kafka, changelog, batches):
+def sink(kafka: EmbeddedKafka, changelog: StoreChangelog, batches: list[Any]):
     publisher = CommitsPublisher(kafka.bootstrap, changelog)
     publisher.start()
     dead_letters = f"{changelog.application_id}-dead"
@@ -53,7 +57,9 @@ def sink(kafka, changelog, batches):
     return StoreSink(target, Checkpoint(), publisher, lambda *batch: batches.append(batch), tasks=2)
 
 
-def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(spark, kafka, changelog, sink, batches):
+def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
+    spark: SparkSession, kafka: EmbeddedKafka, changelog: StoreChangelog, sink: StoreSink, batches: list[Any]
+):
     keys = [str(number) for number in range(20)]
     rows = [(key, f"value {key}", None, None, None, None, None, None) for key in keys]
     rows += [(key, None, None, None, None, None, None, None) for key in ("gone", "lost")]
@@ -88,7 +94,9 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(spark, kaf
     assert sum(end.offset for end in found[0].changelog_ends) >= 22 + 3
 
 
-def test_a_drained_sink_leaves_batches_for_the_next_start(spark, kafka, changelog, sink):
+def test_a_drained_sink_leaves_batches_for_the_next_start(
+    spark: SparkSession, kafka: EmbeddedKafka, changelog: StoreChangelog, sink: StoreSink
+):
     assert sink.drain(1.0)
     with pytest.raises(Draining):
         sink(spark.createDataFrame([], SCHEMA), 0)
@@ -96,7 +104,7 @@ def test_a_drained_sink_leaves_batches_for_the_next_start(spark, kafka, changelo
     assert messages(kafka.bootstrap, changelog.topic) == []
 
 
-def test_a_replaced_driver_cannot_publish_commits(kafka, changelog):
+def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, changelog: StoreChangelog):
     old, new = (CommitsPublisher(kafka.bootstrap, changelog) for _ in range(2))
     old.start()
     old.publish("q", 0, {})

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from processor.settings import ProcessorSettings
@@ -14,6 +16,6 @@ from statehouse.errors import ConfigurationError
         ({"commit_interval_s": -1.0}, "can't be negative"),
     ],
 )
-def test_what_cannot_work_is_refused(setting, message):
+def test_what_cannot_work_is_refused(setting: dict[str, Any], message: str):
     with pytest.raises(ConfigurationError, match=message):
         ProcessorSettings(**({"bootstrap": "b:1", "checkpoint_dir": "/c"} | setting))

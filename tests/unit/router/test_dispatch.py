@@ -11,7 +11,7 @@ import pytest
 
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
-from statehouse.rpc.status import from_rpc_error
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.router.fake_nodes import Fleet, poll_until_async, wrong_owner
 from tests.unit.router.fleets import STORE

@@ -11,7 +11,7 @@ from router.wire import framed, frames
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.partitioning import partition_for
-from statehouse.rpc.status import from_rpc_error
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE

@@ -1,5 +1,7 @@
 import itertools
 import json
+from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from processor.operators.order import Position
 TOP = TopN(3, by="score", fields={"who": "who", "points": "score"})
 
 
-def fold(rows):
+def fold(rows: list[Any]):
     state = None
     for row, position in rows:
         # As between batches: the state goes through JSON.
@@ -19,7 +21,7 @@ def fold(rows):
     return TOP.render(state)
 
 
-def row(who, score):
+def row(who: str, score: float):
     return {"who": who, "score": score, "other": "not kept"}
 
 
@@ -38,7 +40,7 @@ def test_ties_go_to_the_earlier_timestamp_then_partition_then_offset():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12), st.randoms())
-def test_the_result_does_not_depend_on_the_order_of_arrival(scores, random):
+def test_the_result_does_not_depend_on_the_order_of_arrival(scores: list[Any], random: Random):
     rows = [(row(str(offset), float(score)), Position(time, 0, offset)) for offset, (score, time) in enumerate(scores)]
     shuffled = rows.copy()
     random.shuffle(shuffled)

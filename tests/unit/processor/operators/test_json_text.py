@@ -19,7 +19,7 @@ from processor.operators.json_text import compact_json
         (0.1, "0.1"),
     ],
 )
-def test_numbers_have_one_form(number, text):
+def test_numbers_have_one_form(number: float, text: str):
     assert compact_json(number) == text
     assert json.loads(text) == number
 
@@ -30,6 +30,6 @@ def test_lists_and_objects_are_compact_and_keep_their_order():
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_what_json_cannot_say_is_refused(number):
+def test_what_json_cannot_say_is_refused(number: float):
     with pytest.raises(ValueError, match="JSON"):
         compact_json([number])

@@ -1,77 +1,69 @@
-import pytest
+import json
+from typing import Any
 
 from processor.operators import order
 from processor.operators.aggregators import TopN
-from processor.operators.keyed import DELETES, GROUP, IS_TABLE, KeyProgram, KeyState
-from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.operators.keyed import AGGREGATE_COLUMNS, JOIN_COLUMNS, KeyProgram, KeyState, Kind
+from processor.rows import KEY, TIMESTAMP, VALUE
 
-COLUMNS = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, "score", REASON, DETAIL, GROUP, IS_TABLE, DELETES, "name")
-JOIN = KeyProgram(COLUMNS, ("name",), "unknown_player", "players", order.by_time)
-BOARD = KeyProgram(
-    COLUMNS,
-    ("name",),
-    "unknown_product",
-    "products",
-    order.tables_first,
-    TopN(3, by="score", fields={"game": "name", "score": "score"}),
-)
+JOIN = KeyProgram("players", order.by_time)
+BOARD = KeyProgram("products", order.tables_first, TopN(3, by="score", fields={"game": "name", "score": "score"}))
 
 
-def event(time, score, offset=0, reason=None):
-    return (None, b"raw", "scores", 0, offset, time, score, reason, None, "7", False, False, None)
+def event(time: int, score: float, offset: int = 0, kind: Kind = Kind.EVENT):
+    return ("7", kind.value, time, 0, offset, json.dumps({"score": score}))
 
 
-def table(time, name, offset=0):
-    return (None, None, "players", 0, offset, time, None, None, None, "7", True, name is None, name)
+def table(time: int, name: str | None, offset: int = 0):
+    kind = Kind.DELETE if name is None else Kind.ROW
+    return ("7", kind.value, time, 0, offset, json.dumps({"name": name} if name else {}))
 
 
-def run(program, rows, state=None):
+def run(program: KeyProgram, rows: list[Any], state: KeyState | None = None):
     out, after = program.run("7", rows, lambda: state or KeyState())
     return [dict(zip(program.out_columns, row, strict=True)) for row in out], after
 
 
+def joined(rows: list[Any], state: KeyState | None = None):
+    out, after = run(JOIN, rows, state)
+    named = [(json.loads(row["_event"])["score"], row["_row"] and json.loads(row["_row"])["name"]) for row in out]
+    return named, [row["_missing"] for row in out], after
+
+
 def test_an_event_gets_the_row_as_known_at_its_time():
     rows = [event(5, 1.0), table(3, "Mitch"), event(2, 2.0), table(6, "Mitchell"), event(6, 3.0)]
-    out, state = run(JOIN, rows)
-    assert [(row["score"], row["name"], row[REASON]) for row in out] == [
-        (2.0, None, "unknown_player"),
-        (1.0, "Mitch", None),
-        (3.0, "Mitchell", None),
-    ]
-    assert state == KeyState(("Mitchell",))
+    named, missing, state = joined(rows)
+    assert named == [(2.0, None), (1.0, "Mitch"), (3.0, "Mitchell")]
+    assert missing == ["not in players", None, None]
+    assert state == KeyState('{"name": "Mitchell"}')
 
 
 def test_a_row_of_the_same_millisecond_is_known():
-    out, _ = run(JOIN, [event(5, 1.0), table(5, "Mitch")])
-    assert out[0]["name"] == "Mitch"
+    assert joined([event(5, 1.0), table(5, "Mitch")])[0] == [(1.0, "Mitch")]
 
 
 def test_an_earlier_batchs_row_is_known_and_a_delete_forgets_it():
-    known = KeyState(("Mitch",))
-    assert run(JOIN, [event(1, 1.0)], known) == ([pytest.approx({**_out(1.0, 1), "name": "Mitch"})], None)
-    out, state = run(JOIN, [table(1, None), event(2, 1.0)], known)
-    assert (out[0][REASON], out[0][DETAIL]) == ("unknown_player", "players has no row '7'")
+    known = KeyState('{"name": "Mitch"}')
+    assert joined([event(1, 1.0)], known) == ([(1.0, "Mitch")], [None], None)
+    named, missing, state = joined([table(1, None), event(2, 1.0)], known)
+    assert (named, missing) == ([(1.0, None)], ["not in players"])
     assert state == KeyState()
     assert state.is_empty
 
 
-def _out(score, time):
-    row = dict(zip(COLUMNS, event(time, score), strict=True))
-    return {name: value for name, value in row.items() if name in JOIN.out_columns}
-
-
-def test_a_refused_event_keeps_its_original_bytes():
-    out, _ = run(JOIN, [event(1, 1.0, offset=42)])
-    assert (out[0][VALUE], out[0][TOPIC], out[0][OFFSET]) == (b"raw", "scores", 42)
-
-
-def test_a_dead_letter_passes_through_and_needs_no_state():
+def test_dead_letters_pass_through_and_need_no_state():
     def never():
         raise AssertionError
 
-    out, state = JOIN.run("7", [event(1, None, reason="not_json")], never)
-    assert [row[JOIN.out_columns.index(REASON)] for row in out] == ["not_json"]
-    assert state is None
+    dead = event(1, None, kind=Kind.DEAD_LETTER)
+    assert JOIN.run("7", [dead], never) == ([(dead[-1], None, None)], None)
+    assert BOARD.run("7", [dead], never) == ([(None, None, None, dead[-1], None)], None)
+
+
+def test_a_dead_letter_does_not_get_between_a_keys_rows():
+    out, state = run(BOARD, [event(0, None, kind=Kind.DEAD_LETTER), table(1, "Kart"), event(2, 5.0)])
+    assert [row["_event"] is None for row in out] == [False, True]
+    assert state.row is not None
 
 
 def test_a_global_row_is_known_to_earlier_events_of_its_batch():
@@ -80,17 +72,12 @@ def test_a_global_row_is_known_to_earlier_events_of_its_batch():
 
 
 def test_a_key_gives_one_record_a_batch_with_the_latest_events_time():
-    rows = [table(0, "Mario Kart"), event(4, 5.0), event(2, 9.0, 1), event(3, 7.5, 2), event(1, 1.0, 3)]
+    rows = [table(0, "Kart"), event(4, 5.0), event(2, 9.0, 1), event(3, 7.5, 2), event(1, 1.0, 3)]
     out, state = run(BOARD, rows)
     assert len(out) == 1
     assert out[0][TIMESTAMP] == 4
-    assert (
-        out[0][VALUE]
-        == b'[{"game":"Mario Kart","score":9},{"game":"Mario Kart","score":7.5},{"game":"Mario Kart","score":5}]'
-    )
-    again, after = run(BOARD, [event(8, 1.0, 9)], state)
-    assert again == []
-    assert after is None
+    assert json.loads(out[0][VALUE]) == [{"game": "Kart", "score": score} for score in (9, 7.5, 5)]
+    assert run(BOARD, [event(8, 1.0, 9)], state) == ([], None)
 
 
 def test_a_renamed_row_changes_later_entries_only():
@@ -102,6 +89,12 @@ def test_a_renamed_row_changes_later_entries_only():
 def test_an_aggregate_outlives_its_row():
     _, state = run(BOARD, [table(0, "Kart"), event(1, 5.0)])
     out, after = run(BOARD, [table(2, None), event(3, 9.0)], state)
-    assert [row[REASON] for row in out] == ["unknown_product"]
-    assert after.row is None
-    assert after.aggregate == state.aggregate
+    assert [row["_missing"] for row in out] == ["not in products"]
+    assert after == KeyState(None, state.aggregate)
+    out, _ = run(BOARD, [table(4, "Kart"), event(5, 9.0)], after)
+    assert [entry["score"] for entry in json.loads(out[0][VALUE])] == [9, 5]
+
+
+def test_programs_name_what_they_put_out():
+    assert JOIN.out_columns == JOIN_COLUMNS
+    assert BOARD.out_columns == AGGREGATE_COLUMNS

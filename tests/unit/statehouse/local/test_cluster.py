@@ -73,6 +73,16 @@ def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
     assert not cluster.is_running
 
 
+def test_one_of_which_nothing_runs_has_no_claim_to_its_ports(tmp_path: Path):
+    gone = ProcessIdentity(os.getpid(), "a time long ago")
+    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": gone}).save(tmp_path)
+
+    cluster = LocalCluster(tmp_path, ClusterPorts(router=7200), nodes=2)
+
+    assert cluster.router.address == "127.0.0.1:7200"
+    assert [node.name for node in cluster.nodes] == ["node-a", "node-b"]
+
+
 def test_a_taken_port_is_told_before_anything_is_started(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = ClusterPorts.free().resolved([])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from statehouse.local.errors import LocalError
-from statehouse.local.process import ManagedProcess, ProcessFailed, ProcessIdentity, descendants
+from statehouse.local.process import ManagedProcess, ProcessFailed, ProcessIdentity, descendants, signals_deferred
 from tests.support.polling import poll_until
 
 Run = Callable[..., ManagedProcess]
@@ -174,6 +174,21 @@ def test_another_program_finds_it_and_stops_it(run: Run, tmp_path: Path):
 
     assert not process.is_running
     assert adopted.exit_code is None
+
+
+def test_an_interrupt_during_a_start_comes_after_it():
+    done = []
+
+    def start() -> None:
+        with signals_deferred():
+            signal.raise_signal(signal.SIGINT)
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+
+    assert done == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_reused_pid_is_somebody_else():

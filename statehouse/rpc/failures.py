@@ -1,0 +1,36 @@
+"""Failures on the wire, the client's side: a failed call to `LookupFailure`. Needs grpcio and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.rpc import status_pb2
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import errors_pb2
+
+# What a transport failure means when the peer attached no reason of ours.
+_TRANSPORT = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: Reason.ATTEMPT_TIMED_OUT,
+    grpc.StatusCode.UNAVAILABLE: Reason.UNREACHABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.OVERLOADED,
+    grpc.StatusCode.INVALID_ARGUMENT: Reason.INVALID_REQUEST,
+}
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
+    """Read a failed call; one without our details becomes the reason its status code stands for."""
+    trailing: Any = error.trailing_metadata() or ()
+    for key, value in trailing:
+        if key == _DETAILS_KEY:
+            for detail in status_pb2.Status.FromString(value).details:
+                lookup_error = errors_pb2.LookupError()
+                if detail.Unpack(lookup_error):
+                    return LookupFailure.from_proto(lookup_error)
+    code = error.code()
+    reason = _TRANSPORT.get(code, Reason.INTERNAL)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or ""):
+        reason = Reason.MESSAGE_TOO_LARGE
+    return LookupFailure(reason, error.details() or code.name, {"grpc_status": code.name})

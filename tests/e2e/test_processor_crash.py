@@ -1,0 +1,170 @@
+"""The driver is killed in the middle of 20,000 events; afterwards every replica holds what plain Python computes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import grpc
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from examples.leaderboard import sample
+from examples.leaderboard.model import Score, leaderboards
+from examples.leaderboard.topology import application_id
+from statehouse.client import Client
+from statehouse.local.cluster import LocalCluster
+from statehouse.partitioning import partition_for
+from statehouse.topology import dead_letters_topic
+from statehouse.v1 import query_service_pb2, query_service_pb2_grpc
+from tests.support.kafka import produce
+from tests.support.polling import poll_until
+
+# The cluster's start, if this test comes first, and a second start of Spark.
+pytestmark = pytest.mark.timeout(900)
+
+STORE = "leader-boards"
+EVENTS = 20_000
+MALFORMED = [b"{", b'{"score":1,"product_id":1000}', b'{"score":"1","product_id":1000,"player_id":1000}', b"7"]
+PLAYERS = {number: f"Player {number}" for number in range(1000, 1040)}
+PRODUCTS = {number: f"Game {number}" for number in range(1000, 1050)}
+
+
+def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client: Client):
+    produce(cluster.bootstrap, "players", [sample.named_row(*row) for row in PLAYERS.items()])
+    produce(cluster.bootstrap, "products", [sample.named_row(*row) for row in PRODUCTS.items()])
+    letters_before = len(messages(cluster.bootstrap, dead_letters_topic(application_id)))
+    partitions = partition_count(cluster.bootstrap, "score-events")
+    events = made_events()
+    scores = send_events(cluster.bootstrap, events[:7_000], partitions)
+    poll_until(lambda: client.get(STORE, "1000").found, 180, "the first of the new boards")
+    before = client.get(STORE, "1000").position
+    scores += send_events(cluster.bootstrap, events[7_000:], partitions)
+    # The sink commits partition by partition: once one has moved, the batch is under way.
+    poll_until(lambda: client.get(STORE, "1000").position > before, 180, "the next batch to reach the changelog")
+    cluster.processor.kill()
+    cluster.processor.start()
+    expected = leaderboards(scores, PLAYERS, PRODUCTS)
+    assert len(scores) == EVENTS
+
+    def all_equal() -> bool:
+        return boards_by_node(cluster, client) == {
+            (node, partition): {k: v for k, v in expected.items() if partition_for(k, store_partitions) == partition}
+            for node, partition in holders(client)
+        }
+
+    store_partitions = next(store.partition_count for store in client.fleet().stores if store.name == STORE)
+    poll_until(all_equal, 240, "every replica to hold what was computed")
+    assert len(holders(client)) == 2 * store_partitions, "an active and a standby of each partition were compared"
+
+    letters = messages(cluster.bootstrap, dead_letters_topic(application_id))[letters_before:]
+    assert len(letters) == 1_000
+    places = Counter(
+        (dict(letter.headers())["source_partition"], dict(letter.headers())["source_offset"]) for letter in letters
+    )
+    assert max(places.values()) == 1, "no malformed event is there twice"
+    assert Counter(letter.value() for letter in letters) == Counter(dict.fromkeys(MALFORMED, 250))
+
+
+def made_events() -> list[tuple[bytes, bool]]:
+    """Return the events in the order to send them, each with whether it is a good one."""
+    rng = random.Random(7)
+    good = [
+        sample.score_event(rng.choice(list(PRODUCTS)), rng.choice(list(PLAYERS)), rng.randrange(50_000) / 2)
+        for _ in range(EVENTS)
+    ]
+    events = [(value or b"", True) for _, value in good] + [(MALFORMED[n % 4], False) for n in range(1_000)]
+    rng.shuffle(events)
+    return events
+
+
+def send_events(bootstrap: str, events: list[tuple[bytes, bool]], partitions: int) -> list[Score]:
+    """Send events; return the good ones with their places."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    sent: list[Message] = []
+
+    def delivered(_error: object, message: Message) -> None:
+        sent.append(message)
+
+    for nth, (value, is_good) in enumerate(events):
+        callback = delivered if is_good else None
+        producer.produce("score-events", value=value, partition=nth % partitions, on_delivery=callback)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    return [score_of(message) for message in sent]
+
+
+def score_of(message: Message) -> Score:
+    event = json.loads(message.value())
+    return Score(
+        message.timestamp()[1],
+        message.partition(),
+        message.offset(),
+        event["product_id"],
+        event["player_id"],
+        event["score"],
+    )
+
+
+def holders(client: Client) -> set[tuple[str, int]]:
+    """Return (node, partition) of every replica in the assignment."""
+    return {
+        (holder, int(task.task.split("_")[1]))
+        for task in client.fleet().tasks
+        for holder in (task.active, *task.standbys, *task.warm_ups)
+    }
+
+
+def boards_by_node(cluster: LocalCluster, client: Client) -> dict[tuple[str, int], dict[bytes, bytes]]:
+    """Ask every node directly for every partition it holds; only the boards of this test."""
+    found = {}
+    for node, partition in holders(client):
+        with grpc.insecure_channel(cluster.node(node).address) as channel:
+            stub = query_service_pb2_grpc.QueryServiceStub(channel)
+            request = query_service_pb2.ScanRequest(store=STORE, partition=partition, raw=True, page_size=1000)
+            page = stub.Scan(request, timeout=10)
+            assert not page.next_page_token
+        content = {entry.key.raw: entry.value.raw for entry in page.entries}
+        found[node, partition] = {key: value for key, value in content.items() if int(key) >= 1000}
+    return found
+
+
+def partition_count(bootstrap: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    try:
+        return len(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+    finally:
+        consumer.close()
+
+
+def messages(bootstrap: str, topic: str) -> list[Message]:
+    """Every committed message of a topic."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    count = partition_count(bootstrap, topic)
+    found: list[Message] = []
+    unfinished = set(range(count))
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
+
+        def is_at_end() -> bool:
+            for message in consumer.consume(1000, timeout=0.1):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(message.partition())
+            return not unfinished
+
+        poll_until(is_at_end, 30, f"the end of {topic}")
+    finally:
+        consumer.close()
+    return found
