@@ -10,15 +10,19 @@ import typer
 
 from processor.ownership.model import PlannerSettings
 from processor.ownership.settings import OwnershipSettings
-from processor.runner import run
 from processor.settings import ProcessorSettings
+from processor.static import run_static
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
 from statehouse.settings import ProcessSettings, load
 
 
 def process(
-    app: Annotated[str, typer.Argument(help="Topology module, as in examples.leaderboard.topology.")],
+    app: Annotated[str | None, typer.Argument(help="Topology module, as in examples.leaderboard.topology.")] = None,
+    static: Annotated[
+        Path | None,
+        typer.Option(help="Serve the changelogs that this TOML file names instead, without Spark."),
+    ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
     checkpoint_dir: Annotated[
         str | None, typer.Option(help="Directory of Spark's checkpoints, on any Hadoop file system.")
@@ -48,7 +52,9 @@ def process(
 
     Every option but --conf can also be given as STATEHOUSE_<NAME> or in the TOML file that STATEHOUSE_CONFIG names.
     """
-    flags = {name: value for name, value in locals().items() if name not in {"app", "conf"}}
+    flags = {name: value for name, value in locals().items() if name not in {"app", "conf", "static"}}
+    if (app is None) == (static is None):
+        raise typer.BadParameter("give a topology module or --static FILE, one of the two")
     sys.path.insert(0, str(Path.cwd()))
     try:
         given = load(ProcessSettings, flags)
@@ -56,7 +62,13 @@ def process(
     except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from error
     logs.configure(given.log_level)
-    raise typer.Exit(run(app, settings))
+    if static is not None:
+        code = run_static(static, settings.bootstrap, settings.ownership, replication_factor=given.replication_factor)
+        raise typer.Exit(code)
+    # Spark is slow to import, and a static topology does without it.
+    from processor.runner import run  # noqa: PLC0415
+
+    raise typer.Exit(run(app or "", settings))
 
 
 def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSettings:

@@ -91,17 +91,22 @@ def create_topics(
     existing = partition_counts(admin, [*changelogs.values(), dead_letters])
     largest = _largest(sources, source_counts)
     counts = {store.name: store.partitions or existing[changelogs[store.name]] or largest for store in stores}
-    control = [f(application_id) for f in (members_topic, assignment_topic, commits_topic)]
     dead_letters_count = existing[dead_letters] or max(counts.values(), default=1)
     base = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(min_compaction_lag_ms), **_ANY_TIMESTAMP}
     specs = [
         TopicSpec(changelogs[store.name], counts[store.name], {**base, **store.config}, replication_factor)
         for store in stores
     ]
-    specs += [TopicSpec(topic, 1, CONTROL_TOPIC_CONFIG, replication_factor) for topic in control]
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, replication_factor))
     ensure_topics(admin, specs)
+    create_control_topics(admin, application_id, replication_factor)
     return ApplicationTopics(counts, dead_letters_count)
+
+
+def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:
+    """Create the members, assignment and commits topics, or apply changed settings to them."""
+    names = [name(application_id) for name in (members_topic, assignment_topic, commits_topic)]
+    ensure_topics(admin, [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG, replication_factor) for name in names])
 
 
 def _largest(sources: Sequence[Source], counts: Mapping[str, int]) -> int:

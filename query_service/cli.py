@@ -23,6 +23,9 @@ def node(
     advertised_port: Annotated[int | None, typer.Option(help="Port others reach the node at.")] = None,
     rack: Annotated[str | None, typer.Option(help="Rack; standbys are spread over racks.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where state is kept.")] = None,
+    memory_store_max_bytes: Annotated[
+        int | None, typer.Option(help="Byte budget of a partition of an in-memory store.")
+    ] = None,
     heartbeat_interval_ms: Annotated[int | None, typer.Option(help="How often to tell the fleet.")] = None,
     session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which tasks are moved.")] = None,
     drain_timeout_ms: Annotated[int | None, typer.Option(help="Longest hand-over at SIGTERM.")] = None,

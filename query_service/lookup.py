@@ -10,20 +10,38 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 from query_service.lifecycle import TaskState
 from query_service.replica import StoreReplica, TaskReplica
-from statehouse import consistency, paging
+from query_service.stores.base import Page
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.versioned import BeforeHistory, VersionedStore
+from query_service.stores.windows import TimedStore
+from statehouse import consistency, ordered_keys, paging
 from statehouse.assignment import Assignment
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.consistency import Freshness, ReplicaFreshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import Member
 from statehouse.partitioning import partition_for
 from statehouse.serdes import Serde, serde
-from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1
+LAST_MS = 2**62
+QUERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        KEY_VALUE: ("Get", "BatchGet", "Scan", "Count"),
+        WINDOW: ("FetchWindows", "Count"),
+        SESSION: ("FetchSessions", "Count"),
+        VERSIONED: ("Get", "BatchGet", "GetAsOf", "Count"),
+    }
+)
+
+S = TypeVar("S")
+K = TypeVar("K", WindowKey, SessionKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +107,7 @@ class LookupEngine:
         key = paging.serialized_key(request.key, served.key_serde)
         partition = partition_for(key, served.spec.partition_count)
         replica, stamp = self._admit(served, partition, request.freshness, request.forwarding)
-        data = replica.store.get(key)
+        data = _latest(replica, key)
         if data is None:
             return query_service_pb2.GetResponse(found=False, replica=stamp)
         value = _value(served, data, raw=request.raw)
@@ -127,7 +145,8 @@ class LookupEngine:
         partition = self._partition(served, request)
         replica, stamp = self._admit(served, partition, request.freshness, request.forwarding)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes
-        page = await asyncio.to_thread(replica.store.scan, keys, limit, max_bytes)
+        store = _of_kind(replica, KeyValueStore, "Scan")
+        page = await asyncio.to_thread(store.scan, keys, limit, max_bytes)
         response = query_service_pb2.ScanResponse(replicas=[stamp])
         for key, data in page.entries:
             shown = types_pb2.Key(raw=key) if request.raw else _key(served, key)
@@ -151,6 +170,111 @@ class LookupEngine:
         else:
             count = replica.store.approximate_count()
         return query_service_pb2.CountResponse(count=count, exact=request.exact, replicas=[stamp])
+
+    async def fetch_windows(
+        self, request: query_service_pb2.FetchWindowsRequest
+    ) -> query_service_pb2.FetchWindowsResponse:
+        """Read a page of a key's windows.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        served, replica, stamp = self._admit_key(request)
+        store = _of_kind(replica, TimedStore, "FetchWindows", WINDOW)
+        first_ms, last_ms = _span(request)
+        page, token = await self._timed_page(
+            store, served, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
+        )
+        response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
+        for window, data in page.entries:
+            value = _value_or_raw(served, data, raw=request.raw)
+            end_ms = window.start_ms + served.spec.window_size_ms
+            response.windows.add(start_ms=window.start_ms, end_ms=end_ms, value=value)
+        return response
+
+    async def fetch_sessions(
+        self, request: query_service_pb2.FetchSessionsRequest
+    ) -> query_service_pb2.FetchSessionsResponse:
+        """Read a page of a key's sessions.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        served, replica, stamp = self._admit_key(request)
+        store = _of_kind(replica, TimedStore, "FetchSessions", SESSION)
+        first_ms, last_ms = _span(request)
+        # A session is filed by its end, which may be long after the span: only the first bound limits the segments.
+        page, token = await self._timed_page(
+            store,
+            served,
+            request,
+            lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
+            (first_ms, LAST_MS),
+        )
+        response = query_service_pb2.FetchSessionsResponse(replica=stamp, next_page_token=token)
+        for session, data in page.entries:
+            value = _value_or_raw(served, data, raw=request.raw)
+            response.sessions.add(start_ms=session.start_ms, end_ms=session.end_ms, value=value)
+        return response
+
+    def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
+        """Read the value a key had at a time.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        served, replica, stamp = self._admit_key(request)
+        store = _of_kind(replica, VersionedStore, "GetAsOf")
+        key = paging.serialized_key(request.key, served.key_serde)
+        if not request.HasField("as_of_ms"):
+            version = store.get(key)
+        elif request.as_of_ms < 0:
+            raise LookupFailure(Reason.INVALID_REQUEST, "as_of_ms must not be negative")
+        else:
+            try:
+                version = store.get_as_of(key, request.as_of_ms)
+            except BeforeHistory as error:
+                raise LookupFailure(
+                    Reason.BEFORE_HISTORY, str(error), {"history_start_ms": str(store.history_start_ms)}
+                ) from error
+        if version is None:
+            return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
+        value = _value(served, version.value, raw=request.raw)
+        return query_service_pb2.GetAsOfResponse(
+            found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
+        )
+
+    async def _timed_page(
+        self,
+        store: TimedStore[K],
+        served: ServedStore,
+        request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
+        accept: Callable[[K], bool],
+        span_ms: tuple[int, int],
+    ) -> tuple[Page[tuple[K, bytes]], str]:
+        """Return a page of one key's entries, and the token of the next."""
+        key = paging.serialized_key(request.key, served.key_serde)
+        prefix = ordered_keys.escaped(key)
+        keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
+        limit = paging.page_size(request)
+        page = await asyncio.to_thread(store.scan, keys, accept, *span_ms, limit, self._max_page_bytes)
+        token = paging.next_page_token(request, store.encoded(page.entries[-1][0])) if page.more else ""
+        return page, token
+
+    def _admit_key(
+        self,
+        request: query_service_pb2.FetchWindowsRequest
+        | query_service_pb2.FetchSessionsRequest
+        | query_service_pb2.GetAsOfRequest,
+    ) -> tuple[ServedStore, StoreReplica, types_pb2.ReplicaStamp]:
+        """Return what answers for a request about one key."""
+        served = self._store(request.store)
+        key = paging.serialized_key(request.key, served.key_serde)
+        partition = partition_for(key, served.spec.partition_count)
+        return served, *self._admit(served, partition, request.freshness, request.forwarding)
 
     def _store(self, name: str) -> ServedStore:
         if self.view.assignment is None:
@@ -290,3 +414,36 @@ def _value_or_raw(served: ServedStore, data: bytes, *, raw: bool) -> types_pb2.V
         return _value(served, data, raw=raw)
     except LookupFailure:
         return types_pb2.Value(raw=data)
+
+
+def _latest(replica: StoreReplica, key: bytes) -> bytes | None:
+    """Return a key's latest value from a store that has one per key."""
+    store = replica.store
+    if isinstance(store, VersionedStore):
+        version = store.get(key)
+        return None if version is None else version.value
+    return _of_kind(replica, KeyValueStore, "Get").get(key)
+
+
+def _of_kind(replica: StoreReplica, kind: type[S], query: str, spec_kind: str | None = None) -> S:
+    """Return the replica's store if it has this query.
+
+    Raises:
+        LookupFailure: WRONG_STORE_KIND.
+
+    """
+    spec = replica.spec
+    if not isinstance(replica.store, kind) or (spec_kind is not None and spec.kind != spec_kind):
+        raise LookupFailure(
+            Reason.WRONG_STORE_KIND,
+            f"{spec.name} is a {spec.kind} store and has no {query}; it has {', '.join(QUERIES[spec.kind])}",
+            {"store": spec.name, "kind": spec.kind, "query": query},
+        )
+    return replica.store
+
+
+def _span(request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest) -> tuple[int, int]:
+    """Return the request's span of time, all of it where a bound is absent."""
+    first_ms = request.from_ms if request.HasField("from_ms") else 0
+    last_ms = request.to_ms if request.HasField("to_ms") else LAST_MS
+    return max(0, first_ms), last_ms

@@ -57,7 +57,13 @@ class QueryNode:
 
         client_id = f"{settings.application_id}-{settings.instance_id}"
         directory = StateDirectory(settings.state_dir, settings.application_id)
-        self.tasks = TaskManager(settings.bootstrap, client_id, directory, self._task_changed)
+        self.tasks = TaskManager(
+            settings.bootstrap,
+            client_id,
+            directory,
+            self._task_changed,
+            memory_budget_bytes=settings.memory_store_max_bytes,
+        )
         self._ends = EndOffsetWatcher(
             settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas
         )

@@ -7,12 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import structlog
+
 from query_service.checkpoint import Checkpoint
 from query_service.disk import TaskDirectory
 from query_service.lifecycle import TaskState, next_task_state
-from query_service.stores.base import StateStore
+from query_service.stores.base import Record, StateStore
 from statehouse.membership import ReplicaReport, StorePosition
 from statehouse.topology import Role, StoreSpec, TaskId
+
+log = structlog.get_logger(__name__)
 
 
 class StoreReplica:
@@ -29,6 +33,7 @@ class StoreReplica:
         self.store = store
         self.position = checkpoint.position
         self.skipped = 0
+        self.late = 0
         self.following = False
         self.restored_from = checkpoint.position
         self.restored_records = 0
@@ -63,12 +68,26 @@ class StoreReplica:
         self._end = (offset, asked_at, wall_ms)
         self._confirm()
 
-    def apply(self, records: Sequence[tuple[bytes, bytes | None]], position: int) -> None:
-        """Write records in offset order and move to `position`."""
+    def apply(self, records: Sequence[Record], position: int) -> Sequence[tuple[int, str]]:
+        """Write records in offset order and move to `position`; return (index, reason) of the unreadable ones."""
         with self._write_lock:
-            self._checkpoint = self._checkpoint.moved(position)
-            self.store.apply(records, self._checkpoint)
+            applied = self.store.apply(records, self._checkpoint.moved(position))
+            self._checkpoint = replace(self._checkpoint, position=position, stream_time_ms=applied.stream_time_ms)
         self.position = position
+        self.late += applied.late
+        self.restored_records += len(records) - len(applied.unreadable)
+        return applied.unreadable
+
+    def note_skipped(self, offset: int, reason: str) -> None:
+        """Count and log a record that was passed over."""
+        self.skipped += 1
+        log.warning(
+            "unreadable record skipped",
+            topic=self.spec.changelog_topic,
+            partition=self.partition,
+            offset=offset,
+            reason=reason,
+        )
 
     def reach(self, position: int) -> None:
         """Move over offsets that hold no records (markers, aborted batches, compacted ranges)."""

@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from query_service.replica import StoreReplica, monotonic_and_wall_ms
+from query_service.stores.base import Record
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
 
@@ -173,22 +174,17 @@ class _Slice:
 
 
 def _apply(replica: StoreReplica, messages: list[Message]) -> None:
-    """Write messages; one without a key can't be a store's record and is passed over, as every replica does."""
-    records = []
+    """Write messages; what can't be a record of this store is passed over, as every replica does, and counted."""
+    records, offsets = [], []
     for message in messages:
         key = message.key()
         if key is None:
-            replica.skipped += 1
-            log.warning(
-                "record without a key skipped",
-                topic=message.topic(),
-                partition=message.partition(),
-                offset=message.offset(),
-            )
+            replica.note_skipped(message.offset(), "a record without a key")
         else:
-            records.append((key, message.value()))
-    replica.apply(records, messages[-1].offset() + 1)
-    replica.restored_records += len(records)
+            records.append(Record(key, message.value(), message.timestamp()[1]))
+            offsets.append(message.offset())
+    for index, reason in replica.apply(records, messages[-1].offset() + 1):
+        replica.note_skipped(offsets[index], reason)
 
 
 class EndOffsetWatcher:

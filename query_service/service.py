@@ -42,10 +42,26 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
         return await self._lookups.count(request)
 
+    async def _fetch_windows(
+        self, request: query_service_pb2.FetchWindowsRequest
+    ) -> query_service_pb2.FetchWindowsResponse:
+        return await self._lookups.fetch_windows(request)
+
+    async def _fetch_sessions(
+        self, request: query_service_pb2.FetchSessionsRequest
+    ) -> query_service_pb2.FetchSessionsResponse:
+        return await self._lookups.fetch_sessions(request)
+
+    async def _get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
+        return self._lookups.get_as_of(request)
+
     Get = failing_cleanly(_get)
     BatchGet = failing_cleanly(_batch_get)
     Scan = failing_cleanly(_scan)
     Count = failing_cleanly(_count)
+    FetchWindows = failing_cleanly(_fetch_windows)
+    FetchSessions = failing_cleanly(_fetch_sessions)
+    GetAsOf = failing_cleanly(_get_as_of)
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
@@ -93,4 +109,5 @@ def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:
         restored_from=store.restored_from,
         restored_records=store.restored_records,
         skipped_records=store.skipped,
+        late_records=store.late,
     )

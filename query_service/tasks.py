@@ -18,7 +18,8 @@ from query_service.disk import StateDirectory, TaskDirectory
 from query_service.lifecycle import TaskState, task_changes
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
 from query_service.replication import Replicator
-from query_service.stores.rocksdb import RocksDBKeyValueStore, StoreUnusable
+from query_service.stores.catalog import open_store
+from query_service.stores.engine import StoreUnusable
 from statehouse.assignment import Assignment
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
@@ -39,13 +40,20 @@ class TaskManager:
     """
 
     def __init__(
-        self, bootstrap: str, client_id: str, directory: StateDirectory, on_change: Callable[[], None]
+        self,
+        bootstrap: str,
+        client_id: str,
+        directory: StateDirectory,
+        on_change: Callable[[], None],
+        *,
+        memory_budget_bytes: int,
     ) -> None:
         self.replicas: dict[TaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
         self._admin: AdminClient = clients.admin(bootstrap, f"{client_id}-tasks")
         self._directory = directory
         self._on_change = on_change
+        self._memory_budget_bytes = memory_budget_bytes
         self._assignment = Assignment()
         self._wanted: dict[TaskId, Role] = {}
         self._drivers: dict[TaskId, asyncio.Task[None]] = {}
@@ -150,9 +158,8 @@ class TaskManager:
         )
         now_ms = monotonic_and_wall_ms()[1]
         path = directory.store_path(spec.name)
-        path.mkdir(parents=True, exist_ok=True)
         try:
-            store = RocksDBKeyValueStore(path)
+            store = open_store(spec, path, self._memory_budget_bytes)
             start = restore_start(store.checkpoint(), changelog, now_ms)
             if start.position is not None:
                 log.info("store opened", task=str(task), store=spec.name, position=start.position)
@@ -165,9 +172,8 @@ class TaskManager:
             reason = str(error)
         log.info("store restored from the start", task=str(task), store=spec.name, reason=reason)
         directory.wipe_store(spec.name)
-        path.mkdir(parents=True, exist_ok=True)
         checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
-        return StoreReplica(spec, task.partition, RocksDBKeyValueStore(path), checkpoint)
+        return StoreReplica(spec, task.partition, open_store(spec, path, self._memory_budget_bytes), checkpoint)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""
@@ -253,7 +259,8 @@ class TaskManager:
 
 
 def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
-    checkpoints = {name: store.save_checkpoint() for name, store in replica.stores.items()}
+    # What is in memory is gone with the process: its place must not outlive it.
+    checkpoints = {name: store.save_checkpoint() for name, store in replica.stores.items() if not store.spec.in_memory}
     replica.directory.write_checkpoints(checkpoints)
     return checkpoints
 

@@ -18,7 +18,7 @@ from router.deadline import Deadline
 from router.dispatch import Ask, Call, Dispatcher, ask_node
 from router.health import NodeHealth
 from router.holder import TableHolder
-from router.locate import get_call
+from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.table import Node
 from router.wire import FIELD_2, framed, frames
@@ -74,7 +74,7 @@ class BatchGetter:
         entries: list[_Entry | bytes] = []
         for request in requests:
             try:
-                entries.append(_Entry(get_call(table, request)))
+                entries.append(_Entry(keyed_call(table, "Get", request)))
             except LookupFailure as failure:
                 self._metrics.lookup("", failure.reason.name, None)
                 entries.append(_failed(failure))

@@ -12,8 +12,8 @@ from statehouse.paging import serialized_key
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 
-def parse_get(data: bytes) -> query_service_pb2.GetRequest:
-    """Read a GetRequest.
+def parse_keyed(data: bytes) -> query_service_pb2.GetRequest:
+    """Read what all requests about one key have in common.
 
     Raises:
         LookupFailure: INVALID_REQUEST or HOP_LIMIT.
@@ -22,7 +22,7 @@ def parse_get(data: bytes) -> query_service_pb2.GetRequest:
     try:
         request = query_service_pb2.GetRequest.FromString(data)
     except DecodeError as error:
-        raise LookupFailure(Reason.INVALID_REQUEST, f"not a GetRequest: {error}") from error
+        raise LookupFailure(Reason.INVALID_REQUEST, f"not a request about a key: {error}") from error
     refuse_forwarded(request.forwarding)
     return request
 
@@ -67,14 +67,14 @@ def locate(
     return table.locate(request.store, serialized_key(request.key, table.store(request.store).key_serde))
 
 
-def get_call(table: RoutingTable, data: bytes) -> Call:
-    """Return what to dispatch for a serialized GetRequest.
+def keyed_call(table: RoutingTable, method: str, data: bytes) -> Call:
+    """Return what to dispatch for a serialized request about one key: all begin with the fields of GetRequest.
 
     Raises:
         LookupFailure: the request can't be routed.
 
     """
-    request = parse_get(data)
+    request = parse_keyed(data)
     routes = locate(table, request)
     freshness = freshness_of(request.freshness) if request.HasField("freshness") else ANY
-    return Call("Get", routes.store, routes.partition, data, freshness)
+    return Call(method, routes.store, routes.partition, data, freshness)

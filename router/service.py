@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -18,7 +18,7 @@ from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
 from router.holder import TableHolder
-from router.locate import get_call
+from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
 from statehouse.errors import LookupFailure
@@ -26,6 +26,8 @@ from statehouse.rpc.status import failing_cleanly
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
+# Their requests begin with the fields of GetRequest, and the router needs no other.
+_KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf")
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
 Response = TypeVar("Response")
@@ -47,7 +49,10 @@ class QueryHandlers:
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Get": grpc.unary_unary_rpc_method_handler(self._with_deadline(_get)),
+            **{
+                method: grpc.unary_unary_rpc_method_handler(self._with_deadline(_keyed(method)))
+                for method in _KEYED_METHODS
+            },
             "BatchGet": grpc.unary_unary_rpc_method_handler(self._with_deadline(_batch_get)),
             "Scan": grpc.unary_unary_rpc_method_handler(
                 self._with_deadline(_scan),
@@ -78,21 +83,25 @@ class QueryHandlers:
         self.metrics.lookup(known, outcome, role, asyncio.get_running_loop().time() - started_at)
 
 
-@failing_cleanly
-async def _get(self: QueryHandlers, request: tuple[bytes, Deadline]) -> bytes:
-    """Get."""
-    data, deadline = request
-    started_at = asyncio.get_running_loop().time()
-    store = ""
-    try:
-        call = get_call(self.tables.current(), data)
-        store = call.store
-        answer = await self.dispatcher.dispatch(call, deadline)
-    except LookupFailure as failure:
-        self.observe(store, failure.reason.name, None, started_at)
-        raise
-    self.observe(store, "OK", answer.role, started_at)
-    return answer.data
+def _keyed(method: str) -> Callable[[Any, Any, _Context], Awaitable[Any]]:
+    """Return the handler of a method about one key."""
+
+    async def handler(self: QueryHandlers, request: tuple[bytes, Deadline]) -> bytes:
+        data, deadline = request
+        started_at = asyncio.get_running_loop().time()
+        store = ""
+        try:
+            call = keyed_call(self.tables.current(), method, data)
+            store = call.store
+            answer = await self.dispatcher.dispatch(call, deadline)
+        except LookupFailure as failure:
+            self.observe(store, failure.reason.name, None, started_at)
+            raise
+        self.observe(store, "OK", answer.role, started_at)
+        return answer.data
+
+    handler.__name__ = method
+    return cast("Callable[[Any, Any, _Context], Awaitable[Any]]", failing_cleanly(handler))
 
 
 @failing_cleanly

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
-from statehouse.topology import MURMUR2, Role, StoreSpec, SubTopology, TaskId
+from statehouse.topology import MURMUR2, STORE_KINDS, Role, StoreSpec, SubTopology, TaskId
 
 MANIFEST_KEY = "epoch"
 
@@ -118,6 +118,10 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             sub_topology=spec.sub_topology,
             partitioner=spec.partitioner,
             conformance_vectors=vectors,
+            in_memory=spec.in_memory,
+            retention_ms=spec.retention_ms,
+            window_size_ms=spec.window_size_ms,
+            retain_duplicates=spec.retain_duplicates,
         )
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
     for sub in assignment.sub_topologies.values():
@@ -202,6 +206,8 @@ class AssignmentReader:
 
 def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
     """Read a store's record; refuse one whose partitioner is not ours, it would be looked up in wrong places."""
+    if store.kind not in STORE_KINDS:
+        raise ContractError(f"store {store.name}: kind {store.kind!r} is not known to this version")
     if store.partitioner != MURMUR2:
         raise ContractError(f"store {store.name}: partitioner {store.partitioner!r} is not known to this version")
     try:
@@ -217,4 +223,8 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
         store.key_serde,
         store.value_serde,
         store.partitioner,
+        store.in_memory,
+        store.retention_ms,
+        store.window_size_ms,
+        store.retain_duplicates,
     )

@@ -50,6 +50,8 @@ class Reason(IntEnum):
     UNKNOWN_ADDRESS = errors_pb2.ERROR_REASON_UNKNOWN_ADDRESS
     DEADLINE_EXCEEDED = errors_pb2.ERROR_REASON_DEADLINE_EXCEEDED
     INTERNAL = errors_pb2.ERROR_REASON_INTERNAL
+    WRONG_STORE_KIND = errors_pb2.ERROR_REASON_WRONG_STORE_KIND
+    BEFORE_HISTORY = errors_pb2.ERROR_REASON_BEFORE_HISTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,18 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         ),
         Reason.INTERNAL: ReasonSpec(
             code_pb2.INTERNAL, True, "A defect in the server.", "See the server's log and report it."
+        ),
+        Reason.WRONG_STORE_KIND: ReasonSpec(
+            code_pb2.INVALID_ARGUMENT,
+            False,
+            "The store is of a kind that has no such query.",
+            "Use the queries of its kind; the message names both.",
+        ),
+        Reason.BEFORE_HISTORY: ReasonSpec(
+            code_pb2.OUT_OF_RANGE,
+            False,
+            "The as-of time is before the history that the store keeps.",
+            "Ask for a later time, or give the store a longer history retention.",
         ),
     }
 )

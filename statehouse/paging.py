@@ -10,6 +10,7 @@ import base64
 import binascii
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -56,7 +57,12 @@ def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
         ) from error
 
 
-def page_size(request: query_service_pb2.ScanRequest) -> int:
+PagedRequest = (
+    query_service_pb2.ScanRequest | query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest
+)
+
+
+def page_size(request: PagedRequest) -> int:
     """Return the number of entries a page may have."""
     return min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
@@ -78,13 +84,22 @@ def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
         start = serialized_key(request.from_key, serde)
     if request.HasField("to_key"):
         stop = serialized_key(request.to_key, serde) + b"\0"
-    if request.page_token:
-        last = _last_key(request)
-        if request.reverse:
-            stop = last if stop is None else min(stop, last)
-        else:
-            start = max(start, last + b"\0")
-    return KeyRange(start, stop, request.reverse)
+    return after_page(KeyRange(start, stop, request.reverse), request)
+
+
+def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
+    """Return what the request's page token leaves of a range.
+
+    Raises:
+        LookupFailure: INVALID_PAGE_TOKEN.
+
+    """
+    if not request.page_token:
+        return keys
+    last = _last_key(request)
+    if keys.reverse:
+        return KeyRange(keys.start, last if keys.stop is None else min(keys.stop, last), reverse=True)
+    return KeyRange(max(keys.start, last + b"\0"), keys.stop)
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -93,13 +108,13 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-def next_page_token(request: query_service_pb2.ScanRequest, last_key: bytes) -> str:
+def next_page_token(request: PagedRequest, last_key: bytes) -> str:
     """Return the token of the page that follows `last_key`."""
     token = page_token_pb2.PageToken(last_key=last_key, fingerprint=_fingerprint(request))
     return base64.urlsafe_b64encode(token.SerializeToString()).decode()
 
 
-def _last_key(request: query_service_pb2.ScanRequest) -> bytes:
+def _last_key(request: PagedRequest) -> bytes:
     try:
         token = page_token_pb2.PageToken.FromString(base64.b64decode(request.page_token, altchars=b"-_", validate=True))
     except (DecodeError, binascii.Error, ValueError) as error:
@@ -109,9 +124,11 @@ def _last_key(request: query_service_pb2.ScanRequest) -> bytes:
     return token.last_key
 
 
-def _fingerprint(request: query_service_pb2.ScanRequest) -> int:
-    identity = query_service_pb2.ScanRequest(store=request.store, reverse=request.reverse)
-    for name in ("from_key", "to_key", "prefix"):
-        if request.HasField(name):
-            getattr(identity, name).CopyFrom(getattr(request, name))
+def _fingerprint(request: PagedRequest) -> int:
+    """Return a checksum of what a page token is bound to: all fields but those that may differ from page to page."""
+    identity: Any = type(request)()
+    identity.CopyFrom(request)
+    for name in ("page_size", "page_token", "freshness", "raw", "partition", "forwarding"):
+        if name in identity.DESCRIPTOR.fields_by_name:
+            identity.ClearField(name)
     return zlib.crc32(identity.SerializeToString(deterministic=True))

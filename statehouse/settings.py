@@ -94,6 +94,11 @@ class NodeSettings(CommonSettings):
     drain_timeout_ms: int = Field(
         10_000, ge=0, description="longest wait for the hand-over of active tasks at SIGTERM; SIGINT stops at once"
     )
+    memory_store_max_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        description="byte budget of one partition of an in-memory store; beyond it its task stops",
+    )
     max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 

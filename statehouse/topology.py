@@ -10,6 +10,10 @@ from statehouse.control.v1 import members_pb2
 from statehouse.errors import ContractError
 
 KEY_VALUE = "key-value"
+WINDOW = "window"
+SESSION = "session"
+VERSIONED = "versioned"
+STORE_KINDS = (KEY_VALUE, WINDOW, SESSION, VERSIONED)
 MURMUR2 = "murmur2"
 
 # Kafka's rule for topic names, less the length the suffixes need.
@@ -52,7 +56,16 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A store, as the processor publishes it."""
+    """A store, as the processor publishes it.
+
+    Attributes:
+        in_memory: kept in the node's memory only.
+        retention_ms: window and session stores: how long entries are kept, in stream time; versioned stores: how far
+            back as-of reads go.
+        window_size_ms: window stores: the length of a window.
+        retain_duplicates: window stores: several values per key and window start.
+
+    """
 
     name: str
     changelog_topic: str
@@ -62,6 +75,10 @@ class StoreSpec:
     key_serde: str = "string"
     value_serde: str = "json"
     partitioner: str = MURMUR2
+    in_memory: bool = False
+    retention_ms: int = 0
+    window_size_ms: int = 0
+    retain_duplicates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

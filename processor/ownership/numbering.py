@@ -42,6 +42,10 @@ def numbered(
             store.kind,
             store.key_serde,
             store.value_serde,
+            in_memory=store.in_memory,
+            retention_ms=store.retention_ms,
+            window_size_ms=store.window_size_ms,
+            retain_duplicates=store.retain_duplicates,
         )
     return specs, known
 

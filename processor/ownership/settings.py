@@ -56,3 +56,7 @@ class StoreDeclaration:
     kind: str = KEY_VALUE
     key_serde: str = "string"
     value_serde: str = "json"
+    in_memory: bool = False
+    retention_ms: int = 0
+    window_size_ms: int = 0
+    retain_duplicates: bool = False

@@ -101,7 +101,8 @@ class VersionedStore:
         """
         if as_of_ms < self.history_start_ms:
             raise BeforeHistory(
-                f"as of {as_of_ms}: the history starts at {self.history_start_ms} (retention {self._history_retention_ms} ms)"
+                f"as of {as_of_ms}: the history starts at {self.history_start_ms} "
+                f"(retention {self._history_retention_ms} ms)"
             )
         return self._at(key, as_of_ms)
 

@@ -74,7 +74,8 @@ class TimedStore(Generic[K]):
         `retain_duplicates`: several values per key and window start, told apart by sequence; a None value then deletes
         nothing, as in Kafka Streams' join stores.
         """
-        self._engine, self._layout = engine, layout
+        self._engine = engine
+        self._layout: Layout[K] = layout
         self._segments = Segments(retention_ms)
         self._retain_duplicates = retain_duplicates
         at = engine.checkpoint()
@@ -115,6 +116,10 @@ class TimedStore(Generic[K]):
             self._engine.drop(family)
         applied.stream_time_ms = stream_time_ms
         return applied
+
+    def encoded(self, key: K) -> bytes:
+        """Return the store key of an entry: what a range's bounds are compared with."""
+        return self._layout.encode(key)
 
     def scan(
         self, keys: KeyRange, accept: Callable[[K], bool], first_ms: int, last_ms: int, limit: int, max_bytes: int

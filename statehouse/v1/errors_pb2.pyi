@@ -82,6 +82,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The request's deadline passed before any candidate answered."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 23
     """A defect in the server; its log has the details."""
+    ERROR_REASON_WRONG_STORE_KIND: _ErrorReason.ValueType  # 24
+    """The store is of a kind that has no such query."""
+    ERROR_REASON_BEFORE_HISTORY: _ErrorReason.ValueType  # 25
+    """The as-of time is before the history that the store keeps."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The same name travels as google.rpc.ErrorInfo.reason
@@ -145,6 +149,10 @@ ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 22
 """The request's deadline passed before any candidate answered."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 23
 """A defect in the server; its log has the details."""
+ERROR_REASON_WRONG_STORE_KIND: ErrorReason.ValueType  # 24
+"""The store is of a kind that has no such query."""
+ERROR_REASON_BEFORE_HISTORY: ErrorReason.ValueType  # 25
+"""The as-of time is before the history that the store keeps."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -103,7 +103,7 @@ class StoreInfo(_message.Message):
     name: _builtins.str
     """Name."""
     kind: _builtins.str
-    """Kind of store: "key-value"."""
+    """Kind of store: "key-value", "window", "session" or "versioned"."""
     key_serde: _builtins.str
     """Key serde."""
     value_serde: _builtins.str

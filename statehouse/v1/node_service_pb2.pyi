@@ -134,6 +134,7 @@ class StoreReplica(_message.Message):
     RESTORED_FROM_FIELD_NUMBER: _builtins.int
     RESTORED_RECORDS_FIELD_NUMBER: _builtins.int
     SKIPPED_RECORDS_FIELD_NUMBER: _builtins.int
+    LATE_RECORDS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -150,6 +151,8 @@ class StoreReplica(_message.Message):
     """Records applied by the last restore."""
     skipped_records: _builtins.int
     """Records that could not be read as this store's and were passed over."""
+    late_records: _builtins.int
+    """Records that were older than the store's retention and were dropped."""
     def __init__(
         self,
         *,
@@ -161,10 +164,11 @@ class StoreReplica(_message.Message):
         restored_from: _builtins.int | None = ...,
         restored_records: _builtins.int = ...,
         skipped_records: _builtins.int = ...,
+        late_records: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_position", b"_position", "_restored_from", b"_restored_from", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "position", b"position", "restored_from", b"restored_from", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_position", b"_position", "_restored_from", b"_restored_from", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "position", b"position", "restored_from", b"restored_from", "restored_records", b"restored_records", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_position", b"_position", "_restored_from", b"_restored_from", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "late_records", b"late_records", "position", b"position", "restored_from", b"restored_from", "restored_records", b"restored_records", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015

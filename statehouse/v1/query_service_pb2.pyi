@@ -408,3 +408,398 @@ class CountResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exact) -> _WhichOneofReturnType__exact | None: ...
 
 Global___CountResponse: _TypeAlias = CountResponse  # noqa: Y015
+
+@_typing.final
+class FetchWindowsRequest(_message.Message):
+    """Asks for the windows of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    FROM_MS_FIELD_NUMBER: _builtins.int
+    TO_MS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVERSE_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    raw: _builtins.bool
+    """Return values as the bytes in the changelog."""
+    from_ms: _builtins.int
+    """Earliest window start, inclusive, epoch milliseconds. Absent: from the
+    first that is kept.
+    """
+    to_ms: _builtins.int
+    """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
+    page_size: _builtins.int
+    """Most windows to return; 0 means 100, more than 1,000 means 1,000."""
+    page_token: _builtins.str
+    """next_page_token of the page before; all other fields must be as they were
+    then, page_size excepted.
+    """
+    reverse: _builtins.bool
+    """Latest first."""
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key. Required."""
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh the answer must be."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by a router; clients leave it unset."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        key: _types_pb2.Key | None = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        from_ms: _builtins.int | None = ...,
+        to_ms: _builtins.int | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        reverse: _builtins.bool = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "to_ms", b"to_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
+    _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
+    _WhichOneofReturnType__to_ms: _TypeAlias = _typing.Literal["to_ms"]  # noqa: Y015
+    _WhichOneofArgType__to_ms: _TypeAlias = _typing.Literal["_to_ms", b"_to_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_ms) -> _WhichOneofReturnType__from_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_ms) -> _WhichOneofReturnType__to_ms | None: ...
+
+Global___FetchWindowsRequest: _TypeAlias = FetchWindowsRequest  # noqa: Y015
+
+@_typing.final
+class Window(_message.Message):
+    """One window."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_MS_FIELD_NUMBER: _builtins.int
+    END_MS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    start_ms: _builtins.int
+    """Start, inclusive, epoch milliseconds. Always set."""
+    end_ms: _builtins.int
+    """End, exclusive, epoch milliseconds. Always set."""
+    @_builtins.property
+    def value(self) -> _types_pb2.Value:
+        """Value."""
+
+    def __init__(
+        self,
+        *,
+        start_ms: _builtins.int | None = ...,
+        end_ms: _builtins.int | None = ...,
+        value: _types_pb2.Value | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_ms: _TypeAlias = _typing.Literal["end_ms"]  # noqa: Y015
+    _WhichOneofArgType__end_ms: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms"]  # noqa: Y015
+    _WhichOneofReturnType__start_ms: _TypeAlias = _typing.Literal["start_ms"]  # noqa: Y015
+    _WhichOneofArgType__start_ms: _TypeAlias = _typing.Literal["_start_ms", b"_start_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ms) -> _WhichOneofReturnType__end_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
+
+Global___Window: _TypeAlias = Window  # noqa: Y015
+
+@_typing.final
+class FetchWindowsResponse(_message.Message):
+    """Answers with the windows of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token for the next page; empty after the last."""
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___Window]:
+        """The windows, in the order asked for."""
+
+    @_builtins.property
+    def replica(self) -> _types_pb2.ReplicaStamp:
+        """Who answered, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        windows: _abc.Iterable[Global___Window] | None = ...,
+        next_page_token: _builtins.str = ...,
+        replica: _types_pb2.ReplicaStamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replica", b"replica", "windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchWindowsResponse: _TypeAlias = FetchWindowsResponse  # noqa: Y015
+
+@_typing.final
+class FetchSessionsRequest(_message.Message):
+    """Asks for the sessions of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    FROM_MS_FIELD_NUMBER: _builtins.int
+    TO_MS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVERSE_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    raw: _builtins.bool
+    """Return values as the bytes in the changelog."""
+    from_ms: _builtins.int
+    """Sessions that end before this are left out, epoch milliseconds. Absent:
+    from the first that is kept.
+    """
+    to_ms: _builtins.int
+    """Sessions that start after this are left out, epoch milliseconds. Absent:
+    to the last.
+    """
+    page_size: _builtins.int
+    """Most sessions to return; 0 means 100, more than 1,000 means 1,000."""
+    page_token: _builtins.str
+    """next_page_token of the page before; all other fields must be as they were
+    then, page_size excepted.
+    """
+    reverse: _builtins.bool
+    """Latest first."""
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key. Required."""
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh the answer must be."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by a router; clients leave it unset."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        key: _types_pb2.Key | None = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        from_ms: _builtins.int | None = ...,
+        to_ms: _builtins.int | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        reverse: _builtins.bool = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "to_ms", b"to_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
+    _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
+    _WhichOneofReturnType__to_ms: _TypeAlias = _typing.Literal["to_ms"]  # noqa: Y015
+    _WhichOneofArgType__to_ms: _TypeAlias = _typing.Literal["_to_ms", b"_to_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_ms) -> _WhichOneofReturnType__from_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_ms) -> _WhichOneofReturnType__to_ms | None: ...
+
+Global___FetchSessionsRequest: _TypeAlias = FetchSessionsRequest  # noqa: Y015
+
+@_typing.final
+class Session(_message.Message):
+    """One session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_MS_FIELD_NUMBER: _builtins.int
+    END_MS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    start_ms: _builtins.int
+    """Time of its first record, epoch milliseconds. Always set."""
+    end_ms: _builtins.int
+    """Time of its last record, inclusive, epoch milliseconds. Always set."""
+    @_builtins.property
+    def value(self) -> _types_pb2.Value:
+        """Value."""
+
+    def __init__(
+        self,
+        *,
+        start_ms: _builtins.int | None = ...,
+        end_ms: _builtins.int | None = ...,
+        value: _types_pb2.Value | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_ms: _TypeAlias = _typing.Literal["end_ms"]  # noqa: Y015
+    _WhichOneofArgType__end_ms: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms"]  # noqa: Y015
+    _WhichOneofReturnType__start_ms: _TypeAlias = _typing.Literal["start_ms"]  # noqa: Y015
+    _WhichOneofArgType__start_ms: _TypeAlias = _typing.Literal["_start_ms", b"_start_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ms) -> _WhichOneofReturnType__end_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
+
+Global___Session: _TypeAlias = Session  # noqa: Y015
+
+@_typing.final
+class FetchSessionsResponse(_message.Message):
+    """Answers with the sessions of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token for the next page; empty after the last."""
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
+        """The sessions, in the order asked for."""
+
+    @_builtins.property
+    def replica(self) -> _types_pb2.ReplicaStamp:
+        """Who answered, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___Session] | None = ...,
+        next_page_token: _builtins.str = ...,
+        replica: _types_pb2.ReplicaStamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replica", b"replica", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchSessionsResponse: _TypeAlias = FetchSessionsResponse  # noqa: Y015
+
+@_typing.final
+class GetAsOfRequest(_message.Message):
+    """Asks for the value a key had at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    raw: _builtins.bool
+    """Return the value as the bytes in the changelog."""
+    as_of_ms: _builtins.int
+    """The time, epoch milliseconds. One before the history that the store keeps
+    fails with ERROR_REASON_BEFORE_HISTORY. Absent: now, the latest value.
+    """
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key. Required."""
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh the answer must be."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by a router; clients leave it unset."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        key: _types_pb2.Key | None = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        as_of_ms: _builtins.int | None = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "raw", b"raw", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
+    _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of_ms) -> _WhichOneofReturnType__as_of_ms | None: ...
+
+Global___GetAsOfRequest: _TypeAlias = GetAsOfRequest  # noqa: Y015
+
+@_typing.final
+class GetAsOfResponse(_message.Message):
+    """Answers with the value a key had at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    found: _builtins.bool
+    """Whether the key had a value then. Always set."""
+    timestamp_ms: _builtins.int
+    """Since when the value held, epoch milliseconds; set if found."""
+    @_builtins.property
+    def value(self) -> _types_pb2.Value:
+        """The value, if it had one."""
+
+    @_builtins.property
+    def replica(self) -> _types_pb2.ReplicaStamp:
+        """Who answered, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        found: _builtins.bool | None = ...,
+        value: _types_pb2.Value | None = ...,
+        replica: _types_pb2.ReplicaStamp | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "_timestamp_ms", b"_timestamp_ms", "found", b"found", "replica", b"replica", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "_timestamp_ms", b"_timestamp_ms", "found", b"found", "replica", b"replica", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__found: _TypeAlias = _typing.Literal["found"]  # noqa: Y015
+    _WhichOneofArgType__found: _TypeAlias = _typing.Literal["_found", b"_found"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__found) -> _WhichOneofReturnType__found | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
+
+Global___GetAsOfResponse: _TypeAlias = GetAsOfResponse  # noqa: Y015

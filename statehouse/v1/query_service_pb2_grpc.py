@@ -28,7 +28,8 @@ if _version_not_supported:
 class QueryServiceStub:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated.
+    read-only and may be repeated. Requests for one key all begin with the
+    fields of GetRequest, so that a router need not know the rest of them.
     """
 
     def __init__(self, channel):
@@ -57,12 +58,28 @@ class QueryServiceStub:
                 request_serializer=statehouse_dot_v1_dot_query__service__pb2.CountRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_query__service__pb2.CountResponse.FromString,
                 _registered_method=True)
+        self.FetchWindows = channel.unary_unary(
+                '/statehouse.v1.QueryService/FetchWindows',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.FetchWindowsRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.FetchWindowsResponse.FromString,
+                _registered_method=True)
+        self.FetchSessions = channel.unary_unary(
+                '/statehouse.v1.QueryService/FetchSessions',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.FetchSessionsRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.FetchSessionsResponse.FromString,
+                _registered_method=True)
+        self.GetAsOf = channel.unary_unary(
+                '/statehouse.v1.QueryService/GetAsOf',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated.
+    read-only and may be repeated. Requests for one key all begin with the
+    fields of GetRequest, so that a router need not know the rest of them.
     """
 
     def Get(self, request, context):
@@ -95,6 +112,27 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchWindows(self, request, context):
+        """Reads the windows of one key within a span of time, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchSessions(self, request, context):
+        """Reads the sessions of one key that overlap a span of time, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAsOf(self, request, context):
+        """Reads the value a key had at a time, from a versioned store (KIP-889).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -118,6 +156,21 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     request_deserializer=statehouse_dot_v1_dot_query__service__pb2.CountRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_query__service__pb2.CountResponse.SerializeToString,
             ),
+            'FetchWindows': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchWindows,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.FetchWindowsRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.FetchWindowsResponse.SerializeToString,
+            ),
+            'FetchSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchSessions,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.FetchSessionsRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.FetchSessionsResponse.SerializeToString,
+            ),
+            'GetAsOf': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAsOf,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'statehouse.v1.QueryService', rpc_method_handlers)
@@ -129,7 +182,8 @@ def add_QueryServiceServicer_to_server(servicer, server):
 class QueryService:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated.
+    read-only and may be repeated. Requests for one key all begin with the
+    fields of GetRequest, so that a router need not know the rest of them.
     """
 
     @staticmethod
@@ -230,6 +284,87 @@ class QueryService:
             '/statehouse.v1.QueryService/Count',
             statehouse_dot_v1_dot_query__service__pb2.CountRequest.SerializeToString,
             statehouse_dot_v1_dot_query__service__pb2.CountResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchWindows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/FetchWindows',
+            statehouse_dot_v1_dot_query__service__pb2.FetchWindowsRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.FetchWindowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/FetchSessions',
+            statehouse_dot_v1_dot_query__service__pb2.FetchSessionsRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.FetchSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAsOf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/GetAsOf',
+            statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,7 +29,8 @@ GRPC_VERSION: str
 class QueryServiceStub:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated.
+    read-only and may be repeated. Requests for one key all begin with the
+    fields of GetRequest, so that a router need not know the rest of them.
     """
 
     @_typing.overload
@@ -48,12 +49,19 @@ class QueryServiceStub:
     """
     Count: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.CountRequest, _query_service_pb2.CountResponse]
     """Counts the entries of a store."""
+    FetchWindows: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.FetchWindowsRequest, _query_service_pb2.FetchWindowsResponse]
+    """Reads the windows of one key within a span of time, oldest first."""
+    FetchSessions: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.FetchSessionsRequest, _query_service_pb2.FetchSessionsResponse]
+    """Reads the sessions of one key that overlap a span of time, oldest first."""
+    GetAsOf: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.GetAsOfRequest, _query_service_pb2.GetAsOfResponse]
+    """Reads the value a key had at a time, from a versioned store (KIP-889)."""
 
 @_typing.type_check_only
 class QueryServiceAsyncStub(QueryServiceStub):
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated.
+    read-only and may be repeated. Requests for one key all begin with the
+    fields of GetRequest, so that a router need not know the rest of them.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -69,11 +77,18 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """
     Count: _aio.UnaryUnaryMultiCallable[_query_service_pb2.CountRequest, _query_service_pb2.CountResponse]  # type: ignore[assignment]
     """Counts the entries of a store."""
+    FetchWindows: _aio.UnaryUnaryMultiCallable[_query_service_pb2.FetchWindowsRequest, _query_service_pb2.FetchWindowsResponse]  # type: ignore[assignment]
+    """Reads the windows of one key within a span of time, oldest first."""
+    FetchSessions: _aio.UnaryUnaryMultiCallable[_query_service_pb2.FetchSessionsRequest, _query_service_pb2.FetchSessionsResponse]  # type: ignore[assignment]
+    """Reads the sessions of one key that overlap a span of time, oldest first."""
+    GetAsOf: _aio.UnaryUnaryMultiCallable[_query_service_pb2.GetAsOfRequest, _query_service_pb2.GetAsOfResponse]  # type: ignore[assignment]
+    """Reads the value a key had at a time, from a versioned store (KIP-889)."""
 
 class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated.
+    read-only and may be repeated. Requests for one key all begin with the
+    fields of GetRequest, so that a router need not know the rest of them.
     """
 
     @_abc_1.abstractmethod
@@ -111,5 +126,29 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_query_service_pb2.CountResponse, _abc.Awaitable[_query_service_pb2.CountResponse]]:
         """Counts the entries of a store."""
+
+    @_abc_1.abstractmethod
+    def FetchWindows(
+        self,
+        request: _query_service_pb2.FetchWindowsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.FetchWindowsResponse, _abc.Awaitable[_query_service_pb2.FetchWindowsResponse]]:
+        """Reads the windows of one key within a span of time, oldest first."""
+
+    @_abc_1.abstractmethod
+    def FetchSessions(
+        self,
+        request: _query_service_pb2.FetchSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.FetchSessionsResponse, _abc.Awaitable[_query_service_pb2.FetchSessionsResponse]]:
+        """Reads the sessions of one key that overlap a span of time, oldest first."""
+
+    @_abc_1.abstractmethod
+    def GetAsOf(
+        self,
+        request: _query_service_pb2.GetAsOfRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.GetAsOfResponse, _abc.Awaitable[_query_service_pb2.GetAsOfResponse]]:
+        """Reads the value a key had at a time, from a versioned store (KIP-889)."""
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

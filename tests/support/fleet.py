@@ -77,7 +77,9 @@ class ServerProcess:
         """Ask it to end; return its exit code."""
         assert self._process is not None
         os.kill(self._process.pid, number)
-        return self._process.wait(timeout_s)
+        code = self._process.wait(timeout_s)
+        self._disconnect()
+        return code
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -89,11 +91,16 @@ class ServerProcess:
         assert self._process is not None
         self._process.send_signal(number)
         self._process.wait(20.0)
+        self._disconnect()
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
+        """Forget the connection to a process that is gone: the next one must not be asked over it."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+    def close(self) -> None:
+        self._disconnect()
         if self._process is not None and self._process.poll() is None:
             self._signal(signal.SIGKILL)
 
@@ -152,12 +159,13 @@ class Fleet:
         changelog_config: Mapping[str, str] | None = None,
         heartbeat_interval_ms: int = 100,
         session_timeout_ms: int = 2_000,
+        **spec: Any,
     ) -> None:
         self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
         self.partitions = partitions
         self.changelog = changelog_topic(application_id, STORE)
         self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
-        self.spec = StoreSpec(STORE, self.changelog, partitions, 0, value_serde=value_serde)
+        self.spec = StoreSpec(STORE, self.changelog, partitions, 0, value_serde=value_serde, **spec)
         self.assignment = Assignment()
         self.processes: list[ServerProcess] = []
         create_topic(
@@ -250,6 +258,20 @@ class Fleet:
                 partition,
             )
 
+    def put_records(self, records: Iterable[tuple[str, bytes, bytes | None, int]]) -> None:
+        """Write (key, record key, value, timestamp) as a processor does: placed by the key without its suffix."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
+        for key, record_key, value, timestamp_ms in records:
+            producer.produce(
+                self.changelog,
+                key=record_key,
+                value=value,
+                partition=self.partition_of(key),
+                timestamp=timestamp_ms,
+                on_delivery=_raise,
+            )
+        assert producer.flush(30.0) == 0
+
     def partition_of(self, key: str) -> int:
         return partition_for(key.encode(), self.partitions)
 
@@ -267,3 +289,7 @@ class Fleet:
                 return node.epoch == self.assignment.epoch and all(task.state == "running" for task in node.tasks)
 
             poll_until(settled, timeout_s, f"{process.name} to run its tasks")
+
+
+def _raise(error: object, _message: object) -> None:
+    assert error is None, error

@@ -35,10 +35,14 @@ class StoreSpec(_message.Message):
     SUB_TOPOLOGY_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
     CONFORMANCE_VECTORS_FIELD_NUMBER: _builtins.int
+    IN_MEMORY_FIELD_NUMBER: _builtins.int
+    RETENTION_MS_FIELD_NUMBER: _builtins.int
+    WINDOW_SIZE_MS_FIELD_NUMBER: _builtins.int
+    RETAIN_DUPLICATES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Store name."""
     kind: _builtins.str
-    """Kind of store: "key-value"."""
+    """Kind of store: "key-value", "window", "session" or "versioned"."""
     key_serde: _builtins.str
     """Key serde: string, long, double, bytes or json."""
     value_serde: _builtins.str
@@ -51,6 +55,18 @@ class StoreSpec(_message.Message):
     """Sub-topology number."""
     partitioner: _builtins.str
     """Partitioner: "murmur2"."""
+    in_memory: _builtins.bool
+    """Kept in the node's memory only, within its byte budget."""
+    retention_ms: _builtins.int
+    """Window and session stores: how long entries are kept, in stream time.
+    Versioned stores: how far back as-of reads go. Milliseconds.
+    """
+    window_size_ms: _builtins.int
+    """Window stores: the length of a window, in milliseconds."""
+    retain_duplicates: _builtins.bool
+    """Window stores: several values per key and window start, as join stores
+    need.
+    """
     @_builtins.property
     def conformance_vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConformanceVector]:
         """Inputs and outputs of the partitioner's hash; a reader whose own
@@ -69,10 +85,14 @@ class StoreSpec(_message.Message):
         sub_topology: _builtins.int = ...,
         partitioner: _builtins.str = ...,
         conformance_vectors: _abc.Iterable[Global___ConformanceVector] | None = ...,
+        in_memory: _builtins.bool = ...,
+        retention_ms: _builtins.int = ...,
+        window_size_ms: _builtins.int = ...,
+        retain_duplicates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

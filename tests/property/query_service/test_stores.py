@@ -254,7 +254,7 @@ class VersionedModel(StoreModel):
 
 def case(model: type[StoreModel], **attributes: object) -> Any:
     variant = type(model.__name__, (model,), attributes)
-    variant.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+    variant.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
     return variant.TestCase
 
 

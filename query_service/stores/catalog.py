@@ -1,0 +1,37 @@
+"""The stores there are: which class and which engine a specification asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from query_service.stores.base import StateStore
+from query_service.stores.engine import Engine
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.memory_engine import MemoryEngine
+from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.stores.versioned import VersionedStore
+from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
+from statehouse.errors import ConfigurationError
+from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
+
+
+def open_store(spec: StoreSpec, path: Path, memory_budget_bytes: int) -> StateStore:
+    """Open a store's partition: under `path`, or in memory.
+
+    Raises:
+        StoreUnusable: what is under the path is no intact store of ours.
+        ConfigurationError: the specification can't be served.
+
+    """
+    if spec.kind in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
+        raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
+    engine: Engine = MemoryEngine(memory_budget_bytes) if spec.in_memory else RocksDBEngine(path)
+    if spec.kind == KEY_VALUE:
+        return KeyValueStore(engine)
+    if spec.kind == WINDOW:
+        return TimedStore(engine, WINDOWS, spec.retention_ms, retain_duplicates=spec.retain_duplicates)
+    if spec.kind == SESSION:
+        return TimedStore(engine, SESSIONS, spec.retention_ms)
+    if spec.kind == VERSIONED:
+        return VersionedStore(engine, spec.retention_ms)
+    raise ConfigurationError(f"store {spec.name} is of an unknown kind {spec.kind!r}")

@@ -1,0 +1,97 @@
+"""A static topology: any changelog is served, without Spark."""
+
+from __future__ import annotations
+
+import signal
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from processor.static import StaticTopology
+from statehouse.composite import WindowKey
+from statehouse.errors import ConfigurationError, LookupFailure
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fleet import ServerProcess
+from tests.support.kafka import create_topic, produce
+from tests.support.polling import poll_until
+
+MINUTE = 60_000
+
+
+def test_serves_changelogs_written_by_others(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    app, profiles = unique_name("app"), unique_name("profiles")
+    windows = f"{app}-per-minute-changelog"
+    create_topic(kafka.bootstrap, profiles, 1, {"cleanup.policy": "compact"})
+    create_topic(kafka.bootstrap, windows, 1, {"cleanup.policy": "compact,delete"})
+    produce(kafka.bootstrap, profiles, [(b"ann", b'{"age":7}')])
+    produce(kafka.bootstrap, windows, [(WindowKey(b"ann", MINUTE).to_bytes(), struct.pack(">q", 3))])
+    file = tmp_path / "topology.toml"
+    file.write_text(
+        f"""
+        application_id = "{app}"
+        [[stores]]
+        name = "profiles"
+        changelog_topic = "{profiles}"
+        [[stores]]
+        name = "per-minute"
+        kind = "window"
+        value_serde = "long"
+        retention_ms = 600000
+        window_size_ms = 60000
+        """
+    )
+    common = {"bootstrap": kafka.bootstrap, "heartbeat-interval-ms": 200, "session-timeout-ms": 2000}
+    node_port, router_port = free_port(), free_port()
+    static = ServerProcess("static", "processor.cli", {"static": file, **common}, 0, tmp_path)
+    node_options = {"instance-id": "n1", "application-id": app, "port": node_port, "state-dir": tmp_path / "state"}
+    node = ServerProcess("n1", "query_service", node_options | common, node_port, tmp_path)
+    router_options = {"application-id": app, "port": router_port, "bootstrap": kafka.bootstrap}
+    router = ServerProcess("router", "router", router_options, router_port, tmp_path)
+    try:
+        for process in (static, node, router):
+            process.start()
+
+        def found() -> bool:
+            try:
+                return router.get("ann", store="profiles").found
+            except LookupFailure:
+                return False
+
+        poll_until(found, 60, "an answer through the router")
+        assert router.get("ann", store="profiles").value.json.struct_value["age"] == 7
+        request = query_service_pb2.FetchWindowsRequest(store="per-minute", key=types_pb2.Key(text="ann"))
+        (window,) = router.call(router.query.FetchWindows, request).windows
+        assert (window.start_ms, window.end_ms, window.value.long) == (MINUTE, 2 * MINUTE, 3)
+        assert static.stop(signal.SIGTERM) == 0
+        assert router.get("ann", store="profiles").found, "serving goes on without it"
+    finally:
+        for process in (static, node, router):
+            process.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "application_id"),
+        ('application_id = "a"', "names no store"),
+        ('application_id = "a"\n[[stores]]\nkind = "window"', "without a name"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nretention = 1', "unknown retention; there are"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nretention_ms = "1"', "retention_ms must be a int"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "heap"', "kind must be one of"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "session"', "needs retention_ms"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "window"\nretention_ms = 5', "window_size_ms"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nvalue_serde = "avro"', "unknown serde"),
+        ("application_id = ", "can't be read"),
+    ],
+)
+def test_a_file_that_cannot_work_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        StaticTopology.load(file)

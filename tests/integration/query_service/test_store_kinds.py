@@ -1,0 +1,171 @@
+"""Window, session, versioned and in-memory stores on a real node, asked directly and through a router."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.composite import SessionKey, WindowKey
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.polling import poll_until
+
+MINUTE = 60_000
+NewFleet = Callable[..., Any]
+
+
+@pytest.fixture
+def new_fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> NewFleet:
+    @contextmanager
+    def made(**spec: object) -> Iterator[tuple[Fleet, ServerProcess]]:
+        with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, **spec) as fleet:
+            node = fleet.node("n1")
+            fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+            fleet.wait_running([node])
+            yield fleet, node
+
+    return made
+
+
+def windows_of(process: ServerProcess, key: str, **fields: Any) -> list[tuple[int, str]]:
+    """Fetch all pages of a key's windows."""
+    request = query_service_pb2.FetchWindowsRequest(store=STORE, key=types_pb2.Key(text=key), **fields)
+    found = []
+    while True:
+        page = process.call(process.query.FetchWindows, request)
+        found += [(window.start_ms, window.value.text) for window in page.windows]
+        assert all(window.end_ms == window.start_ms + MINUTE for window in page.windows)
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def test_window_store(new_fleet: NewFleet) -> None:
+    with new_fleet(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE) as (fleet, node):
+        # One key is the other's prefix, and both have windows at the same times.
+        keys = [fleet.keys_in(0)[0], fleet.keys_in(0)[0] + "\0"]
+        fleet.put_records(
+            (key, WindowKey(key.encode(), n * MINUTE).to_bytes(), f"{key}-{n}".encode(), n * MINUTE)
+            for n in range(9)
+            for key in keys
+        )
+        key = keys[0]
+        expected = [(n * MINUTE, f"{key}-{n}") for n in range(9)]
+        poll_until(lambda: windows_of(node, key) == expected, 10, "all windows")
+        assert windows_of(node, key, page_size=2) == expected
+        assert windows_of(node, key, page_size=4, reverse=True) == expected[::-1]
+        assert windows_of(node, key, from_ms=2 * MINUTE, to_ms=4 * MINUTE) == expected[2:5]
+
+        router = fleet.router()
+        poll_until(lambda: succeeds(lambda: windows_of(router, key, page_size=3)), 20, "the router")
+        assert windows_of(router, key, page_size=3) == expected
+
+        # Stream time moves on: what is older than the retention is gone, whole segments of it from the disk, too.
+        late = WindowKey(key.encode(), 3 * MINUTE).to_bytes()
+        fleet.put_records(
+            [
+                (key, WindowKey(key.encode(), 15 * MINUTE).to_bytes(), b"new", 15 * MINUTE),
+                (key, late, b"late", 16 * MINUTE),
+                (key, b"short", b"unreadable", 16 * MINUTE),
+            ]
+        )
+        poll_until(lambda: windows_of(node, key)[-1] == (15 * MINUTE, "new"), 10, "the new window")
+        assert windows_of(node, key)[0] == (6 * MINUTE, f"{key}-6")
+        replica = next(task for task in node.node().tasks if task.task == "0_0").stores[0]
+        poll_until(lambda: node.node().tasks[0].stores[0].skipped_records == 1, 10, "the unreadable record")
+        assert replica.late_records in {0, 1}
+        poll_until(lambda: node.node().tasks[0].stores[0].late_records == 1, 10, "the late record")
+
+        # A restart finds the same, and still knows the stream time.
+        node.kill()
+        node.start()
+        fleet.wait_running([node])
+        assert windows_of(node, key)[0] == (6 * MINUTE, f"{key}-6")
+
+        with pytest.raises(LookupFailure) as failure:
+            node.get(key)
+        assert failure.value.reason is Reason.WRONG_STORE_KIND
+
+
+def test_session_store(new_fleet: NewFleet) -> None:
+    with new_fleet(kind="session", retention_ms=10 * MINUTE, in_memory=True) as (fleet, node):
+        key = fleet.keys_in(1)[0]
+        merged = SessionKey(key.encode(), 2_000, 3_000)
+        sessions = [SessionKey(key.encode(), 0, 1_000), merged, SessionKey(key.encode(), 5_000, 9_000)]
+        fleet.put_records((key, each.to_bytes(), b"%d" % each.start_ms, each.end_ms) for each in sessions)
+        fleet.put_records([(key, merged.to_bytes(), None, 9_000)])
+
+        def fetch(**fields: Any) -> list[tuple[int, int, str]]:
+            request = query_service_pb2.FetchSessionsRequest(store=STORE, key=types_pb2.Key(text=key), **fields)
+            page = node.call(node.query.FetchSessions, request)
+            return [(each.start_ms, each.end_ms, each.value.text) for each in page.sessions]
+
+        expected = [(0, 1_000, "0"), (5_000, 9_000, "5000")]
+        poll_until(lambda: fetch() == expected, 10, "the sessions, less the merged one")
+        assert fetch(from_ms=1_000, to_ms=4_999) == expected[:1]
+        assert fetch(from_ms=1_001, to_ms=5_000) == expected[1:]
+        assert fetch(reverse=True) == expected[::-1]
+        assert not list((fleet.directory / "n1").rglob("CURRENT")), "nothing of it is on disk"
+        node.kill()
+        node.start()
+        fleet.wait_running([node])
+        assert fetch() == expected
+
+
+def test_versioned_store(new_fleet: NewFleet) -> None:
+    with new_fleet(kind="versioned", retention_ms=10 * MINUTE) as (fleet, node):
+        key = fleet.keys_in(0)[0]
+        versions = [(MINUTE, b"one"), (3 * MINUTE, b"three"), (2 * MINUTE, b"two"), (4 * MINUTE, None)]
+        fleet.put_records((key, key.encode(), value, at) for at, value in versions)
+
+        def as_of(at_ms: int | None) -> tuple[bool, str, int]:
+            request = query_service_pb2.GetAsOfRequest(store=STORE, key=types_pb2.Key(text=key), as_of_ms=at_ms)
+            answer = node.call(node.query.GetAsOf, request)
+            return answer.found, answer.value.text, answer.timestamp_ms
+
+        poll_until(lambda: not as_of(None)[0] and as_of(3 * MINUTE)[0], 10, "all versions")
+        assert as_of(0) == (False, "", 0)
+        assert as_of(MINUTE) == (True, "one", MINUTE)
+        assert as_of(2 * MINUTE + 1) == (True, "two", 2 * MINUTE)
+        assert as_of(4 * MINUTE - 1) == (True, "three", 3 * MINUTE)
+        assert not node.get(key).found
+
+        fleet.put_records([(key, key.encode(), b"late", 20 * MINUTE)])
+        poll_until(lambda: node.get(key).value.text == "late", 10, "the newest version")
+        with pytest.raises(LookupFailure) as failure:
+            as_of(MINUTE)
+        assert failure.value.reason is Reason.BEFORE_HISTORY
+        assert as_of(11 * MINUTE) == (False, "", 0)
+
+
+def test_memory_store_stops_its_task_before_the_budget_is_gone(new_fleet: NewFleet, tmp_path: Path) -> None:
+    with new_fleet(in_memory=True) as (fleet, node):
+        first, second = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
+        fleet.put({first: "1", second: "2"})
+        poll_until(lambda: node.get(first).found and node.get(second).found, 10, "the values")
+        small = fleet.node("n2", memory_store_max_bytes=50_000)
+        fleet.reassign(0, standbys=("n2",))
+        fleet.wait_running([small])
+        assert small.get(first).found
+        fleet.put(dict.fromkeys(fleet.keys_in(0, 100), "x" * 1000))
+        task = poll_until(lambda: [t for t in small.node().tasks if t.state == "error"], 20, "the task to stop")[0]
+        assert "memory_store_max_bytes" in task.error
+        with pytest.raises(LookupFailure) as failure:
+            small.get(first)
+        assert failure.value.reason is Reason.TASK_FAILED
+        assert node.get(second).found, "other tasks go on"
+
+
+def succeeds(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except LookupFailure:
+        return False
+    return True
