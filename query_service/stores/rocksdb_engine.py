@@ -42,6 +42,7 @@ class RocksDBEngine:
         self._path = path
         self._lock = threading.Condition()
         self._views = 0
+        self._doomed: dict[str, Rdict] = {}
         self._closed = False
 
     def families(self) -> frozenset[str]:
@@ -74,6 +75,7 @@ class RocksDBEngine:
             view.release()
             with self._lock:
                 self._views -= 1
+                self._bury()
                 self._lock.notify_all()
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
@@ -103,18 +105,29 @@ class RocksDBEngine:
         """Return a family's handle, creating it. A crash before the batch leaves an empty family, which is harmless."""
         if family not in self._handles:
             with self._lock:
+                if family in self._doomed:
+                    self._lock.wait_for(lambda: self._views == 0)
+                    self._bury()
                 self._families[family] = self._db.create_column_family(family, _options())
                 self._handles[family] = self._db.get_column_family_handle(family)
         return self._handles[family]
 
     def drop(self, family: str) -> None:
-        """Drop the column family; RocksDB deletes its files whole."""
+        """Drop the column family, as soon as no view is lent: its iterators would read freed memory."""
         with self._lock:
             held = self._families.pop(family, None)
             self._handles.pop(family, None)
             if held is not None:
+                self._doomed[family] = held
+                self._bury()
+
+    def _bury(self) -> None:
+        """Drop the doomed families if no view is lent; RocksDB deletes their files whole. Needs the lock."""
+        if self._views == 0:
+            for family, held in self._doomed.items():
                 held.close()
                 self._db.drop_column_family(family)
+            self._doomed.clear()
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint written."""

@@ -1,0 +1,80 @@
+"""Engines: what the store models, with one thread, can't show."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from query_service.checkpoint import Checkpoint
+from query_service.stores.engine import StoreClosed, StoreUnusable
+from query_service.stores.memory_engine import MemoryBudgetExceeded, MemoryEngine
+from query_service.stores.rocksdb_engine import RocksDBEngine
+from tests.support.polling import poll_until
+
+AT = Checkpoint("t", "id", 1, 1)
+
+
+def test_a_view_outlives_the_drop_of_its_family(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"segment-1": [(b"%d" % n, b"v") for n in range(5)]}, AT)
+    with engine.view(["segment-1"]) as view:
+        engine.drop("segment-1")
+        assert len(list(view.entries("segment-1", b"", None, reverse=False))) == 5
+    with engine.view(["segment-1"]) as view:
+        assert not list(view.entries("segment-1", b"", None, reverse=False))
+    engine.write({"segment-1": [(b"new", b"v")]}, AT)
+    assert engine.get("segment-1", b"new") == b"v"
+    assert engine.get("segment-1", b"1") is None
+    engine.close()
+
+
+def test_a_view_does_not_see_later_writes(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"default": [(b"a", b"1")], "other": [(b"a", b"1")]}, AT)
+    with engine.view(["default", "other"]) as view:
+        engine.write({"default": [(b"b", b"2")], "other": [(b"b", b"2")]}, AT)
+        for family in ("default", "other"):
+            assert [key for key, _ in view.entries(family, b"", None, reverse=False)] == [b"a"]
+    engine.close()
+
+
+def test_close_waits_for_views_and_refuses_new_ones(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"default": [(b"a", b"1")]}, AT)
+    with engine.view(["default"]) as view:
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+
+        def refused() -> bool:
+            try:
+                with engine.view(["default"]):
+                    return False
+            except StoreClosed:
+                return True
+
+        poll_until(refused, 10, "new views to be refused")
+        assert [key for key, _ in view.entries("default", b"", None, reverse=False)] == [b"a"]
+        assert closing.is_alive()
+    closing.join(10)
+    assert not closing.is_alive()
+    RocksDBEngine(tmp_path).close()
+
+
+def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+    RocksDBEngine(tmp_path).close()
+    (tmp_path / "CURRENT").write_bytes(b"garbage")
+    with pytest.raises(StoreUnusable, match=str(tmp_path)):
+        RocksDBEngine(tmp_path)
+
+
+def test_memory_budget_is_kept_and_nothing_half_written() -> None:
+    engine = MemoryEngine(1_000)
+    engine.write({"default": [(b"a", b"x" * 300)]}, AT)
+    before = engine.size_bytes()
+    with pytest.raises(MemoryBudgetExceeded, match="memory_store_max_bytes"):
+        engine.write({"default": [(b"b", b"x" * 300), (b"c", b"x" * 300)]}, Checkpoint("t", "id", 2, 1))
+    assert (engine.size_bytes(), engine.get("default", b"b"), engine.checkpoint()) == (before, None, AT)
+    engine.write({"default": [(b"a", None)]}, AT)
+    assert engine.size_bytes() == 0
