@@ -7,7 +7,7 @@ all. The changelogs may be any compacted topics, those of a Kafka Streams applic
 from __future__ import annotations
 
 import signal
-import threading
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -102,28 +102,25 @@ def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StaticS
 
 def run_static(path: Path, bootstrap: str, settings: OwnershipSettings, *, replication_factor: int = -1) -> int:
     """Run the ownership of a static topology until SIGINT or SIGTERM; return the exit code, 1 after saying why."""
-    stopping = threading.Event()
+    # A handler may run in the middle of anything: no lock in it.
+    asked: list[int] = []
     failures: list[Exception] = []
 
-    def ask(_signum: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    def fail(error: Exception) -> None:
-        failures.append(error)
-        stopping.set()
+    def ask(signum: int, _frame: FrameType | None) -> None:
+        asked.append(signum)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
     try:
         topology = StaticTopology.load(path)
-        controller = _controller(topology, bootstrap, settings, replication_factor, fail)
+        controller = _controller(topology, bootstrap, settings, replication_factor, failures.append)
     except (StatehouseError, KafkaException) as error:
         log.error("static topology can't be served", reason=str(error))  # noqa: TRY400 - the text is the message
         return 1
     controller.start()
     log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
-    while not stopping.wait(_WAIT_S):
-        pass
+    while not asked and not failures:
+        time.sleep(_WAIT_S)
     controller.stop()
     for failure in failures:
         log.error("ownership ended", reason=str(failure))
