@@ -48,6 +48,7 @@ def controller_of(fleet: Fleet) -> Iterator[OwnershipController]:
 
 def settled(controller: OwnershipController, nodes: dict[str, ServerProcess], names: set[str]) -> bool:
     """Whether every task is held by two of these nodes, active counts are even, and all run it."""
+    assert all(nodes[name].channel for name in names), "a process that has ended is said, with its log"
     tasks = controller.assignment.tasks
     if len(tasks) != PARTITIONS or any(len(task.replicas) != 2 or task.warm_ups for task in tasks.values()):
         return False
