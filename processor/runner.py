@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import signal
-import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -111,14 +112,15 @@ class Processor:
             self._running.append(self._start_query(session, store, topics))
         log.info("processor started", application_id=application_id, stores=[store.name for store in app.stores])
 
-    def wait(self, stopping: threading.Event) -> None:
-        """Wait until `stopping` is set.
+    def wait(self, is_stopping: Callable[[], bool]) -> None:
+        """Wait until `is_stopping` says so; asks five times a second.
 
         Raises:
             QueryDied: a query ended by itself, or what belongs to it failed for good.
 
         """
-        while not stopping.wait(_POLL_S):
+        while not is_stopping():
+            time.sleep(_POLL_S)
             if self._failure is not None:
                 raise QueryDied(str(self._failure)) from self._failure
             for running in self._running:
@@ -136,7 +138,10 @@ class Processor:
             running.repeater.stop()
             if not running.sink.drain(self._settings.stop_timeout_s):
                 log.warning("batch cut off; raise stop_timeout_s to wait longer", query=running.query.name)
-            running.query.stop()
+            try:
+                running.query.stop()
+            except Py4JError as error:
+                log.warning("query did not stop in time; its end is the process's", reason=_beginning(error))
         self._running.clear()
         if self._controller is not None:
             self._controller.stop()
@@ -223,11 +228,11 @@ def _beginning(reason: object) -> str:
 
 def run(topology_module: str, settings: ProcessorSettings) -> int:
     """Run an application until SIGINT or SIGTERM; return the exit code: 0, or 1 after saying why."""
-    stopping = threading.Event()
+    # A handler may run in the middle of anything, another handler included: no lock, no logging in it.
+    asked: list[int] = []
 
     def ask(signum: int, _frame: FrameType | None) -> None:
-        log.info("stopping after the batch under way", signal=signal.Signals(signum).name)
-        stopping.set()
+        asked.append(signum)
 
     processor: Processor | None = None
     exit_code = 0
@@ -237,7 +242,8 @@ def run(topology_module: str, settings: ProcessorSettings) -> int:
         # After the session: Spark puts its own handler for SIGINT in place, which would cancel the batch.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, ask)
-        processor.wait(stopping)
+        processor.wait(lambda: bool(asked))
+        log.info("stopping after the batch under way", signal=signal.Signals(asked[0]).name)
     except StatehouseError as error:
         log.error("processor stopped", error=type(error).__name__, reason=str(error))  # noqa: TRY400 - the text is the message
         exit_code = 1

@@ -51,6 +51,7 @@ def _defaults(settings: ProcessorSettings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
         # A batch uploads what it changed instead of a snapshot: 10 ms a partition instead of 60.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stopTimeout": f"{round(settings.stop_timeout_s * 1000)}ms",  # endless by default
         # A batch for nothing but watermarks is never needed without event-time timers.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from confluent_kafka.admin import (
 from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
+
+_SETTLE_POLL_S = 0.05
 
 # Small segments so that compaction can reach all but the newest minutes of a control topic.
 CONTROL_TOPIC_CONFIG: Mapping[str, str] = {
@@ -90,34 +93,50 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: flo
         KafkaException: the brokers can't be reached, or refuse.
 
     """
-    existing = partition_counts(admin, [spec.name for spec in specs], timeout_s)
+    names = [spec.name for spec in specs]
+    existing = partition_counts(admin, names, timeout_s)
+    missing = [spec for spec in specs if existing[spec.name] is None]
+    _check_counts(specs, existing)
+    if missing:
+        _create(admin, missing, timeout_s)
+        # A broker may not know yet what the controller has decided, and somebody else may have been faster.
+        deadline = time.monotonic() + timeout_s
+        while None in (known := partition_counts(admin, names, timeout_s)).values() and time.monotonic() < deadline:
+            time.sleep(_SETTLE_POLL_S)
+        _check_counts(specs, known)
+    _apply_settings(admin, [spec for spec in specs if existing[spec.name] is not None], timeout_s)
+    return [spec.name for spec in missing]
+
+
+def _check_counts(specs: Sequence[TopicSpec], counts: Mapping[str, int | None]) -> None:
     for spec in specs:
-        count = existing[spec.name]
+        count = counts[spec.name]
         if count is not None and count != spec.partitions:
             raise ConfigurationError(
                 f"topic {spec.name} has {count} partitions, the application wants {spec.partitions}: a partition "
                 f"count is fixed for a store's life; set partitions={count}, or reset the application"
             )
-    missing = [spec for spec in specs if existing[spec.name] is None]
-    created = [
+
+
+def _create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+    """Create topics; one that exists by now is left to the check of the counts."""
+    topics = [
         NewTopic(
             spec.name,
             num_partitions=spec.partitions,
             replication_factor=spec.replication_factor,
             config=dict(spec.config),
         )
-        for spec in missing
+        for spec in specs
     ]
-    if created:
-        for name, future in admin.create_topics(created, request_timeout=timeout_s).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
+    for name, future in admin.create_topics(topics, request_timeout=timeout_s).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
             log.info("topic created", topic=name)
-    _apply_settings(admin, [spec for spec in specs if existing[spec.name] is not None], timeout_s)
-    return [spec.name for spec in missing]
 
 
 def _apply_settings(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from examples.leaderboard import topology
 from statehouse.cli.main import app
 from statehouse.local.jars import BROKER_JARS
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.settings import NodeSettings, RouterSettings
+from statehouse.settings import NodeSettings, ProcessSettings, RouterSettings
 from tests.deploy.files import Service, compose, services
 
 # The specification's schema is published in the module of its reference implementation.
@@ -161,8 +161,7 @@ def _understood(service: Service) -> set[str]:
             context = command.make_context(name, rest, parent=parent)
             if name == "process":
                 assert importlib.import_module(context.params["app"]) is topology
-                return _variables(context)
-            settings = {"node": NodeSettings, "router": RouterSettings}[name]
+            settings = {"node": NodeSettings, "router": RouterSettings, "process": ProcessSettings}[name]
             settings()  # all that has no default is given, and all values are valid
             return {f"STATEHOUSE_{field.upper()}" for field in settings.model_fields}
         case "python", ["-m", module, *rest]:

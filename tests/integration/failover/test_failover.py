@@ -48,6 +48,7 @@ def controller_of(fleet: Fleet) -> Iterator[OwnershipController]:
 
 def settled(controller: OwnershipController, nodes: dict[str, ServerProcess], names: set[str]) -> bool:
     """Whether every task is held by two of these nodes, active counts are even, and all run it."""
+    assert all(nodes[name].channel for name in names), "a process that has ended is said, with its log"
     tasks = controller.assignment.tasks
     if len(tasks) != PARTITIONS or any(len(task.replicas) != 2 or task.warm_ups for task in tasks.values()):
         return False
@@ -99,6 +100,9 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
             )
             poll_until(lambda: settled(controller, nodes, {"a", "c"}), 30, "two copies of everything on two nodes")
             fleet.put({watched[0]: f"v-{watched[0]}"})
+            # Besides what it served when it was killed: tasks it had before the fleet first settled.
+            on_disk = {TaskId.parse(file.parent.name) for file in (fleet.directory / "b").rglob(".checkpoint")}
+            assert set(kept) <= on_disk
             nodes["b"].start()
             poll_until(lambda: settled(controller, nodes, {"a", "b", "c"}), 60, "the killed node to get its share")
             back_at = time.monotonic()
@@ -111,10 +115,11 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
             assert lookup.response.value.text == f"v-{lookup.key}"
             assert lookup.response.replica.host.instance_id in nodes
         got = controller.assignment.tasks_of("b")
-        assert set(got) == set(kept), "it gets back what is on its disk"
+        assert abs(len(got) - 2 * PARTITIONS // 3) <= 1, "it gets its fair share"
+        assert set(got) <= on_disk, "of what is on its disk"
         assert list(got.values()).count(Role.ACTIVE) == PARTITIONS // 3, "and its share of the active tasks"
         restored = {task.task: task.stores[0] for task in nodes["b"].node().tasks}
-        for task in kept:
+        for task in got:
             assert restored[str(task)].restored_from > 0, "restored from the checkpoint"
             assert restored[str(task)].restored_records <= 1, "only the tail was read"
 

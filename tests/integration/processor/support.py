@@ -17,7 +17,7 @@ from statehouse.control.v1 import commits_pb2
 from tests.support.polling import poll_until
 
 _ROOT = Path(__file__).resolve().parents[3]
-START_S = 90.0
+START_S = 150.0
 
 
 class ProcessorProcess:
@@ -75,6 +75,8 @@ class ProcessorProcess:
 
     def stop(self, timeout_s: float = 60.0) -> int:
         assert self._process is not None
+        # Two at once, as from a terminal's Ctrl-C and a supervisor: the second must not get in the way of the first.
+        self._process.send_signal(signal.SIGINT)
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout_s)
 

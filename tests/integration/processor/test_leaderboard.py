@@ -355,34 +355,35 @@ def test_a_killed_driver_loses_and_doubles_nothing(broker: EmbeddedKafka, proces
             by_key[message.key()] = best
 
 
-def test_sigterm_stops_after_the_batch_with_exit_code_0(processor: ProcessorProcess):
+def stop_after_a_record(processor: ProcessorProcess, feed: Feed, board: Board):
+    feed(SCORES, sample.score_event(6, 1, 90_000))
+    board(6, [90_000, 9000, 2500])
     assert processor.stop() == 0, processor.log_tail()
+
+
+def test_signals_stop_it_after_the_batch_with_exit_code_0(processor: ProcessorProcess, feed: Feed, board: Board):
+    stop_after_a_record(processor, feed, board)
     (asked,) = processor.events("stopping after the batch under way")
-    assert asked["signal"] == "SIGTERM"
+    assert asked["signal"] in ("SIGINT", "SIGTERM")
     assert not processor.events("processor stopped")
 
 
 @pytest.mark.long
 def test_a_batch_that_the_sink_had_committed_is_skipped_when_spark_runs_it_again(
-    broker: EmbeddedKafka, processor: ProcessorProcess
+    broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed, board: Board
 ):
     if processor.is_running:
-        processor.wait_for("batch committed")
-        assert processor.stop() == 0
+        stop_after_a_record(processor, feed, board)
     # A crash in the gap between the sink's commit and Spark's leaves just this: a batch planned, not yet committed.
     directory = processor.checkpoint / application_id / STORE
-    planned = batch_ids(directory / "offsets")
-    last = max(batch_ids(directory / "commits"))
-    for batch_id in (number for number in planned if number > last):
-        remove(directory / "offsets", batch_id)
+    last = max(batch_ids(directory / "offsets"))
     remove(directory / "commits", last)
-    before = messages(broker.bootstrap, CHANGELOG)
+    before = len(messages(broker.bootstrap, CHANGELOG))
 
     processor.start()
     replayed = processor.wait_for("batch committed")[0]
-    assert (replayed["batch_id"], replayed["records"]) == (last, 0)
-    assert replayed["skipped_partitions"] > 0
-    assert len(messages(broker.bootstrap, CHANGELOG)) == len(before)
+    assert (replayed["batch_id"], replayed["records"], replayed["skipped_partitions"]) == (last, 0, 1)
+    assert len(messages(broker.bootstrap, CHANGELOG)) == before
     newest = list(commits(broker.bootstrap, commits_topic(application_id)))[-1]
     assert newest.batch_id == last
     assert processor.stop() == 0

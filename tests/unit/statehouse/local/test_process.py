@@ -177,6 +177,7 @@ def test_another_program_finds_it_and_stops_it(run: Run, tmp_path: Path):
 
 
 def test_an_interrupt_during_a_start_comes_after_it():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     done = []
 
     def start() -> None:
@@ -184,11 +185,14 @@ def test_an_interrupt_during_a_start_comes_after_it():
             signal.raise_signal(signal.SIGINT)
             done.append("started")
 
-    with pytest.raises(KeyboardInterrupt):
-        start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
 
-    assert done == ["started"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert done == ["started"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_reused_pid_is_somebody_else():
