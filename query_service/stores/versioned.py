@@ -57,8 +57,8 @@ class VersionedStore:
         """Add versions; ones older than the history are dropped and counted, as Kafka Streams does."""
         applied = Applied()
         stream_time_ms = self._stream_time_ms
-        puts: list[tuple[bytes, bytes | None]] = []
-        touched: dict[bytes, None] = {}
+        puts: dict[bytes, bytes] = {}
+        touched: dict[bytes, list[bytes]] = {}
         for index, record in enumerate(records):
             if record.timestamp_ms < 0:
                 applied.unreadable.append((index, f"a version with timestamp {record.timestamp_ms}"))
@@ -68,25 +68,33 @@ class VersionedStore:
                 applied.late += 1
                 continue
             prefix = ordered_keys.escaped(record.key)
-            touched[prefix] = None
-            data = _TOMBSTONE if record.value is None else _VALUE + record.value
-            puts.append((prefix + _TIME.pack(record.timestamp_ms), data))
+            entry = prefix + _TIME.pack(record.timestamp_ms)
+            puts[entry] = _TOMBSTONE if record.value is None else _VALUE + record.value
+            touched.setdefault(prefix, []).append(entry)
         horizon_ms = max(0, stream_time_ms - self._history_retention_ms)
-        # Deletes first: a put at the very time of a removed version must win.
-        deletes: list[tuple[bytes, bytes | None]] = [(key, None) for key in self._superseded(touched, horizon_ms)]
-        self._engine.write({_FAMILY: deletes + puts}, replace(checkpoint, stream_time_ms=stream_time_ms))
+        superseded = self._superseded(touched, puts, horizon_ms)
+        writes: list[tuple[bytes, bytes | None]] = [(entry, None) for entry in superseded]
+        writes += [(entry, data) for entry, data in puts.items() if entry not in superseded]
+        self._engine.write({_FAMILY: writes}, replace(checkpoint, stream_time_ms=stream_time_ms))
         self._stream_time_ms = stream_time_ms
         applied.stream_time_ms = stream_time_ms
         return applied
 
-    def _superseded(self, prefixes: dict[bytes, None], horizon_ms: int) -> Iterator[bytes]:
-        """Yield the entries of these keys that no as-of read from the horizon on can see."""
+    def _superseded(self, touched: dict[bytes, list[bytes]], puts: dict[bytes, bytes], horizon_ms: int) -> set[bytes]:
+        """Return the entries of the touched keys, stored or about to be, that no as-of read from the horizon on sees.
+
+        Of those up to the horizon the newest is still seen, unless it is a tombstone: then nothing is as good.
+        """
+        superseded: set[bytes] = set()
         with self._engine.view([_FAMILY]) as view:
-            for prefix in prefixes:
-                past = view.entries(_FAMILY, prefix, prefix + _TIME.pack(horizon_ms + 1), reverse=True)
-                for nth, (key, data) in enumerate(past):
-                    if nth > 0 or data == _TOMBSTONE:
-                        yield key
+            for prefix, fresh in touched.items():
+                stop = prefix + _TIME.pack(horizon_ms + 1)
+                past = dict(view.entries(_FAMILY, prefix, stop, reverse=True))
+                past |= {entry: puts[entry] for entry in fresh if entry < stop}
+                if past:
+                    newest = max(past)
+                    superseded |= past.keys() - ({newest} if past[newest] != _TOMBSTONE else set())
+        return superseded
 
     def get(self, key: bytes) -> Version | None:
         """Return a key's latest value, None if there is none."""
