@@ -1,0 +1,402 @@
+"""The changelogs of a real Kafka Streams application, served by our nodes, against its own interactive queries.
+
+`app/` counts the words of lines into a key-value, a window and a session store and joins two streams, whose two join
+stores keep duplicates. When all its input is committed it writes down what its interactive queries see, and ends.
+Then a static topology serves its changelogs, which nobody has prepared for that, and must answer the same.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from statehouse.composite import SessionKey, WindowKey
+from statehouse.local.java import find_java
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
+from statehouse.partitioning import partition_for
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fleet import ServerProcess
+from tests.support.kafka import DEADLINE_S, create_topic, read_all
+from tests.support.polling import poll_until
+
+PARTITIONS: Final = 3
+SECOND: Final = 1_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+JOIN_STORES: Final = ("join-this-join-store", "join-other-join-store")
+STORES: Final = ("counts", "windows", "sessions", *JOIN_STORES)
+# Words that begin with one another, that hold the bytes which an order by key has to escape, and from beyond ASCII.
+WORDS: Final = (
+    *("a", "ab", "abc", "a\0", "a\0b", "a\x01", "\0", "zebra", "Zebra", "42", '"quoted"', "back\\slash"),
+    *("straße", "naïve", "東京", "ﬀ", "\uffff", "😀", "😀😀", "привет", "مرحبا", "e\u0301", "é", "x" * 300),
+)
+ABSENT: Final = "never-written"
+# Retentions and sizes are those of the application's topology.
+TOPOLOGY: Final = """
+application_id = "{app}"
+[[stores]]
+name = "counts"
+query = "words"
+value_serde = "long"
+[[stores]]
+name = "windows"
+query = "words"
+kind = "window"
+value_serde = "long"
+retention_ms = 3600000
+window_size_ms = 60000
+[[stores]]
+name = "sessions"
+query = "words"
+kind = "session"
+value_serde = "long"
+retention_ms = 3600000
+[[stores]]
+name = "join-this-join-store"
+query = "words"
+kind = "window"
+value_serde = "string"
+retention_ms = 1800000
+window_size_ms = 120000
+retain_duplicates = true
+[[stores]]
+name = "join-other-join-store"
+query = "words"
+kind = "window"
+value_serde = "string"
+retention_ms = 1800000
+window_size_ms = 120000
+retain_duplicates = true
+"""
+_APP: Final = Path(__file__).with_name("app")
+_BUILD_TIMEOUT_S: Final = 500
+_APP_TIMEOUT_S: Final = 600
+
+Line = tuple[int, str]
+Timed = tuple[int, int, Any]
+"""Start, end and value of a window or session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The built application."""
+
+    class_path: str
+
+    def dump(self, bootstrap: str, app: str, guarantee: str, directory: Path) -> Dump:
+        """Run it to the end of its input; return what its interactive queries saw."""
+        file = directory / "dump.jsonl"
+        with (directory / "kafka-streams.log").open("wb") as log:
+            done = subprocess.run(
+                [
+                    *(str(find_java().path), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+                    *("-cp", self.class_path, "statehouse.interop.WordStores"),
+                    *(bootstrap, app, str(PARTITIONS), str(directory / "kafka-streams"), guarantee, str(file)),
+                ],
+                stdout=log,
+                stderr=log,
+                timeout=_APP_TIMEOUT_S,
+                check=False,
+            )
+        assert done.returncode == 0, (directory / "kafka-streams.log").read_text()[-5000:]
+        return Dump.load(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What the application's interactive queries saw."""
+
+    entries: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
+    """The key-value store by partition, in its order."""
+    timed: dict[str, dict[str, list[Timed]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    """The other stores by name and key."""
+
+    @classmethod
+    def load(cls, file: Path) -> Dump:
+        dump = cls()
+        for line in file.read_text(encoding="ascii").splitlines():
+            entry = json.loads(line)
+            assert partition_for(entry["key"].encode(), PARTITIONS) == entry["partition"], line
+            if entry["store"] == "counts":
+                dump.entries[entry["partition"]].append((entry["key"], entry["value"]))
+            else:
+                found = dump.timed[entry["store"]][entry["key"]]
+                found.append((entry["start"], entry["end"], entry["value"]))
+        return dump
+
+    def size(self, store: str) -> int:
+        by_key = self.entries if store == "counts" else self.timed[store]
+        return sum(map(len, by_key.values()))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.fail("Maven builds the Kafka Streams application, and there is no mvn: apt-get install maven")
+    build = tmp_path_factory.mktemp("kafka-streams-build")
+    done = subprocess.run(
+        [maven, "-q", "-B", "package", "--file", str(_APP / "pom.xml"), f"-Dbuild.dir={build}"],
+        capture_output=True,
+        text=True,
+        timeout=_BUILD_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return Program(f"{build / 'word-stores.jar'}:{(build / 'class-path.txt').read_text().strip()}")
+
+
+def lines_of(seed: int, count: int, first_ms: int, step_ms: int) -> list[Line]:
+    """Return lines in order of arrival: their times go forward, now and then by leaps back of up to three minutes.
+
+    Every seventeenth is followed by a word at two times that are two sessions, and then by a record between that makes
+    them one. Some lines hold a word twice, some times are the first or the last of a window.
+    """
+    source = random.Random(seed)
+    lines: list[Line] = []
+    for index in range(count):
+        time_ms = first_ms + index * step_ms + source.randrange(-90 * SECOND, 90 * SECOND)
+        if index % 5 == 0:
+            time_ms -= time_ms % MINUTE + index % 2
+        words = source.choices(WORDS, k=source.randint(1, 5))
+        if index % 4 == 0:
+            words += words[:1]
+        lines.append((time_ms, " ".join([*words, f"line-{index}"] if index % 3 == 0 else words)))
+        if index % 17 == 0:
+            lines += [(time_ms + offset, f"merge-{index % 2}") for offset in (0, 50 * SECOND, 25 * SECOND)]
+    return lines
+
+
+def produce_lines(bootstrap: str, topic: str, lines: Sequence[Line]) -> None:
+    create_topic(bootstrap, topic)
+    failures: list[object] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for time_ms, line in lines:
+        producer.produce(topic, value=line.encode(), timestamp=time_ms, on_delivery=delivered)
+        producer.poll(0)
+    assert (producer.flush(DEADLINE_S), failures) == (0, [])
+
+
+@contextmanager
+def serving(bootstrap: str, app: str, directory: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """Serve the changelogs; yield a node and a router once all of them is restored."""
+    file = directory / "topology.toml"
+    file.write_text(TOPOLOGY.format(app=app))
+    common = {"bootstrap": bootstrap, "heartbeat-interval-ms": 200, "session-timeout-ms": 5000}
+    node_port, router_port = free_port(), free_port()
+    static = ServerProcess("static", "processor.cli", {"static": file, **common}, 0, directory)
+    node_options = {"instance-id": "n1", "application-id": app, "port": node_port, "state-dir": directory / "state"}
+    node = ServerProcess("n1", "query_service", node_options | common, node_port, directory)
+    router_options = {"application-id": app, "port": router_port, "bootstrap": bootstrap}
+    router = ServerProcess("router", "router", router_options, router_port, directory)
+
+    def restored() -> bool:
+        tasks = node.node().tasks
+        stores = [store for task in tasks for store in task.stores]
+        return (
+            len(tasks) == PARTITIONS
+            and all(task.state == "running" for task in tasks)
+            and len(stores) == PARTITIONS * len(STORES)
+            and all(store.HasField("lag") and store.lag == 0 for store in stores)
+        )
+
+    def routed() -> bool:
+        requests = [query_service_pb2.GetRequest(store="counts", key=types_pb2.Key(text=word)) for word in WORDS]
+        answer = router.call(router.query.BatchGet, query_service_pb2.BatchGetRequest(requests=requests))
+        return all(result.HasField("response") for result in answer.results)
+
+    try:
+        for process in (static, node, router):
+            process.start()
+        poll_until(restored, 120, "the node to restore every store")
+        poll_until(routed, 60, "the router to know every partition")
+        yield node, router
+        assert static.stop(signal.SIGTERM) == 0
+    finally:
+        for process in (static, node, router):
+            process.close()
+
+
+def value_of(value: types_pb2.Value) -> Any:
+    return getattr(value, str(value.WhichOneof("value")))
+
+
+def scanned(server: ServerProcess, partition: int, page_size: int, *, reverse: bool = False) -> list[tuple[str, int]]:
+    entries: list[tuple[str, int]] = []
+    request = query_service_pb2.ScanRequest(store="counts", partition=partition, page_size=page_size, reverse=reverse)
+    while True:
+        page = server.call(server.query.Scan, request)
+        entries += [(entry.key.text, value_of(entry.value)) for entry in page.entries]
+        if not page.next_page_token:
+            return entries
+        request.page_token = page.next_page_token
+
+
+def fetched(router: ServerProcess, store: str, key: str, page_size: int) -> list[Timed]:
+    """Return the windows or sessions of a key, oldest first."""
+    found: list[Timed] = []
+    if store == "sessions":
+        method, request_type, entries_field = router.query.FetchSessions, "FetchSessionsRequest", "sessions"
+    else:
+        method, request_type, entries_field = router.query.FetchWindows, "FetchWindowsRequest", "windows"
+    request = getattr(query_service_pb2, request_type)(store=store, key=types_pb2.Key(text=key), page_size=page_size)
+    while True:
+        page = router.call(method, request)
+        found += [(each.start_ms, each.end_ms, value_of(each.value)) for each in getattr(page, entries_field)]
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def counted(router: ServerProcess, store: str) -> int:
+    return router.call(router.query.Count, query_service_pb2.CountRequest(store=store, exact=True), 30.0).count
+
+
+def assert_key_value_store_is_same(node: ServerProcess, router: ServerProcess, dump: Dump, page_size: int) -> None:
+    assert len(dump.entries) == PARTITIONS, "a partition without a key would prove nothing"
+    for partition, entries in dump.entries.items():
+        assert scanned(router, partition, page_size) == entries
+        assert scanned(node, partition, page_size) == entries
+        assert scanned(router, partition, page_size, reverse=True) == entries[::-1]
+    all_entries = [entry for entries in dump.entries.values() for entry in entries]
+    for first in range(0, len(all_entries), 500):
+        some = all_entries[first : first + 500]
+        requests = [query_service_pb2.GetRequest(store="counts", key=types_pb2.Key(text=key)) for key, _ in some]
+        answer = router.call(router.query.BatchGet, query_service_pb2.BatchGetRequest(requests=requests), 30.0)
+        assert [value_of(result.response.value) for result in answer.results] == [value for _, value in some]
+    assert not router.get(ABSENT).found
+
+
+def assert_timed_stores_are_same(router: ServerProcess, dump: Dump, keys: set[str], page_size: int) -> None:
+    for store in STORES[1:]:
+        theirs = dump.timed[store]
+        assert theirs.keys() <= keys
+        for key in sorted(keys):
+            # Those of a key in its order too: windows and duplicates by start and arrival, sessions by time.
+            assert fetched(router, store, key, page_size) == theirs.get(key, []), (store, key)
+
+
+def changelog_keys(bootstrap: str, app: str, store: str) -> tuple[set[bytes], set[bytes]]:
+    """Return the keys whose last record in a changelog is a value, and those whose last is a tombstone."""
+    last: dict[bytes, bytes | None] = {}
+    for key, value in read_all(bootstrap, f"{app}-{store}-changelog", range(PARTITIONS)):
+        assert key is not None
+        last[key] = value
+    deleted = {key for key, value in last.items() if value is None}
+    return last.keys() - deleted, deleted
+
+
+def assert_changelogs_are_telling(bootstrap: str, app: str, dump: Dump) -> None:
+    """Fail where the comparison would be about too little: no expiry, no merged sessions, no duplicates."""
+    windows, _ = changelog_keys(bootstrap, app, "windows")
+    live = {
+        WindowKey(key.encode(), start).to_bytes() for key, each in dump.timed["windows"].items() for start, _, _ in each
+    }
+    assert live < windows, "no window has expired"
+    sessions, merged = changelog_keys(bootstrap, app, "sessions")
+    live_sessions = {
+        SessionKey(key.encode(), start, end).to_bytes()
+        for key, each in dump.timed["sessions"].items()
+        for start, end, _ in each
+    }
+    assert merged, "no session has been merged"
+    assert live_sessions < sessions, "no session has expired"
+    assert any(key.startswith("merge-") and end - start == 50 * SECOND for key, start, end in _bounds(dump))
+    for store in JOIN_STORES:
+        starts = Counter((key, start) for key, each in dump.timed[store].items() for start, _, _ in each)
+        assert max(starts.values()) > 1, f"no duplicates in {store}"
+        values, _ = changelog_keys(bootstrap, app, store)
+        assert len(values) > dump.size(store), f"nothing has expired in {store}"
+
+
+def _bounds(dump: Dump) -> Iterator[tuple[str, int, int]]:
+    for key, sessions in dump.timed["sessions"].items():
+        for start, end, _ in sessions:
+            yield key, start, end
+
+
+def compare(
+    kafka: EmbeddedKafka,
+    program: Program,
+    app: str,
+    directory: Path,
+    *,
+    guarantee: str,
+    lines: Sequence[Line],
+    replies: Sequence[Line],
+    page_size: int,
+) -> Dump:
+    produce_lines(kafka.bootstrap, f"{app}-lines", lines)
+    produce_lines(kafka.bootstrap, f"{app}-replies", replies)
+    dump = program.dump(kafka.bootstrap, app, guarantee, directory)
+    expected = Counter(word for _, line in lines for word in line.split(" "))
+    assert dict(entry for entries in dump.entries.values() for entry in entries) == expected, "all input is processed"
+    assert_changelogs_are_telling(kafka.bootstrap, app, dump)
+    keys = {word for _, line in [*lines, *replies] for word in line.split(" ")} | {ABSENT}
+    with serving(kafka.bootstrap, app, directory) as (node, router):
+        assert_key_value_store_is_same(node, router, dump, page_size)
+        assert_timed_stores_are_same(router, dump, keys, page_size)
+        for store in STORES:
+            assert counted(router, store) == dump.size(store), f"{store}: as many as they have, over all keys"
+    return dump
+
+
+def hours_ago(hours: int) -> int:
+    """Return a full hour: brokers delete what is much older than their clocks, and segments of time begin at it."""
+    return (int(time.time() * 1000) // HOUR - hours) * HOUR
+
+
+@pytest.mark.timeout(900)  # the first build fetches the application's dependencies
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_a_kafka_streams_application_is_served_unchanged(
+    kafka: EmbeddedKafka, program: Program, unique_name: Callable[[str], str], tmp_path: Path, guarantee: str
+) -> None:
+    first_ms = hours_ago(6)
+    compare(
+        kafka,
+        program,
+        unique_name("words"),
+        tmp_path,
+        guarantee=guarantee,
+        lines=lines_of(1, 200, first_ms, MINUTE),
+        replies=lines_of(2, 200, first_ms, MINUTE),
+        page_size=3,
+    )
+
+
+@pytest.mark.long
+def test_a_large_kafka_streams_application_is_served_unchanged(
+    kafka: EmbeddedKafka, program: Program, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    first_ms = hours_ago(24)
+    dump = compare(
+        kafka,
+        program,
+        unique_name("words"),
+        tmp_path,
+        guarantee="exactly_once_v2",
+        lines=lines_of(3, 30_000, first_ms, 2 * SECOND),
+        replies=lines_of(4, 30_000, first_ms, 2 * SECOND),
+        page_size=500,
+    )
+    assert dump.size("counts") > 10_000
+    assert min(dump.size(store) for store in STORES[1:]) > 1_000
