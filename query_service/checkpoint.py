@@ -71,13 +71,22 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """What the broker says of a changelog partition; `delete_retention_ms` None: tombstones are never removed."""
+    """What the broker says of a changelog partition.
+
+    `delete_retention_ms` None: tombstones are never removed. `expires`: records leave it by age or size.
+    """
 
     topic: str
     topic_id: str
     first_offset: int
     end_offset: int
     delete_retention_ms: int | None
+    expires: bool = False
+
+    @property
+    def tombstones_kept_ms(self) -> int | None:
+        """How long the log surely holds a tombstone, None for ever."""
+        return None if self.delete_retention_ms is None else int(self.delete_retention_ms * (1 - _RETENTION_MARGIN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +111,17 @@ def restore_start(checkpoint: Checkpoint | None, changelog: Changelog, now_ms: i
         return RestoreStart(
             None, f"checkpoint {checkpoint.position} is beyond the end of the log {changelog.end_offset}"
         )
-    if checkpoint.position < changelog.first_offset:
+    if checkpoint.position < changelog.first_offset and not changelog.expires:
         return RestoreStart(
             None, f"checkpoint {checkpoint.position} is before the start of the log {changelog.first_offset}"
         )
-    if changelog.delete_retention_ms is not None:
+    if changelog.tombstones_kept_ms is not None:
         age_ms = now_ms - checkpoint.at_end_ms
-        if age_ms > changelog.delete_retention_ms * (1 - _RETENTION_MARGIN):
+        if age_ms > changelog.tombstones_kept_ms:
             return RestoreStart(
                 None,
                 f"checkpoint was last at the end {age_ms} ms ago and tombstones are kept for "
                 f"{changelog.delete_retention_ms} ms: deleted keys could come back (raise delete.retention.ms)",
             )
-    return RestoreStart(checkpoint.position, "checkpoint")
+    # Below the start of a log that expires by age or size: what is missing has expired.
+    return RestoreStart(max(checkpoint.position, changelog.first_offset), "checkpoint")

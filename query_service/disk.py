@@ -50,8 +50,12 @@ class TaskDirectory:
             raise TaskLocked(
                 f"{self.path} is in use by process {holder}: stop it, or give this node another state_dir"
             ) from error
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(lock_fd, 0)
+            os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(lock_fd)  # else the next attempt would find the folder locked by this very process
+            raise OSError(error.errno, error.strerror, str(self.path / _LOCK)) from error
         self._lock_fd = lock_fd
 
     def release(self) -> None:
@@ -65,16 +69,28 @@ class TaskDirectory:
         return self.path / store
 
     def wipe_store(self, store: str) -> None:
-        """Remove a store's database and the checkpoints' readable copy."""
+        """Remove a store's database and the checkpoints' readable copy.
+
+        Raises:
+            OSError: something can't be removed; what is left must not be opened as an empty store.
+
+        """
         (self.path / _CHECKPOINT).unlink(missing_ok=True)
-        shutil.rmtree(self.store_path(store), ignore_errors=True)
+        path = self.store_path(store)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
     def write_checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> None:
         """Replace the readable copy atomically."""
         content = {store: json.loads(checkpoint.to_json()) for store, checkpoint in sorted(checkpoints.items())}
         fresh = self.path / f"{_CHECKPOINT}.tmp"
-        fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        fresh.replace(self.path / _CHECKPOINT)
+        try:
+            fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            fresh.replace(self.path / _CHECKPOINT)
+        except OSError as error:  # a full disk doesn't say where by itself
+            raise OSError(error.errno, error.strerror, str(self.path / _CHECKPOINT)) from error
 
     def read_checkpoints(self) -> dict[str, Checkpoint]:
         """Return the readable copy; damaged or missing is empty, it only ever saves work."""

@@ -27,7 +27,18 @@ class StoreReplica:
     never claims more than it then sees.
     """
 
-    def __init__(self, spec: StoreSpec, partition: int, store: StateStore, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        spec: StoreSpec,
+        partition: int,
+        store: StateStore,
+        checkpoint: Checkpoint,
+        tombstones_kept_ms: int | None = None,
+    ) -> None:
+        """Take an open store.
+
+        `tombstones_kept_ms`: how long after their writing the log surely holds tombstones; None is for ever.
+        """
         self.spec = spec
         self.partition = partition
         self.store = store
@@ -37,6 +48,9 @@ class StoreReplica:
         self.following = False
         self.restored_from = checkpoint.position
         self.restored_records = 0
+        self.lost: str | None = None  # why the state can't be mended by reading on; its reader then fails it
+        self._tombstones_kept_ms = tombstones_kept_ms
+        self._confirmed_position: int | None = None
         self._checkpoint = checkpoint
         self._write_lock = threading.Lock()
         self._end: tuple[int, float, int] | None = None  # offset, monotonic s and wall ms when it was asked for
@@ -46,6 +60,11 @@ class StoreReplica:
     def topic_partition(self) -> tuple[str, int]:
         """Changelog topic and partition."""
         return self.spec.changelog_topic, self.partition
+
+    @property
+    def topic_id(self) -> str:
+        """Id of the topic that the state is of."""
+        return self._checkpoint.topic_id
 
     @property
     def end_offset(self) -> int | None:
@@ -104,11 +123,30 @@ class StoreReplica:
                 self.store.apply((), self._checkpoint)
             return self._checkpoint
 
+    def outran_retention(self) -> str | None:
+        """Say why tombstones may have left the log before they were read, None if they can't have.
+
+        A log read to its end within their retention, counted from when the state was last complete, had them all.
+        That holds for a restore that takes long as for a replica that fell behind.
+        """
+        behind_ms = monotonic_and_wall_ms()[1] - self._checkpoint.at_end_ms
+        if self._tombstones_kept_ms is None or behind_ms <= self._tombstones_kept_ms:
+            return None
+        return (
+            f"it took {behind_ms} ms to get to the end of {self.spec.changelog_topic} and tombstones are surely kept "
+            f"for {self._tombstones_kept_ms} ms only: deleted keys could come back (raise delete.retention.ms)"
+        )
+
     def _confirm(self) -> None:
         """Being at an end that the broker named confirms the moment it was asked for."""
         end = self._end
         if end is None or self.position < end[0] or (self._at_end is not None and self._at_end >= end[1]):
             return
+        position = self.position
+        if position != self._confirmed_position and (reason := self.outran_retention()) is not None:
+            self.lost = reason
+            return
+        self._confirmed_position = position
         self._at_end = end[1]
         with self._write_lock:
             self._checkpoint = replace(self._checkpoint, at_end_ms=end[2])

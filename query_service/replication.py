@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from query_service.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.stores.base import Record
@@ -87,6 +88,7 @@ class Replicator:
         try:
             while not self._stop.is_set():
                 self._obey(consumer)
+                self._give_up_lost(consumer)
                 if not self._replicas:
                     self._await_command(consumer)
                     continue
@@ -110,6 +112,17 @@ class Replicator:
         except queue.Empty:
             return
 
+    def _give_up_lost(self, consumer: Consumer) -> None:
+        """Fail the replicas that others found to be beyond mending: only this thread may let go of them."""
+        for replica in list(self._replicas.values()):
+            if replica.lost is not None:
+                self._fail(replica, LogLost(replica.lost), consumer)
+
+    def _fail(self, replica: StoreReplica, error: Exception, consumer: Consumer) -> None:
+        del self._replicas[replica.topic_partition]
+        consumer.incremental_unassign([TopicPartition(*replica.topic_partition)])
+        self._on_failure(replica, error)
+
     def _execute(self, consumer: Consumer, command: Callable[[Consumer], None], done: Future[None]) -> None:
         try:
             command(consumer)
@@ -131,9 +144,7 @@ class Replicator:
             try:
                 slice_.apply_to(replica)
             except Exception as error:  # noqa: BLE001 - one replica's failure must not stop the others
-                del self._replicas[key]
-                consumer.incremental_unassign([TopicPartition(*key)])
-                self._on_failure(replica, error)
+                self._fail(replica, error, consumer)
                 continue
             if slice_.end is not None:
                 self._on_end(replica)
@@ -190,7 +201,9 @@ def _apply(replica: StoreReplica, messages: list[Message]) -> None:
 class EndOffsetWatcher:
     """A thread that asks the broker for the ends of all replicas' partitions, in one request an interval.
 
-    Being at an end that was asked for at time t proves that the replica holds all that was committed by t.
+    Being at an end that was asked for at time t proves that the replica holds all that was committed by t, provided
+    that it is the end of the same topic: the topics' ids are asked for afterwards. A replica whose topic was
+    recreated is marked as lost; one whose topic is missing serves on and gets stale.
     """
 
     def __init__(
@@ -214,13 +227,40 @@ class EndOffsetWatcher:
         admin = clients.admin(self._bootstrap, self._client_id)
         while not self._stop.wait(self._interval_s):
             replicas = self._replicas()
+            positions = [replica.position for replica in replicas]
             asked_at, wall_ms = monotonic_and_wall_ms()
             try:
                 ends = last_stable_offsets(admin, {replica.topic_partition for replica in replicas}, timeout_s=5.0)
+                ids = topic_ids(admin, {replica.spec.changelog_topic for replica in replicas}, timeout_s=5.0)
             except KafkaException as error:
                 log.debug("end offsets can't be read at the moment", error=str(error))
                 continue
-            for replica in replicas:
-                end = ends.get(replica.topic_partition)
-                if end is not None:
+            for replica, position in zip(replicas, positions, strict=True):
+                end, found = ends.get(replica.topic_partition), ids.get(replica.spec.changelog_topic)
+                if found is not None and found != replica.topic_id:
+                    replica.lost = f"topic {replica.spec.changelog_topic} was recreated (its id is {found} now)"
+                elif found is None or end is None:
+                    continue
+                elif end < position:
+                    replica.lost = f"position {position} is beyond the end of the log {end}"
+                else:
                     replica.note_end(end, asked_at, wall_ms)
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, str]:
+    """Return the ids of the topics that exist.
+
+    Raises:
+        KafkaException: the brokers can't be reached.
+
+    """
+    if not topics:
+        return {}
+    found = {}
+    for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
+        try:
+            found[topic] = str(future.result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return found

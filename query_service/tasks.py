@@ -17,7 +17,7 @@ from query_service.checkpoint import Changelog, Checkpoint, restore_start
 from query_service.disk import StateDirectory, TaskDirectory
 from query_service.lifecycle import TaskState, task_changes
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
-from query_service.replication import Replicator
+from query_service.replication import LogLost, Replicator
 from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
 from statehouse.assignment import Assignment
@@ -105,10 +105,19 @@ class TaskManager:
         await asyncio.gather(asyncio.to_thread(self._restorer.stop), asyncio.to_thread(self._follower.stop))
 
     async def _save(self, task: TaskReplica) -> None:
-        """Write a task's checkpoint; a failure costs a longer restore some day, not the task."""
+        """Write a task's checkpoint.
+
+        A store that can't be written fails its task. Of a running task the readable copy alone may fail: that costs a
+        longer restore some day. One that can't write even its first does not come up.
+        """
         try:
             await asyncio.to_thread(_write_checkpoints, task)
         except Exception as error:  # noqa: BLE001 - whatever the disk or the engine says
+            if self.replicas.get(task.task) is not task or not task.is_in(TaskState.RUNNING, TaskState.RESTORING):
+                return  # closed meanwhile
+            if task.is_in(TaskState.RESTORING) or not isinstance(error, OSError):
+                self._fail(task, error)
+                return
             log.warning("checkpoint not written", task=str(task.task), error=str(error))
 
     def _drive(self, task: TaskId) -> None:
@@ -155,6 +164,7 @@ class TaskManager:
             earliest_offsets(self._admin, [at])[at],
             last_stable_offsets(self._admin, [at])[at],
             int(retention["delete.retention.ms"]) if "compact" in retention["cleanup.policy"] else None,
+            expires="delete" in retention["cleanup.policy"],
         )
         now_ms = monotonic_and_wall_ms()[1]
         path = directory.store_path(spec.name)
@@ -165,7 +175,8 @@ class TaskManager:
                 log.info("store opened", task=str(task), store=spec.name, position=start.position)
                 checkpoint = store.checkpoint()
                 assert checkpoint is not None  # noqa: S101 - it gave the position
-                return StoreReplica(spec, task.partition, store, checkpoint)
+                checkpoint = checkpoint.moved(start.position)
+                return StoreReplica(spec, task.partition, store, checkpoint, changelog.tombstones_kept_ms)
             store.close()
             reason = start.reason
         except StoreUnusable as error:
@@ -173,16 +184,18 @@ class TaskManager:
         log.info("store restored from the start", task=str(task), store=spec.name, reason=reason)
         directory.wipe_store(spec.name)
         checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
-        return StoreReplica(spec, task.partition, open_store(spec, path, self._memory_budget_bytes), checkpoint)
+        store = open_store(spec, path, self._memory_budget_bytes)
+        return StoreReplica(spec, task.partition, store, checkpoint, changelog.tombstones_kept_ms)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""
+        failed = replica.is_in(TaskState.ERROR)
         if replica.state is not TaskState.CREATED:
             replica.to(TaskState.SUSPENDED)
         for store in replica.stores.values():
             await asyncio.wrap_future(self._restorer.remove(store))
             await asyncio.wrap_future(self._follower.remove(store))
-        checkpoints = await asyncio.to_thread(_close_stores, replica)
+        checkpoints = await asyncio.to_thread(_close_stores, replica, failed=failed)
         replica.to(TaskState.CLOSED)
         del self.replicas[replica.task]
         if checkpoints:
@@ -204,6 +217,9 @@ class TaskManager:
         await asyncio.wrap_future(self._restorer.remove(store))
         if not replica.is_in(TaskState.RESTORING):
             return  # closed meanwhile
+        if (reason := store.outran_retention()) is not None:
+            self._fail(replica, LogLost(reason))
+            return
         await asyncio.wrap_future(self._follower.add(store))
         log.info(
             "store restored",
@@ -233,9 +249,10 @@ class TaskManager:
 
     def _fail(self, replica: TaskReplica, error: Exception) -> None:
         """Put a task into ERROR and try it again later: closing and opening restores what can be restored."""
+        if replica.state not in {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING}:
+            return  # it has failed already, or is being closed
         log.error("task stopped", task=str(replica.task), error=str(error), error_type=type(error).__name__)
-        if replica.state in {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING}:
-            replica.to(TaskState.ERROR, f"{type(error).__name__}: {error}")
+        replica.to(TaskState.ERROR, f"{type(error).__name__}: {error}")
         delay_s = self._retries.get(replica.task, _RETRY_FIRST_S)
         self._retries[replica.task] = min(delay_s * 2, _RETRY_MAX_S)
         self._loop.call_later(delay_s, self._retry, replica)
@@ -247,9 +264,13 @@ class TaskManager:
             return
 
         async def reopen() -> None:
-            await self._close(replica)
-            self._on_change()
-            del self._drivers[replica.task]
+            try:
+                await self._close(replica)
+                self._on_change()
+            except Exception:
+                log.exception("defect in a task's life", task=str(replica.task))
+            finally:
+                del self._drivers[replica.task]
             self._drive(replica.task)
 
         if replica.task in self._drivers:
@@ -265,15 +286,18 @@ def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
     return checkpoints
 
 
-def _close_stores(replica: TaskReplica) -> dict[str, Checkpoint]:
-    """Write what can be written, and close. Runs in a worker thread, with no writer left."""
+def _close_stores(replica: TaskReplica, *, failed: bool) -> dict[str, Checkpoint]:
+    """Write what can be written, and close whatever happens. Runs in a worker thread, with no writer left."""
     checkpoints: dict[str, Checkpoint] = {}
     try:
-        if not replica.error:
+        if not failed:
             checkpoints = _write_checkpoints(replica)
     except Exception as error:  # noqa: BLE001 - a full or broken disk must not keep the task open
         log.warning("checkpoint not written", task=str(replica.task), error=str(error))
     for store in replica.stores.values():
-        store.store.close()
+        try:
+            store.store.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            log.warning("store not closed in order", task=str(replica.task), error=str(error))
     replica.directory.release()
     return checkpoints

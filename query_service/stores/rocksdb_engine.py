@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocksdict import Options, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.engine import StoreClosed, StoreUnusable, View, Writes
+from statehouse.errors import LookupFailure, Reason, StatehouseError
 
 _META = "statehouse-meta"
 _CHECKPOINT_KEY = b"checkpoint"
 _BUILT_IN = frozenset({"default", _META})
+_DAMAGED = "DAMAGED"
+# What RocksDB and the system say when they refuse, rather than when the content is bad.
+_REFUSALS = (
+    "No space left",
+    "quota exceeded",
+    "Read-only file system",
+    "Permission denied",
+    "Operation not permitted",
+    "Too many open files",
+    "Cannot allocate memory",
+    "Resource temporarily unavailable",
+    "No locks available",
+    "Writer has previous error",
+)
+
+
+class DiskRefused(StatehouseError):
+    """The disk is full, read-only or not ours: what is on it may well be intact and must not be wiped for it."""
 
 
 class RocksDBEngine:
@@ -25,25 +44,60 @@ class RocksDBEngine:
 
         Raises:
             StoreUnusable: what is there is no intact database of ours.
+            DiskRefused: the disk doesn't let us.
 
         """
         try:
+            _refuse_marked(path)
             path.mkdir(parents=True, exist_ok=True)
             known = set(Rdict.list_cf(str(path), _options())) if (path / "CURRENT").exists() else set()
             self._db = Rdict(str(path), _options(), column_families={n: _options() for n in known | {_META}})
             self._families = {name: self._db.get_column_family(name) for name in known - _BUILT_IN}
             self._handles = {name: self._db.get_column_family_handle(name) for name in [*self._families, _META]}
-            meta = self._db.get_column_family(_META)
-            stored = meta.get(_CHECKPOINT_KEY)
-            meta.close()
-            self._checkpoint = None if stored is None else Checkpoint.from_json(stored)
+            self._checkpoint = self._stored_checkpoint()
         except Exception as error:  # rocksdict raises plain Exception for whatever RocksDB reports
+            if any(refusal in str(error) for refusal in _REFUSALS):
+                raise DiskRefused(f"{path}: {error}") from error
             raise StoreUnusable(f"{path}: {error}") from error
         self._path = path
+        self._damage: str | None = None
         self._lock = threading.Condition()
         self._views = 0
         self._doomed: dict[str, Rdict] = {}
         self._closed = False
+
+    def _stored_checkpoint(self) -> Checkpoint | None:
+        """Read the place; one that can't be read closes the database, so that it can be wiped."""
+        meta = self._db.get_column_family(_META)
+        try:
+            stored = meta.get(_CHECKPOINT_KEY)
+            return None if stored is None else Checkpoint.from_json(stored)
+        except Exception:
+            self._handles.clear()
+            for held in self._families.values():
+                held.close()
+            self._db.close()
+            raise
+        finally:
+            meta.close()
+
+    def _note_failure(self, error: Exception) -> None:
+        """Remember damage that RocksDB came across: it opens files without reading them whole.
+
+        A mark in the directory has the store wiped when it is next opened, also after a crash; until then no write
+        is taken, which makes the task close it soon.
+
+        Raises:
+            LookupFailure: the entries asked for are damaged; another replica can answer.
+
+        """
+        if "Corruption" not in str(error):
+            return
+        if self._damage is None:
+            self._damage = str(error)
+            with suppress(OSError):  # on a disk that can't be written the next read finds it again
+                (self._path / _DAMAGED).write_text(f"{error}\n", encoding="utf-8")
+        raise LookupFailure(Reason.TASK_FAILED, f"the store at {self._path} is damaged: {error}") from error
 
     def families(self) -> frozenset[str]:
         """Return the families there are, the default one always."""
@@ -52,7 +106,11 @@ class RocksDBEngine:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return an entry's value."""
         held = self._db if family == "default" else self._families.get(family)
-        value: bytes | None = None if held is None else held.get(key)
+        try:
+            value: bytes | None = None if held is None else held.get(key)
+        except Exception as error:
+            self._note_failure(error)
+            raise
         return value
 
     @contextmanager
@@ -67,7 +125,8 @@ class RocksDBEngine:
                     name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
                     for name in families
                     if name == "default" or name in self._families
-                }
+                },
+                self._note_failure,
             )
         try:
             yield view
@@ -79,7 +138,15 @@ class RocksDBEngine:
                 self._lock.notify_all()
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
-        """Write one batch; the write-ahead log makes it whole or nothing after a crash of the process."""
+        """Write one batch; the write-ahead log makes it whole or nothing after a crash of the process.
+
+        Raises:
+            StoreUnusable: the store is damaged and must be wiped.
+            DiskRefused: the disk is full or can't be written.
+
+        """
+        if self._damage is not None:
+            raise StoreUnusable(f"{self._path}: {self._damage}")
         batch = WriteBatch(raw_mode=True)
         for family, entries in writes.items():
             if family == "default":
@@ -97,8 +164,12 @@ class RocksDBEngine:
                 else:
                     batch.put(key, value, handle)
         batch.put(_CHECKPOINT_KEY, checkpoint.to_json().encode(), self._handles[_META])
-        with self._lock:
-            self._db.write(batch)
+        try:
+            with self._lock:
+                self._db.write(batch)
+        except Exception as error:
+            self._note_failure(error)
+            raise DiskRefused(f"{self._path}: {error}") from error
         self._checkpoint = checkpoint
 
     def _handle(self, family: str) -> object:
@@ -147,22 +218,33 @@ class RocksDBEngine:
         return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
 
     def close(self) -> None:
-        """Close the database once the last view is returned."""
+        """Close the database once the last view is returned.
+
+        Raises:
+            DiskRefused: it is closed, but what was in memory is in the write-ahead log only.
+
+        """
         with self._lock:
             self._closed = True
             self._lock.wait_for(lambda: self._views == 0)
             self._handles.clear()  # a handle keeps the database, and its lock, open
-            for held in self._families.values():
-                held.close()
+            opened = [*self._families.values(), self._db]
             self._families.clear()
-        self._db.close()
+        failure: Exception | None = None
+        for held in opened:  # all of them: one left open would keep the database locked
+            try:
+                held.close()
+            except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+                failure = error
+        if failure is not None:
+            raise DiskRefused(f"{self._path}: {failure}") from failure
 
 
 class _RocksDBView:
     """Iterators made at one moment."""
 
-    def __init__(self, iterators: dict[str, RdictIter]) -> None:
-        self._iterators = iterators
+    def __init__(self, iterators: dict[str, RdictIter], on_failure: Callable[[Exception], None]) -> None:
+        self._iterators, self._on_failure = iterators, on_failure
 
     def release(self) -> None:
         """Let the database go."""
@@ -173,21 +255,37 @@ class _RocksDBView:
         entries = self._iterators.get(family)
         if entries is None or (stop is not None and start >= stop):
             return
-        if not reverse:
-            entries.seek(start)
-            while entries.valid() and (stop is None or entries.key() < stop):
-                yield entries.key(), entries.value()
-                entries.next()
-            return
-        if stop is None:
-            entries.seek_to_last()
-        else:
-            entries.seek_for_prev(stop)
-            if entries.valid() and entries.key() == stop:
-                entries.prev()
-        while entries.valid() and entries.key() >= start:
+        yield from _walk(entries, start, stop, reverse=reverse)
+        try:
+            entries.status()  # damage ends a walk as the end of the data does: only this tells
+        except Exception as error:
+            self._on_failure(error)
+            raise
+
+
+def _refuse_marked(path: Path) -> None:
+    """Raise ValueError if damage was noted here before."""
+    mark = path / _DAMAGED
+    if mark.exists():
+        raise ValueError(mark.read_text(encoding="utf-8", errors="replace").strip())
+
+
+def _walk(entries: RdictIter, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    if not reverse:
+        entries.seek(start)
+        while entries.valid() and (stop is None or entries.key() < stop):
             yield entries.key(), entries.value()
+            entries.next()
+        return
+    if stop is None:
+        entries.seek_to_last()
+    else:
+        entries.seek_for_prev(stop)
+        if entries.valid() and entries.key() == stop:
             entries.prev()
+    while entries.valid() and entries.key() >= start:
+        yield entries.key(), entries.value()
+        entries.prev()
 
 
 def _options() -> Options:
