@@ -1,14 +1,18 @@
-"""`statehouse node`: run a query node."""
+"""`statehouse node`: run a query node. `statehouse state`: look at what one has on disk."""
 
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from query_service.inspect import stores_in
 from query_service.node import run_node
+from statehouse.cli.options import OutputOption
+from statehouse.cli.output import Output, print_json, print_table
 from statehouse.observability import logs
 from statehouse.settings import NodeSettings, load
 
@@ -39,3 +43,48 @@ def node(
     settings = load(NodeSettings, flags)
     logs.configure(settings.log_level)
     asyncio.run(run_node(settings))
+
+
+class StateAction(StrEnum):
+    """What `statehouse state` does."""
+
+    INSPECT = "inspect"
+
+
+def state(
+    action: Annotated[StateAction, typer.Argument(help="inspect: show each task's stores.", show_default=False)],  # noqa: ARG001 - there is only one so far
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A node's state_dir, an application's folder or a task's.", show_default=False
+        ),
+    ],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the stores in a state directory: position, age, size, and who has them open.
+
+    Needs no broker and no node, and changes no data. A store that a node has open is not opened; what is known of it
+    then comes from the task's .checkpoint file.
+    """
+    stores = stores_in(directory)
+    if output is Output.JSON:
+        print_json(stores)
+        return
+    print_table(
+        ("task", "store", "position", "topic", "at end", "format", "bytes", "keys (about)", "locked by", "note"),
+        [
+            (
+                store.task,
+                store.store,
+                store.position,
+                store.topic,
+                store.at_end,
+                store.format_version,
+                store.size_bytes,
+                store.keys,
+                store.locked_by or "-",
+                store.note or "-",
+            )
+            for store in stores
+        ],
+    )

@@ -17,7 +17,7 @@ from statehouse.topology import TaskId
 
 log = structlog.get_logger(__name__)
 
-_LOCK = ".lock"
+LOCK_FILE = ".lock"
 _CHECKPOINT = ".checkpoint"
 
 
@@ -41,7 +41,7 @@ class TaskDirectory:
 
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        lock_fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -55,7 +55,7 @@ class TaskDirectory:
             os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             os.close(lock_fd)  # else the next attempt would find the folder locked by this very process
-            raise OSError(error.errno, error.strerror, str(self.path / _LOCK)) from error
+            raise OSError(error.errno, error.strerror, str(self.path / LOCK_FILE)) from error
         self._lock_fd = lock_fd
 
     def release(self) -> None:

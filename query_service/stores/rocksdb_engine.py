@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rocksdict import Options, Rdict, RdictIter, ReadOptions, WriteBatch
+from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.engine import StoreClosed, StoreUnusable, View, Writes
@@ -261,6 +261,41 @@ class _RocksDBView:
         except Exception as error:
             self._on_failure(error)
             raise
+
+
+def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:
+    """Return the checkpoint and the estimated number of entries of a store that no process has open.
+
+    Its data stays as it is, and so does the write-ahead log: nothing is recovered by looking.
+
+    Raises:
+        StoreUnusable: what is there is no intact database of ours.
+
+    """
+    try:
+        _refuse_marked(path)
+        families = Rdict.list_cf(str(path), _options())
+        database = Rdict(
+            str(path),
+            _options(),
+            column_families={name: _options() for name in families},
+            access_type=AccessType.read_only(),
+        )
+        held = {name: database.get_column_family(name) for name in families if name != "default"}
+        try:
+            keys = sum(
+                int(each.property_int_value("rocksdb.estimate-num-keys") or 0)
+                for name, each in [("default", database), *held.items()]
+                if name != _META
+            )
+            stored = held[_META].get(_CHECKPOINT_KEY)
+        finally:
+            for each in held.values():
+                each.close()
+            database.close()
+        return None if stored is None else Checkpoint.from_json(stored), keys
+    except Exception as error:  # rocksdict raises plain Exception for whatever RocksDB reports
+        raise StoreUnusable(f"{path}: {error}") from error
 
 
 def _refuse_marked(path: Path) -> None:
