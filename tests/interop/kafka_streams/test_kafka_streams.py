@@ -350,7 +350,6 @@ def compare(
     dump = program.dump(kafka.bootstrap, app, guarantee, directory)
     expected = Counter(word for _, line in lines for word in line.split(" "))
     assert dict(entry for entries in dump.entries.values() for entry in entries) == expected, "all input is processed"
-    assert_changelogs_are_telling(kafka.bootstrap, app, dump)
     keys = {word for _, line in [*lines, *replies] for word in line.split(" ")} | {ABSENT}
     with serving(kafka.bootstrap, app, directory) as (node, router):
         assert_key_value_store_is_same(node, router, dump, page_size)
@@ -371,16 +370,18 @@ def test_a_kafka_streams_application_is_served_unchanged(
     kafka: EmbeddedKafka, program: Program, unique_name: Callable[[str], str], tmp_path: Path, guarantee: str
 ) -> None:
     first_ms = hours_ago(6)
-    compare(
+    app = unique_name("words")
+    dump = compare(
         kafka,
         program,
-        unique_name("words"),
+        app,
         tmp_path,
         guarantee=guarantee,
         lines=lines_of(1, 200, first_ms, MINUTE),
         replies=lines_of(2, 200, first_ms, MINUTE),
         page_size=3,
     )
+    assert_changelogs_are_telling(kafka.bootstrap, app, dump)
 
 
 @pytest.mark.long
