@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -245,22 +245,62 @@ class _RocksDBView:
 
     def __init__(self, iterators: dict[str, RdictIter], on_failure: Callable[[Exception], None]) -> None:
         self._iterators, self._on_failure = iterators, on_failure
+        self._walks: list[Generator[tuple[bytes, bytes], None, None]] = []
 
     def release(self) -> None:
-        """Let the database go."""
+        """Let the database go, even if a traceback keeps the walks: an iterator holds it open, and locked."""
+        for walk in self._walks:
+            walk.close()
         self._iterators.clear()
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Walk a range."""
         entries = self._iterators.get(family)
         if entries is None or (stop is not None and start >= stop):
-            return
-        yield from _walk(entries, start, stop, reverse=reverse)
-        try:
-            entries.status()  # damage ends a walk as the end of the data does: only this tells
-        except Exception as error:
-            self._on_failure(error)
-            raise
+            return iter(())
+        walk = (_backward if reverse else _forward)(entries, start, stop, self._on_failure)
+        self._walks.append(walk)
+        return walk
+
+
+def _forward(
+    entries: RdictIter, start: bytes, stop: bytes | None, on_failure: Callable[[Exception], None]
+) -> Generator[tuple[bytes, bytes], None, None]:
+    entries.seek(start)
+    while entries.valid() and (stop is None or entries.key() < stop):
+        yield entries.key(), entries.value()
+        entries.next()
+    if (failure := _failure_of(entries)) is not None:
+        del entries  # see `release`
+        on_failure(failure)
+        raise failure
+
+
+def _backward(
+    entries: RdictIter, start: bytes, stop: bytes | None, on_failure: Callable[[Exception], None]
+) -> Generator[tuple[bytes, bytes], None, None]:
+    if stop is None:
+        entries.seek_to_last()
+    else:
+        entries.seek_for_prev(stop)
+        if entries.valid() and entries.key() == stop:
+            entries.prev()
+    while entries.valid() and entries.key() >= start:
+        yield entries.key(), entries.value()
+        entries.prev()
+    if (failure := _failure_of(entries)) is not None:
+        del entries  # see `release`
+        on_failure(failure)
+        raise failure
+
+
+def _failure_of(entries: RdictIter) -> Exception | None:
+    """Return what ended a walk early: by itself damage looks like the end of the data."""
+    try:
+        entries.status()
+    except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+        return error.with_traceback(None)  # it would keep the iterator
+    return None
 
 
 def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:

@@ -1,0 +1,407 @@
+"""What is wrong on a disk or in a log stops one task, which is restored where it can be; never a wrong answer.
+
+Every test has two stores on one node, so that it can show that the task of the other store went on serving.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from statehouse.assignment import Assignment, TaskAssignment, encode
+from statehouse.errors import LookupFailure, Reason
+from statehouse.kafka.topics import topic_settings
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import StoreSpec, SubTopology, TaskId, assignment_topic, changelog_topic
+from statehouse.v1 import node_service_pb2, query_service_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.kafka import create_topic, produce, read_all
+from tests.support.polling import poll_until
+
+OTHER = "other"
+ROW = "row"
+
+
+class Faulty(Fleet):
+    """A fleet whose first store has one partition, task 0_0, beside a store that nothing happens to, task 1_0."""
+
+    def __init__(self, bootstrap: str, application_id: str, directory: Path, **options: Any) -> None:
+        super().__init__(bootstrap, application_id, directory, partitions=1, **options)
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.other = StoreSpec(OTHER, changelog_topic(application_id, OTHER), 1, 1, value_serde="string")
+        create_topic(bootstrap, self.other.changelog_topic, 1, {"cleanup.policy": "compact"})
+        produce(bootstrap, self.other.changelog_topic, [(ROW.encode(), b"kept")])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def assign(self, *holders: TaskAssignment, reason: str = "test") -> int:
+        """Publish who holds 0_0 and, secondly, 1_0."""
+        following = Assignment(
+            self.assignment.epoch + 1,
+            reason,
+            "test",
+            MappingProxyType({STORE: self.spec, OTHER: self.other}),
+            MappingProxyType({0: SubTopology(0, "query", 1), 1: SubTopology(1, "beside", 1)}),
+            MappingProxyType({TaskId(nth, 0): holder for nth, holder in enumerate(holders)}),
+        )
+        self.assignment, records = encode(self.assignment, following)
+        self._producer.begin_transaction()
+        for key, value in records:
+            self._producer.produce(assignment_topic(self.application_id), key=key, value=value, partition=0)
+        self._producer.commit_transaction(30.0)
+        return self.assignment.epoch
+
+    def serving(self, **entries: str | None) -> ServerProcess:
+        """Write entries; return a node that holds both tasks and serves them."""
+        self.put(entries)
+        node = self.node("n1")
+        self.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+        self.wait_running([node])
+        return node
+
+    def folder(self, name: str = "n1") -> Path:
+        """Return the state directory of the application on a node."""
+        return self.directory / name / self.application_id
+
+    def truncate(self, offset: int = -1) -> None:
+        """Delete the changelog's records before an offset, -1 all of them, whatever its policy says."""
+        kept = topic_settings(self.admin, self.changelog)["cleanup.policy"]
+        self._set_policy("delete")  # the broker deletes records of no other topic on demand
+        (done,) = self.admin.delete_records([TopicPartition(self.changelog, 0, offset)]).values()
+        done.result(30)
+        self._set_policy(kept)
+
+    def _set_policy(self, policy: str) -> None:
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.changelog, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
+        poll_until(lambda: topic_settings(self.admin, self.changelog)["cleanup.policy"] == policy, 30, "the policy")
+
+    def recreate(self) -> None:
+        """Delete the changelog and create it anew under its name."""
+        self.admin.delete_topics([self.changelog])[self.changelog].result(30)
+        poll_until(lambda: self.changelog not in self.admin.list_topics(timeout=10).topics, 30, "the deletion")
+        create_topic(self.bootstrap, self.changelog, 1, {"cleanup.policy": "compact"})
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Faulty]:
+    with Faulty(kafka.bootstrap, unique_name("app"), tmp_path) as fleet:
+        yield fleet
+
+
+def task_of(node: ServerProcess, name: str = "0_0") -> node_service_pb2.TaskReplica:
+    return next(task for task in node.node().tasks if task.task == name)
+
+
+def content(node: ServerProcess) -> dict[str, str]:
+    """Read all of the faulty store."""
+    request = query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=1_000)
+    found = {}
+    while True:
+        page = node.call(node.query.Scan, request)
+        found |= {entry.key.text: entry.value.text for entry in page.entries}
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def answers(node: ServerProcess, key: str) -> str | None:
+    """Return a key's value in the faulty store, None while there is no answer or no such key."""
+    try:
+        answer = node.get(key)
+    except LookupFailure:
+        return None
+    return answer.value.text if answer.found else None
+
+
+def failed(node: ServerProcess, reason: str) -> None:
+    """Wait for the faulty store's task to stop for a reason; its neighbour goes on."""
+    poll_until(lambda: reason in task_of(node).error, 30, f"the task to stop for {reason}")
+    poll_until(lambda: refuses(node, Reason.TASK_FAILED), 30, "a read to be refused")
+    assert_neighbour_serves(node)
+
+
+def refuses(node: ServerProcess, reason: Reason) -> bool:
+    try:
+        node.get("a")
+    except LookupFailure as failure:
+        return failure.reason is reason
+    return False
+
+
+def assert_neighbour_serves(node: ServerProcess) -> None:
+    assert node.get(ROW, store=OTHER).value.text == "kept"
+    beside = task_of(node, "1_0")
+    assert (beside.state, beside.error) == ("running", "")
+
+
+def assert_neighbour_kept_its_state(node: ServerProcess) -> None:
+    """After a restart: the other store was neither wiped nor read again."""
+    assert_neighbour_serves(node)
+    assert task_of(node, "1_0").stores[0].restored_records == 0
+
+
+@contextmanager
+def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
+    path.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "statehouse-test", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"this test needs the right to mount a tmpfs (root, CAP_SYS_ADMIN): {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_damaged_checkpoint_file_costs_nothing(fleet: Faulty) -> None:
+    node = fleet.serving(a="1", b="2")
+    node.kill()
+    (fleet.folder() / "0_0" / ".checkpoint").write_bytes(b"\xff\x00{")
+    fleet.put({"a": "3"})
+    node.start()
+    fleet.wait_running([node])
+    assert content(node) == {"a": "3", "b": "2"}
+    assert task_of(node).stores[0].restored_records == 1, "the place in the store itself is the truth"
+    assert "checkpoint file can't be read" in node.log
+    assert_neighbour_kept_its_state(node)
+
+
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst"])
+def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, pattern: str) -> None:
+    node = fleet.serving(a="1", b="2", gone="3")
+    assert node.stop() == 0
+    files = list((fleet.folder() / "0_0" / STORE).glob(pattern))
+    assert files
+    for file in files:
+        file.write_bytes(b"garbage" * 10)
+    fleet.put({"gone": None})
+    node.start()
+    fleet.wait_running([node])
+    assert content(node) == {"a": "1", "b": "2"}
+    assert task_of(node).stores[0].restored_records == 4
+    assert "store restored from the start" in node.log
+    assert "Corruption" in node.log
+    assert_neighbour_kept_its_state(node)
+
+
+def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> None:
+    rows = {f"k{nth:04d}": os.urandom(500).hex() for nth in range(2_000)}
+    node = fleet.serving(**rows)
+    assert node.stop() == 0
+    node.start()  # opening the write-ahead log makes it a file of entries
+    fleet.wait_running([node])
+    assert node.stop() == 0
+    file = max((fleet.folder() / "0_0" / STORE).glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 100] = b"x" * 100
+    file.write_bytes(data)
+    node.start()
+    fleet.wait_running([node])
+    assert task_of(node).stores[0].restored_records == 0, "RocksDB opens it without reading it whole"
+
+    with pytest.raises(LookupFailure) as failure:
+        content(node)
+    assert failure.value.reason is Reason.TASK_FAILED, "a scan that ends at the damage would be a wrong answer"
+    fleet.put({"next": "1"})  # a write is refused: the store is known to be damaged
+    poll_until(lambda: answers(node, "next"), 30, "the task to be restored")
+    assert content(node) == rows | {"next": "1"}
+    assert "checksum mismatch" in node.log
+    assert "lock hold by current process" not in node.log, "the failed scan let go of the database"
+    assert_neighbour_serves(node)
+
+
+def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty) -> None:
+    node = fleet.serving(a="1", b="2")
+    assert node.stop() == 0
+    fleet.put({"c": "3"})
+    fleet.truncate()
+    fleet.put({"d": "4"})
+    node.start()
+    fleet.wait_running([node])
+    assert content(node) == {"d": "4"}, "what the log no longer tells of may have been deleted in it"
+    assert "is before the start of the log" in node.log
+    assert_neighbour_kept_its_state(node)
+
+    node.freeze()
+    fleet.put({"e": "5"})  # answers the request that was under way
+    fleet.put({"f": "6"})
+    fleet.truncate()
+    fleet.put({"g": "7"})
+    node.thaw()
+    poll_until(lambda: answers(node, "g"), 30, "the task to be restored")
+    assert content(node) == {"g": "7"}
+    assert "LogLost" in node.log
+    assert_neighbour_serves(node)
+
+
+def test_expired_part_of_a_log_is_passed_over(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    with Faulty(
+        kafka.bootstrap, unique_name("app"), tmp_path, changelog_config={"cleanup.policy": "compact,delete"}
+    ) as fleet:
+        node = fleet.serving(a="1", b="2")
+        assert node.stop() == 0
+        fleet.put({"c": "3"})
+        fleet.truncate()
+        fleet.put({"d": "4"})
+        node.start()
+        fleet.wait_running([node])
+        assert content(node) == {"a": "1", "b": "2", "d": "4"}
+        assert task_of(node).stores[0].restored_records == 1
+        assert_neighbour_kept_its_state(node)
+
+
+def test_recreated_topic_is_noticed_after_a_stop(fleet: Faulty) -> None:
+    node = fleet.serving(a="1", b="2")
+    assert node.stop() == 0
+    fleet.recreate()
+    fleet.put({"a": "9", "c": "3", "d": "4", "e": "5"})  # its end is beyond the old position
+    node.start()
+    fleet.wait_running([node])
+    assert content(node) == {"a": "9", "c": "3", "d": "4", "e": "5"}
+    assert "checkpoint is of another topic" in node.log
+    assert_neighbour_kept_its_state(node)
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_recreated_topic_is_noticed_while_running(fleet: Faulty, longer: bool) -> None:
+    node = fleet.serving(a="1", b="2", c="3")
+    fleet.recreate()
+    fresh = {"a": "9"} | ({f"n{nth}": "1" for nth in range(10)} if longer else {})
+    fleet.put(fresh)
+    poll_until(lambda: answers(node, "a") == "9" and content(node) == fresh, 20, "the new topic's content")
+    assert "was recreated" in node.log
+    fleet.put({"later": "1"})
+    poll_until(lambda: answers(node, "later"), 20, "the new topic to be followed")
+    assert_neighbour_serves(node)
+
+
+def test_unreadable_record_is_skipped_and_counted(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    # The broker itself refuses such a record in a topic that is compacted.
+    config = {"cleanup.policy": "delete"}
+    with Faulty(kafka.bootstrap, unique_name("app"), tmp_path, changelog_config=config) as fleet:
+        node = fleet.serving(a="1")
+        produce(fleet.bootstrap, fleet.changelog, [(b"b", b"2"), (None, b"no key"), (b"c", b"3")])
+        poll_until(lambda: answers(node, "c"), 20, "the record after it")
+        assert content(node) == {"a": "1", "b": "2", "c": "3"}
+        task = task_of(node)
+        assert (task.state, task.stores[0].skipped_records, task.stores[0].position) == ("running", 1, 4)
+        assert "unreadable record skipped" in node.log
+        assert_neighbour_serves(node)
+
+
+def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
+    unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    cleaner = {"log.cleaner.backoff.ms": "100"}
+    eager = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "3000",
+    }
+    with (
+        EmbeddedKafka(data_dir=tmp_path / "kafka", config=cleaner) as kafka,
+        Faulty(kafka.bootstrap, unique_name("app"), tmp_path, changelog_config=eager) as fleet,
+    ):
+        node = fleet.serving(kept="1", gone="1", frozen="1")
+        assert node.stop() == 0
+        forget(fleet, "gone")
+        node.start()
+        fleet.wait_running([node])
+        assert not node.get("gone").found
+        assert node.get("kept").value.text == "1"
+        assert "deleted keys could come back (raise delete.retention.ms)" in node.log
+        assert_neighbour_kept_its_state(node)
+
+        node.freeze()  # a replica that falls behind for as long has missed as much
+        forget(fleet, "frozen")
+        node.thaw()
+        poll_until(lambda: refuses_or_lacks(node, "frozen") and answers(node, "kept"), 30, "the task to be restored")
+        assert content(node).keys() & {"kept", "gone", "frozen"} == {"kept"}
+        assert "it took" in node.log
+        assert_neighbour_serves(node)
+
+
+def forget(fleet: Faulty, key: str) -> None:
+    """Delete a key and write on until compaction has removed its tombstone from the log."""
+    fleet.put({key: None})
+
+    def is_forgotten() -> bool:
+        fleet.put({"filler": "x"})  # rolls the segment, which alone can be cleaned
+        return all(found != key.encode() for found, _ in read_all(fleet.bootstrap, fleet.changelog))
+
+    poll_until(is_forgotten, 60, f"the tombstone of {key} to be compacted away")
+
+
+def refuses_or_lacks(node: ServerProcess, key: str) -> bool:
+    try:
+        return not node.get(key).found
+    except LookupFailure:
+        return True
+
+
+def test_full_disk_stops_its_node_s_tasks_alone_and_is_left_behind(fleet: Faulty) -> None:
+    with small_disk(fleet.directory / "small", 8) as disk:
+        node = fleet.serving(a="1")
+        standby = fleet.node("n2", state_dir=disk)
+        fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n1"))
+        fleet.wait_running([node, standby])
+        filler = disk / "filler"
+        try:
+            with filler.open("wb") as file:
+                while file.write(b"x" * 4096):
+                    file.flush()
+        except OSError:
+            pass
+        rows = {f"k{nth:03d}": os.urandom(1_000).hex() for nth in range(100)}
+        fleet.put(rows)
+        task = poll_until(lambda: (t := task_of(standby)).state == "error" and t, 30, "the task to stop")
+        assert "No space left on device" in task.error
+        assert str(disk) in task.error
+        with pytest.raises(LookupFailure) as failure:
+            standby.get("a")
+        assert failure.value.reason is Reason.TASK_FAILED
+        poll_until(lambda: answers(node, "k099"), 20, "the other node to go on")
+        assert content(node) == rows | {"a": "1"}
+        assert_neighbour_serves(node)
+
+        filler.unlink()
+        poll_until(lambda: answers(standby, "k099"), 60, "the task to recover")
+        assert content(standby) == rows | {"a": "1"}
+        assert "store restored from the start" not in standby.log.partition("task stopped")[2], "its state was intact"
+        standby.stop()
+
+
+def test_directory_that_can_not_be_written_is_named(fleet: Faulty) -> None:
+    folder = fleet.folder() / "0_0"
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    fleet.put({"a": "1"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    poll_until(lambda: [t for t in node.node().tasks if t.task == "1_0" and t.state == "running"], 30, "the other task")
+    failed(node, str(folder))
+    folder.unlink()
+    (folder / ".checkpoint").mkdir(parents=True)
+    failed(node, str(folder / ".checkpoint"))
+    shutil.rmtree(folder)
+    poll_until(lambda: answers(node, "a"), 60, "the task to recover")
+    assert_neighbour_serves(node)
