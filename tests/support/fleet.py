@@ -283,10 +283,12 @@ class Fleet:
     def wait_running(self, processes: Iterable[ServerProcess], timeout_s: float = 30.0) -> None:
         """Wait until every task the nodes hold at the newest epoch runs."""
         for process in processes:
+            assigned = {str(task) for task in self.assignment.tasks_of(process.name)}
 
-            def settled(process: ServerProcess = process) -> bool:
+            def settled(process: ServerProcess = process, assigned: set[str] = assigned) -> bool:
                 node = process.node()
-                return node.epoch == self.assignment.epoch and all(task.state == "running" for task in node.tasks)
+                running = {task.task for task in node.tasks if task.state == "running"}
+                return node.epoch == self.assignment.epoch and running == assigned and len(node.tasks) == len(running)
 
             poll_until(settled, timeout_s, f"{process.name} to run its tasks")
 
