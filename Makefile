@@ -81,7 +81,9 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned
+tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned; install Maven from Debian's packages if it is missing
+	@command -v mvn >/dev/null || { apt-get update -qq && apt-get install -y -qq maven >/dev/null; } || \
+	  { echo "Maven is not there and can't be installed: run apt-get install maven as root" >&2; exit 1; }
 
 $(GRPCURL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)
