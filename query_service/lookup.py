@@ -103,10 +103,7 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
-        served = self._store(request.store)
-        key = paging.serialized_key(request.key, served.key_serde)
-        partition = partition_for(key, served.spec.partition_count)
-        replica, stamp = self._admit(served, partition, request.freshness, request.forwarding)
+        served, key, replica, stamp = self._admit_key(request)
         data = _latest(replica, key)
         if data is None:
             return query_service_pb2.GetResponse(found=False, replica=stamp)
@@ -180,11 +177,11 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
-        served, replica, stamp = self._admit_key(request)
+        served, key, replica, stamp = self._admit_key(request)
         store = _of_kind(replica, TimedStore, "FetchWindows", WINDOW)
         first_ms, last_ms = _span(request)
         page, token = await self._timed_page(
-            store, served, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
+            store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
         )
         response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
         for window, data in page.entries:
@@ -202,13 +199,13 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
-        served, replica, stamp = self._admit_key(request)
+        served, key, replica, stamp = self._admit_key(request)
         store = _of_kind(replica, TimedStore, "FetchSessions", SESSION)
         first_ms, last_ms = _span(request)
         # A session is filed by its end, which may be long after the span: only the first bound limits the segments.
         page, token = await self._timed_page(
             store,
-            served,
+            key,
             request,
             lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
             (first_ms, LAST_MS),
@@ -226,9 +223,8 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
-        served, replica, stamp = self._admit_key(request)
+        served, key, replica, stamp = self._admit_key(request)
         store = _of_kind(replica, VersionedStore, "GetAsOf")
-        key = paging.serialized_key(request.key, served.key_serde)
         if not request.HasField("as_of_ms"):
             version = store.get(key)
         elif request.as_of_ms < 0:
@@ -250,13 +246,12 @@ class LookupEngine:
     async def _timed_page(
         self,
         store: TimedStore[K],
-        served: ServedStore,
+        key: bytes,
         request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
         accept: Callable[[K], bool],
         span_ms: tuple[int, int],
     ) -> tuple[Page[tuple[K, bytes]], str]:
         """Return a page of one key's entries, and the token of the next."""
-        key = paging.serialized_key(request.key, served.key_serde)
         prefix = ordered_keys.escaped(key)
         keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
         limit = paging.page_size(request)
@@ -266,15 +261,16 @@ class LookupEngine:
 
     def _admit_key(
         self,
-        request: query_service_pb2.FetchWindowsRequest
+        request: query_service_pb2.GetRequest
+        | query_service_pb2.FetchWindowsRequest
         | query_service_pb2.FetchSessionsRequest
         | query_service_pb2.GetAsOfRequest,
-    ) -> tuple[ServedStore, StoreReplica, types_pb2.ReplicaStamp]:
-        """Return what answers for a request about one key."""
+    ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
+        """Return the store, the serialized key, and what answers for a request about one key."""
         served = self._store(request.store)
         key = paging.serialized_key(request.key, served.key_serde)
         partition = partition_for(key, served.spec.partition_count)
-        return served, *self._admit(served, partition, request.freshness, request.forwarding)
+        return served, key, *self._admit(served, partition, request.freshness, request.forwarding)
 
     def _store(self, name: str) -> ServedStore:
         if self.view.assignment is None:

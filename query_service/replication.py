@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from query_service.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.stores.base import Record
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.kafka.topics import topic_ids
 
 log = structlog.get_logger(__name__)
 
@@ -245,22 +245,3 @@ class EndOffsetWatcher:
                     replica.lost = f"position {position} is beyond the end of the log {end}"
                 else:
                     replica.note_end(end, asked_at, wall_ms)
-
-
-def topic_ids(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, str]:
-    """Return the ids of the topics that exist.
-
-    Raises:
-        KafkaException: the brokers can't be reached.
-
-    """
-    if not topics:
-        return {}
-    found = {}
-    for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
-        try:
-            found[topic] = str(future.result().topic_id)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-    return found

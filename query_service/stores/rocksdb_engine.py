@@ -345,24 +345,6 @@ def _refuse_marked(path: Path) -> None:
         raise ValueError(mark.read_text(encoding="utf-8", errors="replace").strip())
 
 
-def _walk(entries: RdictIter, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-    if not reverse:
-        entries.seek(start)
-        while entries.valid() and (stop is None or entries.key() < stop):
-            yield entries.key(), entries.value()
-            entries.next()
-        return
-    if stop is None:
-        entries.seek_to_last()
-    else:
-        entries.seek_for_prev(stop)
-        if entries.valid() and entries.key() == stop:
-            entries.prev()
-    while entries.valid() and entries.key() >= start:
-        yield entries.key(), entries.value()
-        entries.prev()
-
-
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
     ResourceType,
+    TopicDescription,
 )
 
 from statehouse.errors import ConfigurationError
@@ -49,15 +50,32 @@ def partition_counts(admin: AdminClient, topics: Sequence[str], timeout_s: float
         KafkaException: the brokers can't be reached within `timeout_s`, or refuse.
 
     """
-    counts: dict[str, int | None] = {}
+    found = _described(admin, topics, timeout_s)
+    return {name: None if topic is None else len(topic.partitions) for name, topic in found.items()}
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str], timeout_s: float = 10.0) -> dict[str, str]:
+    """Return the ids of the topics that exist.
+
+    Raises:
+        KafkaException: the brokers can't be reached within `timeout_s`, or refuse.
+
+    """
+    found = _described(admin, topics, timeout_s) if topics else {}
+    return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
+
+
+def _described(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, TopicDescription | None]:
+    """Describe topics in one request; None for one that doesn't exist."""
+    found: dict[str, TopicDescription | None] = {}
     for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
         try:
-            counts[name] = len(future.result().partitions)
+            found[name] = future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-            counts[name] = None
-    return counts
+            found[name] = None
+    return found
 
 
 def topic_id(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> str:
