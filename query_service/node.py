@@ -14,13 +14,16 @@ from types import MappingProxyType
 import structlog
 from confluent_kafka import KafkaException
 
+from query_service.admission import Admission
 from query_service.disk import StateDirectory
 from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
-from query_service.lookup import LookupEngine, view_of
+from query_service.lookup import LookupEngine
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
+from query_service.scans import ScanEngine
 from query_service.service import SERVICES, register
 from query_service.tasks import TaskManager
+from query_service.view import view_of
 from statehouse.assignment import Assignment, AssignmentReader
 from statehouse.errors import ContractError
 from statehouse.kafka import clients
@@ -86,13 +89,13 @@ class QueryNode:
         self._host = types_pb2.Host(
             instance_id=settings.instance_id, host=settings.advertised_host or settings.bind_host
         )
+        self._admission = Admission(self._host, self.tasks.replicas, self._is_confirmed)
         self.lookups = LookupEngine(
-            self._host,
-            self.tasks.replicas,
-            self._is_confirmed,
+            self._admission,
             max_batch_entries=settings.max_batch_entries,
             max_message_bytes=settings.max_message_bytes,
         )
+        self.scans = ScanEngine(self._admission, max_message_bytes=settings.max_message_bytes)
         self._server = RpcServer(
             f"{settings.bind_host}:{settings.node_port}",
             SERVICES,
@@ -242,7 +245,7 @@ class QueryNode:
         return on_record
 
     def _compile_view(self) -> None:
-        self.lookups.view = view_of(self._assignment, self._members)
+        self._admission.view = view_of(self._assignment, self._members)
 
     def _is_confirmed(self) -> bool:
         """Whether a newer assignment can't have been published more than a session timeout ago unseen."""

@@ -20,6 +20,7 @@ from statehouse.v1 import (
 if TYPE_CHECKING:
     from query_service.lookup import LookupEngine
     from query_service.node import QueryNode
+    from query_service.scans import ScanEngine
 
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
@@ -27,8 +28,8 @@ SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     """Answers for the partitions that this node holds."""
 
-    def __init__(self, lookups: LookupEngine) -> None:
-        self._lookups = lookups
+    def __init__(self, lookups: LookupEngine, scans: ScanEngine) -> None:
+        self._lookups, self._scans = lookups, scans
 
     async def _get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         return self._lookups.get(request)
@@ -37,10 +38,10 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         return self._lookups.batch_get(request)
 
     async def _scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
-        return await self._lookups.scan(request)
+        return await self._scans.scan(request)
 
     async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
-        return await self._lookups.count(request)
+        return await self._scans.count(request)
 
     async def _fetch_windows(
         self, request: query_service_pb2.FetchWindowsRequest
@@ -85,7 +86,10 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
 
 def register(server: grpc.aio.Server, node: QueryNode) -> None:
     """Add the node's services to a server."""
-    query_service_pb2_grpc.add_QueryServiceServicer_to_server(QueryServicer(node.lookups), server)
+    query_service_pb2_grpc.add_QueryServiceServicer_to_server(
+        QueryServicer(node.lookups, node.scans),  # type: ignore[abstract] # the rest answers UNIMPLEMENTED
+        server,
+    )
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)
 
 

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
-from statehouse.topology import MURMUR2, STORE_KINDS, Role, StoreSpec, SubTopology, TaskId
+from statehouse.topology import MURMUR2, Role, StoreSpec, SubTopology, TaskId
 
 MANIFEST_KEY = "epoch"
 
@@ -66,7 +66,14 @@ class Assignment:
 
     def stores_of(self, sub_topology: int) -> tuple[StoreSpec, ...]:
         """Return the stores of a sub-topology, by name."""
-        return tuple(spec for _, spec in sorted(self.stores.items()) if spec.sub_topology == sub_topology)
+        return tuple(
+            spec for _, spec in sorted(self.stores.items()) if not spec.is_global and spec.sub_topology == sub_topology
+        )
+
+    @property
+    def global_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that every node holds, by name."""
+        return tuple(spec for _, spec in sorted(self.stores.items()) if spec.is_global)
 
 
 def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, list[tuple[bytes, bytes | None]]]:
@@ -122,7 +129,9 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             retention_ms=spec.retention_ms,
             window_size_ms=spec.window_size_ms,
             retain_duplicates=spec.retain_duplicates,
+            ephemeral=spec.ephemeral,
         )
+        setattr(store, "global", spec.is_global)  # a keyword of Python's
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
     for sub in assignment.sub_topologies.values():
         holders = [assignment.tasks.get(task, TaskAssignment()) for task in sub.tasks]
@@ -206,8 +215,6 @@ class AssignmentReader:
 
 def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
     """Read a store's record; refuse one whose partitioner is not ours, it would be looked up in wrong places."""
-    if store.kind not in STORE_KINDS:
-        raise ContractError(f"store {store.name}: kind {store.kind!r} is not known to this version")
     if store.partitioner != MURMUR2:
         raise ContractError(f"store {store.name}: partitioner {store.partitioner!r} is not known to this version")
     try:
@@ -227,4 +234,6 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
         store.retention_ms,
         store.window_size_ms,
         store.retain_duplicates,
+        getattr(store, "global"),
+        store.ephemeral,
     )

@@ -52,6 +52,7 @@ class Reason(IntEnum):
     INTERNAL = errors_pb2.ERROR_REASON_INTERNAL
     WRONG_STORE_KIND = errors_pb2.ERROR_REASON_WRONG_STORE_KIND
     BEFORE_HISTORY = errors_pb2.ERROR_REASON_BEFORE_HISTORY
+    SCAN_TOO_LONG = errors_pb2.ERROR_REASON_SCAN_TOO_LONG
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,12 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             False,
             "The store is of a kind that has no such query.",
             "Use the queries of its kind; the message names both.",
+        ),
+        Reason.SCAN_TOO_LONG: ReasonSpec(
+            code_pb2.DEADLINE_EXCEEDED,
+            False,
+            "A scan or exact count took longer than the node lets one stay open.",
+            "Ask for smaller pages or a narrower range, take the estimated count, or raise the node's scan_timeout_ms.",
         ),
         Reason.BEFORE_HISTORY: ReasonSpec(
             code_pb2.OUT_OF_RANGE,

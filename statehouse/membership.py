@@ -38,6 +38,19 @@ class ReplicaReport:
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalReport:
+    """A node's copy of a global store, as it reports it; positions by partition of the store's topic."""
+
+    state: str
+    positions: Mapping[int, StorePosition]
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it answers lookups."""
+        return self.state == "running"
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A node's heartbeat."""
 
@@ -52,6 +65,7 @@ class Member:
     epoch: int = 0
     heartbeat: int = 0
     replicas: Mapping[TaskId, ReplicaReport] = field(default_factory=lambda: MappingProxyType({}))
+    global_replicas: Mapping[str, GlobalReport] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def encode_member(member: Member) -> tuple[bytes, bytes]:
@@ -68,6 +82,17 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
         )
         for task, report in sorted(member.replicas.items())
     ]
+    global_replicas = [
+        members_pb2.GlobalReplica(
+            store=store,
+            state=report.state,
+            partitions=[
+                members_pb2.PartitionPosition(partition=partition, position=at.position, end_offset=at.end_offset)
+                for partition, at in sorted(report.positions.items())
+            ],
+        )
+        for store, report in sorted(member.global_replicas.items())
+    ]
     message = members_pb2.Member(
         instance_id=member.instance_id,
         incarnation=member.incarnation,
@@ -80,6 +105,7 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
         epoch=member.epoch,
         heartbeat=member.heartbeat,
         replicas=replicas,
+        global_replicas=global_replicas,
     )
     return member.instance_id.encode(), message.SerializeToString()
 
@@ -104,16 +130,12 @@ def decode_member(value: bytes) -> Member:
         replicas[TaskId.parse(replica.task)] = ReplicaReport(
             Role(replica.role),
             replica.state,
-            MappingProxyType(
-                {
-                    at.store: StorePosition(
-                        at.position if at.HasField("position") else None,
-                        at.end_offset if at.HasField("end_offset") else None,
-                    )
-                    for at in replica.stores
-                }
-            ),
+            MappingProxyType({at.store: _position(at) for at in replica.stores}),
         )
+    global_replicas = {
+        copy.store: GlobalReport(copy.state, MappingProxyType({at.partition: _position(at) for at in copy.partitions}))
+        for copy in message.global_replicas
+    }
     return Member(
         message.instance_id,
         message.incarnation,
@@ -126,4 +148,11 @@ def decode_member(value: bytes) -> Member:
         message.epoch,
         message.heartbeat,
         MappingProxyType(replicas),
+        MappingProxyType(global_replicas),
+    )
+
+
+def _position(at: members_pb2.StorePosition | members_pb2.PartitionPosition) -> StorePosition:
+    return StorePosition(
+        at.position if at.HasField("position") else None, at.end_offset if at.HasField("end_offset") else None
     )

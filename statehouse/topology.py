@@ -27,6 +27,7 @@ class Role(IntEnum):
     STANDBY = members_pb2.ROLE_STANDBY
     WARM_UP = members_pb2.ROLE_WARM_UP
     DORMANT = members_pb2.ROLE_DORMANT
+    GLOBAL = members_pb2.ROLE_GLOBAL
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,11 +60,16 @@ class StoreSpec:
     """A store, as the processor publishes it.
 
     Attributes:
+        changelog_topic: of an ephemeral store the topic of its updates, of a global one its source.
+        sub_topology: without meaning for a global store.
+        kind: one of STORE_KINDS, or a custom kind that nodes have a plug-in for.
         in_memory: kept in the node's memory only.
         retention_ms: window and session stores: how long entries are kept, in stream time; versioned stores: how far
             back as-of reads go.
         window_size_ms: window stores: the length of a window.
         retain_duplicates: window stores: several values per key and window start.
+        is_global: every node holds all of it; it has no task.
+        ephemeral: logging disabled: a replica starts empty at the topic's end and keeps no checkpoint.
 
     """
 
@@ -79,6 +85,8 @@ class StoreSpec:
     retention_ms: int = 0
     window_size_ms: int = 0
     retain_duplicates: bool = False
+    is_global: bool = False
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,11 @@ def checked_name(kind: str, name: str) -> str:
 def changelog_topic(application_id: str, store: str) -> str:
     """Name the changelog of a store (Kafka Streams' own form)."""
     return f"{checked_name('application id', application_id)}-{checked_name('store', store)}-changelog"
+
+
+def updates_topic(application_id: str, store: str) -> str:
+    """Name the topic of an ephemeral store's updates."""
+    return f"{checked_name('application id', application_id)}-{checked_name('store', store)}-updates"
 
 
 def members_topic(application_id: str) -> str:

@@ -77,6 +77,8 @@ class OwnershipCore:
         self._stores, self._sub_topologies = numbered(self._declared, published.stores, published.sub_topologies)
         by_number: dict[int, tuple[str, ...]] = {}
         for spec in self._stores.values():
+            if spec.is_global:
+                continue
             by_number[spec.sub_topology] = (*by_number.get(spec.sub_topology, ()), spec.name)
         self._tasks = tuple(
             task for number, sub in sorted(self._sub_topologies.items()) if number in by_number for task in sub.tasks

@@ -31,14 +31,14 @@ def numbered(
     for store in sorted(declared, key=lambda store: (store.query, store.partition_count, store.name)):
         _check(store, specs, stores)
         group = (store.query, store.partition_count)
-        if group not in numbers:
+        if not store.is_global and group not in numbers:
             numbers[group] = max(known, default=-1) + 1
             known[numbers[group]] = SubTopology(numbers[group], *group)
         specs[store.name] = StoreSpec(
             store.name,
             store.changelog_topic,
             store.partition_count,
-            numbers[group],
+            0 if store.is_global else numbers[group],
             store.kind,
             store.key_serde,
             store.value_serde,
@@ -46,6 +46,8 @@ def numbered(
             retention_ms=store.retention_ms,
             window_size_ms=store.window_size_ms,
             retain_duplicates=store.retain_duplicates,
+            is_global=store.is_global,
+            ephemeral=store.ephemeral,
         )
     return specs, known
 

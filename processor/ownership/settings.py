@@ -60,3 +60,5 @@ class StoreDeclaration:
     retention_ms: int = 0
     window_size_ms: int = 0
     retain_duplicates: bool = False
+    is_global: bool = False
+    ephemeral: bool = False

@@ -86,6 +86,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The store is of a kind that has no such query."""
     ERROR_REASON_BEFORE_HISTORY: _ErrorReason.ValueType  # 25
     """The as-of time is before the history that the store keeps."""
+    ERROR_REASON_SCAN_TOO_LONG: _ErrorReason.ValueType  # 26
+    """A scan or exact count took longer than the server lets one stay open."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The same name travels as google.rpc.ErrorInfo.reason
@@ -153,6 +155,8 @@ ERROR_REASON_WRONG_STORE_KIND: ErrorReason.ValueType  # 24
 """The store is of a kind that has no such query."""
 ERROR_REASON_BEFORE_HISTORY: ErrorReason.ValueType  # 25
 """The as-of time is before the history that the store keeps."""
+ERROR_REASON_SCAN_TOO_LONG: ErrorReason.ValueType  # 26
+"""A scan or exact count took longer than the server lets one stay open."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

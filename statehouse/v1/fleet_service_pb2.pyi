@@ -100,10 +100,14 @@ class StoreInfo(_message.Message):
     CHANGELOG_TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     SUB_TOPOLOGY_FIELD_NUMBER: _builtins.int
+    GLOBAL_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     kind: _builtins.str
-    """Kind of store: "key-value", "window", "session" or "versioned"."""
+    """Kind of store: "key-value", "window", "session", "versioned", or the name
+    of a custom kind.
+    """
     key_serde: _builtins.str
     """Key serde."""
     value_serde: _builtins.str
@@ -113,7 +117,9 @@ class StoreInfo(_message.Message):
     partition_count: _builtins.int
     """Number of partitions, fixed."""
     sub_topology: _builtins.int
-    """Sub-topology it belongs to. Always set."""
+    """Sub-topology it belongs to. Set but for global stores."""
+    ephemeral: _builtins.bool
+    """Without a changelog: a replica starts empty and follows the updates."""
     def __init__(
         self,
         *,
@@ -124,10 +130,11 @@ class StoreInfo(_message.Message):
         changelog_topic: _builtins.str = ...,
         partition_count: _builtins.int = ...,
         sub_topology: _builtins.int | None = ...,
+        ephemeral: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sub_topology: _TypeAlias = _typing.Literal["sub_topology"]  # noqa: Y015
     _WhichOneofArgType__sub_topology: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology"]  # noqa: Y015

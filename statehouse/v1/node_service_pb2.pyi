@@ -59,7 +59,7 @@ class GetNodeResponse(_message.Message):
 
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskReplica]:
-        """The replicas it holds."""
+        """The replicas it holds, global stores among them."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TaskReplica(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     STORES_FIELD_NUMBER: _builtins.int
     task: _builtins.str
-    """Task id, "<sub-topology>_<partition>"."""
+    """Task id, "<sub-topology>_<partition>"; of a global store "global/<store>"."""
     role: _types_pb2.ReplicaRole.ValueType
     """Role."""
     state: _builtins.str
@@ -101,7 +101,7 @@ class TaskReplica(_message.Message):
     """Why the task is in error."""
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreReplica]:
-        """Its stores."""
+        """Its stores; of a global store one entry a partition of its topic."""
 
     def __init__(
         self,
@@ -135,6 +135,8 @@ class StoreReplica(_message.Message):
     RESTORED_RECORDS_FIELD_NUMBER: _builtins.int
     SKIPPED_RECORDS_FIELD_NUMBER: _builtins.int
     LATE_RECORDS_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -153,6 +155,12 @@ class StoreReplica(_message.Message):
     """Records that could not be read as this store's and were passed over."""
     late_records: _builtins.int
     """Records that were older than the store's retention and were dropped."""
+    partition: _builtins.int
+    """Changelog partition. Always set."""
+    since_ms: _builtins.int
+    """When an ephemeral store began to follow its updates, epoch milliseconds.
+    Absent for stores with a changelog.
+    """
     def __init__(
         self,
         *,
@@ -165,19 +173,25 @@ class StoreReplica(_message.Message):
         restored_records: _builtins.int = ...,
         skipped_records: _builtins.int = ...,
         late_records: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
+        since_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_position", b"_position", "_restored_from", b"_restored_from", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "position", b"position", "restored_from", b"restored_from", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "partition", b"partition", "position", b"position", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_position", b"_position", "_restored_from", b"_restored_from", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "late_records", b"late_records", "position", b"position", "restored_from", b"restored_from", "restored_records", b"restored_records", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "late_records", b"late_records", "partition", b"partition", "position", b"position", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
     _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
     _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
     _WhichOneofReturnType__restored_from: _TypeAlias = _typing.Literal["restored_from"]  # noqa: Y015
     _WhichOneofArgType__restored_from: _TypeAlias = _typing.Literal["_restored_from", b"_restored_from"]  # noqa: Y015
+    _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
+    _WhichOneofArgType__since_ms: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms"]  # noqa: Y015
     _WhichOneofReturnType__staleness_ms: _TypeAlias = _typing.Literal["staleness_ms"]  # noqa: Y015
     _WhichOneofArgType__staleness_ms: _TypeAlias = _typing.Literal["_staleness_ms", b"_staleness_ms"]  # noqa: Y015
     @_typing.overload
@@ -185,9 +199,13 @@ class StoreReplica(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__restored_from) -> _WhichOneofReturnType__restored_from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness_ms) -> _WhichOneofReturnType__staleness_ms | None: ...
 

@@ -22,53 +22,72 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from statehouse.v1 import errors_pb2 as statehouse_dot_v1_dot_errors__pb2
 from statehouse.v1 import types_pb2 as statehouse_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/query_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a\x19statehouse/v1/types.proto\"\xa5\x01\n\nGetRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.Forwarding\"~\n\x0bGetResponse\x12\x12\n\x05\x66ound\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStampB\x08\n\x06_found\">\n\x0f\x42\x61tchGetRequest\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.statehouse.v1.GetRequest\"x\n\x0e\x42\x61tchGetResult\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.GetResponseH\x00\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.statehouse.v1.LookupErrorH\x00\x42\t\n\x07outcome\"B\n\x10\x42\x61tchGetResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.statehouse.v1.BatchGetResult\"\xd1\x02\n\x0bScanRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12$\n\x08\x66rom_key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\"\n\x06to_key\x18\x03 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\"\n\x06prefix\x18\x04 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x12\n\npage_token\x18\x07 \x01(\t\x12+\n\tfreshness\x18\x08 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\t \x01(\x08\x12\x16\n\tpartition\x18\n \x01(\rH\x00\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0c\n\n_partition\"M\n\x05\x45ntry\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.statehouse.v1.Key\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\"}\n\x0cScanResponse\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.statehouse.v1.Entry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12-\n\x08replicas\x18\x03 \x03(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\xae\x01\n\x0c\x43ountRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\r\n\x05\x65xact\x18\x02 \x01(\x08\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x16\n\tpartition\x18\x04 \x01(\rH\x00\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0c\n\n_partition\"z\n\rCountResponse\x12\x12\n\x05\x63ount\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\x05\x65xact\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12-\n\x08replicas\x18\x03 \x03(\x0b\x32\x1b.statehouse.v1.ReplicaStampB\x08\n\x06_countB\x08\n\x06_exact\"\xa6\x02\n\x13\x46\x65tchWindowsRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x14\n\x07\x66rom_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05to_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tpage_size\x18\x07 \x01(\r\x12\x12\n\npage_token\x18\x08 \x01(\t\x12\x0f\n\x07reverse\x18\t \x01(\x08\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\n\n\x08_from_msB\x08\n\x06_to_ms\"q\n\x06Window\x12\x15\n\x08start_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12#\n\x05value\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.ValueB\x0b\n\t_start_msB\t\n\x07_end_ms\"\x85\x01\n\x14\x46\x65tchWindowsResponse\x12&\n\x07windows\x18\x01 \x03(\x0b\x32\x15.statehouse.v1.Window\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\xa7\x02\n\x14\x46\x65tchSessionsRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x14\n\x07\x66rom_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05to_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tpage_size\x18\x07 \x01(\r\x12\x12\n\npage_token\x18\x08 \x01(\t\x12\x0f\n\x07reverse\x18\t \x01(\x08\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\n\n\x08_from_msB\x08\n\x06_to_ms\"r\n\x07Session\x12\x15\n\x08start_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12#\n\x05value\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.ValueB\x0b\n\t_start_msB\t\n\x07_end_ms\"\x88\x01\n\x15\x46\x65tchSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.statehouse.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\xcd\x01\n\x0eGetAsOfRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x15\n\x08\x61s_of_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0b\n\t_as_of_ms\"\xae\x01\n\x0fGetAsOfResponse\x12\x12\n\x05\x66ound\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_foundB\x0f\n\r_timestamp_ms2\x9d\x04\n\x0cQueryService\x12<\n\x03Get\x12\x19.statehouse.v1.GetRequest\x1a\x1a.statehouse.v1.GetResponse\x12K\n\x08\x42\x61tchGet\x12\x1e.statehouse.v1.BatchGetRequest\x1a\x1f.statehouse.v1.BatchGetResponse\x12?\n\x04Scan\x12\x1a.statehouse.v1.ScanRequest\x1a\x1b.statehouse.v1.ScanResponse\x12\x42\n\x05\x43ount\x12\x1b.statehouse.v1.CountRequest\x1a\x1c.statehouse.v1.CountResponse\x12W\n\x0c\x46\x65tchWindows\x12\".statehouse.v1.FetchWindowsRequest\x1a#.statehouse.v1.FetchWindowsResponse\x12Z\n\rFetchSessions\x12#.statehouse.v1.FetchSessionsRequest\x1a$.statehouse.v1.FetchSessionsResponse\x12H\n\x07GetAsOf\x12\x1d.statehouse.v1.GetAsOfRequest\x1a\x1e.statehouse.v1.GetAsOfResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/query_service.proto\x12\rstatehouse.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1astatehouse/v1/errors.proto\x1a\x19statehouse/v1/types.proto\"\xa5\x01\n\nGetRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.Forwarding\"~\n\x0bGetResponse\x12\x12\n\x05\x66ound\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStampB\x08\n\x06_found\">\n\x0f\x42\x61tchGetRequest\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.statehouse.v1.GetRequest\"x\n\x0e\x42\x61tchGetResult\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.GetResponseH\x00\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.statehouse.v1.LookupErrorH\x00\x42\t\n\x07outcome\"B\n\x10\x42\x61tchGetResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.statehouse.v1.BatchGetResult\"\xd1\x02\n\x0bScanRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12$\n\x08\x66rom_key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\"\n\x06to_key\x18\x03 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\"\n\x06prefix\x18\x04 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x12\n\npage_token\x18\x07 \x01(\t\x12+\n\tfreshness\x18\x08 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\t \x01(\x08\x12\x16\n\tpartition\x18\n \x01(\rH\x00\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0c\n\n_partition\"M\n\x05\x45ntry\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.statehouse.v1.Key\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\"}\n\x0cScanResponse\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.statehouse.v1.Entry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12-\n\x08replicas\x18\x03 \x03(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\xae\x01\n\x0c\x43ountRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\r\n\x05\x65xact\x18\x02 \x01(\x08\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x16\n\tpartition\x18\x04 \x01(\rH\x00\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0c\n\n_partition\"z\n\rCountResponse\x12\x12\n\x05\x63ount\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\x05\x65xact\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12-\n\x08replicas\x18\x03 \x03(\x0b\x32\x1b.statehouse.v1.ReplicaStampB\x08\n\x06_countB\x08\n\x06_exact\"\xa6\x02\n\x13\x46\x65tchWindowsRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x14\n\x07\x66rom_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05to_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tpage_size\x18\x07 \x01(\r\x12\x12\n\npage_token\x18\x08 \x01(\t\x12\x0f\n\x07reverse\x18\t \x01(\x08\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\n\n\x08_from_msB\x08\n\x06_to_ms\"q\n\x06Window\x12\x15\n\x08start_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12#\n\x05value\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.ValueB\x0b\n\t_start_msB\t\n\x07_end_ms\"\x85\x01\n\x14\x46\x65tchWindowsResponse\x12&\n\x07windows\x18\x01 \x03(\x0b\x32\x15.statehouse.v1.Window\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\xa7\x02\n\x14\x46\x65tchSessionsRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x14\n\x07\x66rom_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05to_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tpage_size\x18\x07 \x01(\r\x12\x12\n\npage_token\x18\x08 \x01(\t\x12\x0f\n\x07reverse\x18\t \x01(\x08\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\n\n\x08_from_msB\x08\n\x06_to_ms\"r\n\x07Session\x12\x15\n\x08start_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12#\n\x05value\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.ValueB\x0b\n\t_start_msB\t\n\x07_end_ms\"\x88\x01\n\x15\x46\x65tchSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.statehouse.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\xcd\x01\n\x0eGetAsOfRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\x15\n\x08\x61s_of_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0b\n\t_as_of_ms\"\xae\x01\n\x0fGetAsOfResponse\x12\x12\n\x05\x66ound\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\x12,\n\x07replica\x18\x03 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_foundB\x0f\n\r_timestamp_ms\"\x98\x03\n\x12ScanWindowsRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12$\n\x08\x66rom_key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\"\n\x06to_key\x18\x03 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\"\n\x06prefix\x18\x04 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x12\n\npage_token\x18\x07 \x01(\t\x12+\n\tfreshness\x18\x08 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\t \x01(\x08\x12\x16\n\tpartition\x18\n \x01(\rH\x00\x88\x01\x01\x12\x14\n\x07\x66rom_ms\x18\x0b \x01(\x03H\x01\x88\x01\x01\x12\x12\n\x05to_ms\x18\x0c \x01(\x03H\x02\x88\x01\x01\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0c\n\n_partitionB\n\n\x08_from_msB\x08\n\x06_to_ms\"g\n\x0bKeyedWindow\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.statehouse.v1.Key\x12%\n\x06window\x18\x02 \x01(\x0b\x32\x15.statehouse.v1.Window\x12\x10\n\x08sequence\x18\x03 \x01(\r\"\x8a\x01\n\x13ScanWindowsResponse\x12+\n\x07windows\x18\x01 \x03(\x0b\x32\x1a.statehouse.v1.KeyedWindow\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12-\n\x08replicas\x18\x03 \x03(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\"\x9f\x02\n\x0cWatchRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\x0b\n\x03raw\x18\x04 \x01(\x08\x12\"\n\x06prefix\x18\x05 \x01(\x0b\x32\x12.statehouse.v1.Key\x12\x16\n\tpartition\x18\x06 \x01(\rH\x00\x88\x01\x01\x12,\n\x06resume\x18\x07 \x03(\x0b\x32\x1c.statehouse.v1.WatchPosition\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.ForwardingB\x0c\n\n_partition\"Y\n\rWatchPosition\x12\x16\n\tpartition\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08position\x18\x02 \x01(\x03H\x01\x88\x01\x01\x42\x0c\n\n_partitionB\x0b\n\t_position\"\xaa\x01\n\rWatchResponse\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.statehouse.v1.WatchEvent\x12,\n\x07replica\x18\x02 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp\x12\x15\n\x08position\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0b\n\x03gap\x18\x04 \x01(\x08\x12\x0f\n\x07\x63urrent\x18\x05 \x01(\x08\x42\x0b\n\t_position\"\xe2\x01\n\nWatchEvent\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.statehouse.v1.Key\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.statehouse.v1.Value\x12\x13\n\x06offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x15\n\x08start_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x06 \x01(\x03H\x03\x88\x01\x01\x42\t\n\x07_offsetB\x0f\n\r_timestamp_msB\x0b\n\t_start_msB\t\n\x07_end_ms\"\xda\x01\n\x11QueryStoreRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\x12\r\n\x05query\x18\x05 \x01(\t\x12*\n\targuments\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\x12-\n\nforwarding\x18\x0f \x01(\x0b\x32\x19.statehouse.v1.Forwarding\"j\n\x12QueryStoreResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.google.protobuf.Value\x12,\n\x07replica\x18\x02 \x01(\x0b\x32\x1b.statehouse.v1.ReplicaStamp2\x8c\x06\n\x0cQueryService\x12<\n\x03Get\x12\x19.statehouse.v1.GetRequest\x1a\x1a.statehouse.v1.GetResponse\x12K\n\x08\x42\x61tchGet\x12\x1e.statehouse.v1.BatchGetRequest\x1a\x1f.statehouse.v1.BatchGetResponse\x12?\n\x04Scan\x12\x1a.statehouse.v1.ScanRequest\x1a\x1b.statehouse.v1.ScanResponse\x12\x42\n\x05\x43ount\x12\x1b.statehouse.v1.CountRequest\x1a\x1c.statehouse.v1.CountResponse\x12W\n\x0c\x46\x65tchWindows\x12\".statehouse.v1.FetchWindowsRequest\x1a#.statehouse.v1.FetchWindowsResponse\x12Z\n\rFetchSessions\x12#.statehouse.v1.FetchSessionsRequest\x1a$.statehouse.v1.FetchSessionsResponse\x12H\n\x07GetAsOf\x12\x1d.statehouse.v1.GetAsOfRequest\x1a\x1e.statehouse.v1.GetAsOfResponse\x12T\n\x0bScanWindows\x12!.statehouse.v1.ScanWindowsRequest\x1a\".statehouse.v1.ScanWindowsResponse\x12\x44\n\x05Watch\x12\x1b.statehouse.v1.WatchRequest\x1a\x1c.statehouse.v1.WatchResponse0\x01\x12Q\n\nQueryStore\x12 .statehouse.v1.QueryStoreRequest\x1a!.statehouse.v1.QueryStoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.v1.query_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETREQUEST']._serialized_start=108
-  _globals['_GETREQUEST']._serialized_end=273
-  _globals['_GETRESPONSE']._serialized_start=275
-  _globals['_GETRESPONSE']._serialized_end=401
-  _globals['_BATCHGETREQUEST']._serialized_start=403
-  _globals['_BATCHGETREQUEST']._serialized_end=465
-  _globals['_BATCHGETRESULT']._serialized_start=467
-  _globals['_BATCHGETRESULT']._serialized_end=587
-  _globals['_BATCHGETRESPONSE']._serialized_start=589
-  _globals['_BATCHGETRESPONSE']._serialized_end=655
-  _globals['_SCANREQUEST']._serialized_start=658
-  _globals['_SCANREQUEST']._serialized_end=995
-  _globals['_ENTRY']._serialized_start=997
-  _globals['_ENTRY']._serialized_end=1074
-  _globals['_SCANRESPONSE']._serialized_start=1076
-  _globals['_SCANRESPONSE']._serialized_end=1201
-  _globals['_COUNTREQUEST']._serialized_start=1204
-  _globals['_COUNTREQUEST']._serialized_end=1378
-  _globals['_COUNTRESPONSE']._serialized_start=1380
-  _globals['_COUNTRESPONSE']._serialized_end=1502
-  _globals['_FETCHWINDOWSREQUEST']._serialized_start=1505
-  _globals['_FETCHWINDOWSREQUEST']._serialized_end=1799
-  _globals['_WINDOW']._serialized_start=1801
-  _globals['_WINDOW']._serialized_end=1914
-  _globals['_FETCHWINDOWSRESPONSE']._serialized_start=1917
-  _globals['_FETCHWINDOWSRESPONSE']._serialized_end=2050
-  _globals['_FETCHSESSIONSREQUEST']._serialized_start=2053
-  _globals['_FETCHSESSIONSREQUEST']._serialized_end=2348
-  _globals['_SESSION']._serialized_start=2350
-  _globals['_SESSION']._serialized_end=2464
-  _globals['_FETCHSESSIONSRESPONSE']._serialized_start=2467
-  _globals['_FETCHSESSIONSRESPONSE']._serialized_end=2603
-  _globals['_GETASOFREQUEST']._serialized_start=2606
-  _globals['_GETASOFREQUEST']._serialized_end=2811
-  _globals['_GETASOFRESPONSE']._serialized_start=2814
-  _globals['_GETASOFRESPONSE']._serialized_end=2988
-  _globals['_QUERYSERVICE']._serialized_start=2991
-  _globals['_QUERYSERVICE']._serialized_end=3532
+  _globals['_GETREQUEST']._serialized_start=138
+  _globals['_GETREQUEST']._serialized_end=303
+  _globals['_GETRESPONSE']._serialized_start=305
+  _globals['_GETRESPONSE']._serialized_end=431
+  _globals['_BATCHGETREQUEST']._serialized_start=433
+  _globals['_BATCHGETREQUEST']._serialized_end=495
+  _globals['_BATCHGETRESULT']._serialized_start=497
+  _globals['_BATCHGETRESULT']._serialized_end=617
+  _globals['_BATCHGETRESPONSE']._serialized_start=619
+  _globals['_BATCHGETRESPONSE']._serialized_end=685
+  _globals['_SCANREQUEST']._serialized_start=688
+  _globals['_SCANREQUEST']._serialized_end=1025
+  _globals['_ENTRY']._serialized_start=1027
+  _globals['_ENTRY']._serialized_end=1104
+  _globals['_SCANRESPONSE']._serialized_start=1106
+  _globals['_SCANRESPONSE']._serialized_end=1231
+  _globals['_COUNTREQUEST']._serialized_start=1234
+  _globals['_COUNTREQUEST']._serialized_end=1408
+  _globals['_COUNTRESPONSE']._serialized_start=1410
+  _globals['_COUNTRESPONSE']._serialized_end=1532
+  _globals['_FETCHWINDOWSREQUEST']._serialized_start=1535
+  _globals['_FETCHWINDOWSREQUEST']._serialized_end=1829
+  _globals['_WINDOW']._serialized_start=1831
+  _globals['_WINDOW']._serialized_end=1944
+  _globals['_FETCHWINDOWSRESPONSE']._serialized_start=1947
+  _globals['_FETCHWINDOWSRESPONSE']._serialized_end=2080
+  _globals['_FETCHSESSIONSREQUEST']._serialized_start=2083
+  _globals['_FETCHSESSIONSREQUEST']._serialized_end=2378
+  _globals['_SESSION']._serialized_start=2380
+  _globals['_SESSION']._serialized_end=2494
+  _globals['_FETCHSESSIONSRESPONSE']._serialized_start=2497
+  _globals['_FETCHSESSIONSRESPONSE']._serialized_end=2633
+  _globals['_GETASOFREQUEST']._serialized_start=2636
+  _globals['_GETASOFREQUEST']._serialized_end=2841
+  _globals['_GETASOFRESPONSE']._serialized_start=2844
+  _globals['_GETASOFRESPONSE']._serialized_end=3018
+  _globals['_SCANWINDOWSREQUEST']._serialized_start=3021
+  _globals['_SCANWINDOWSREQUEST']._serialized_end=3429
+  _globals['_KEYEDWINDOW']._serialized_start=3431
+  _globals['_KEYEDWINDOW']._serialized_end=3534
+  _globals['_SCANWINDOWSRESPONSE']._serialized_start=3537
+  _globals['_SCANWINDOWSRESPONSE']._serialized_end=3675
+  _globals['_WATCHREQUEST']._serialized_start=3678
+  _globals['_WATCHREQUEST']._serialized_end=3965
+  _globals['_WATCHPOSITION']._serialized_start=3967
+  _globals['_WATCHPOSITION']._serialized_end=4056
+  _globals['_WATCHRESPONSE']._serialized_start=4059
+  _globals['_WATCHRESPONSE']._serialized_end=4229
+  _globals['_WATCHEVENT']._serialized_start=4232
+  _globals['_WATCHEVENT']._serialized_end=4458
+  _globals['_QUERYSTOREREQUEST']._serialized_start=4461
+  _globals['_QUERYSTOREREQUEST']._serialized_end=4679
+  _globals['_QUERYSTORERESPONSE']._serialized_start=4681
+  _globals['_QUERYSTORERESPONSE']._serialized_end=4787
+  _globals['_QUERYSERVICE']._serialized_start=4790
+  _globals['_QUERYSERVICE']._serialized_end=5570
 # @@protoc_insertion_point(module_scope)

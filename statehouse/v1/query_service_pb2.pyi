@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from statehouse.v1 import errors_pb2 as _errors_pb2
 from statehouse.v1 import types_pb2 as _types_pb2
@@ -803,3 +804,468 @@ class GetAsOfResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___GetAsOfResponse: _TypeAlias = GetAsOfResponse  # noqa: Y015
+
+@_typing.final
+class ScanWindowsRequest(_message.Message):
+    """Asks for a page of windows of a range of keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FROM_KEY_FIELD_NUMBER: _builtins.int
+    TO_KEY_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    REVERSE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_MS_FIELD_NUMBER: _builtins.int
+    TO_MS_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    reverse: _builtins.bool
+    """Highest key first, and each key's latest window first."""
+    page_size: _builtins.int
+    """Most windows to return; 0 means 100, more than 1,000 means 1,000. A page
+    may hold fewer and still not be the last.
+    """
+    page_token: _builtins.str
+    """next_page_token of the page before; all other fields must be as they were
+    then, page_size excepted.
+    """
+    raw: _builtins.bool
+    """Return keys and values as the bytes in the changelog."""
+    partition: _builtins.int
+    """Only this partition. Required at a node, optional at a router."""
+    from_ms: _builtins.int
+    """Earliest window start, inclusive, epoch milliseconds. Absent: from the
+    first that is kept.
+    """
+    to_ms: _builtins.int
+    """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
+    @_builtins.property
+    def from_key(self) -> _types_pb2.Key:
+        """Lowest key, inclusive. Absent: from the first."""
+
+    @_builtins.property
+    def to_key(self) -> _types_pb2.Key:
+        """Highest key, inclusive. Absent: to the last."""
+
+    @_builtins.property
+    def prefix(self) -> _types_pb2.Key:
+        """Only keys that start with these bytes (text: of its serialized form).
+        Excludes from_key and to_key.
+        """
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh each partition's part must be."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by a router; clients leave it unset."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        from_key: _types_pb2.Key | None = ...,
+        to_key: _types_pb2.Key | None = ...,
+        prefix: _types_pb2.Key | None = ...,
+        reverse: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        partition: _builtins.int | None = ...,
+        from_ms: _builtins.int | None = ...,
+        to_ms: _builtins.int | None = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
+    _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    _WhichOneofReturnType__to_ms: _TypeAlias = _typing.Literal["to_ms"]  # noqa: Y015
+    _WhichOneofArgType__to_ms: _TypeAlias = _typing.Literal["_to_ms", b"_to_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_ms) -> _WhichOneofReturnType__from_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_ms) -> _WhichOneofReturnType__to_ms | None: ...
+
+Global___ScanWindowsRequest: _TypeAlias = ScanWindowsRequest  # noqa: Y015
+
+@_typing.final
+class KeyedWindow(_message.Message):
+    """A window of a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Tells the values of one window start apart in a store that retains
+    duplicates; 0 elsewhere.
+    """
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key: text by the store's key serde, or raw."""
+
+    @_builtins.property
+    def window(self) -> Global___Window:
+        """The window."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.Key | None = ...,
+        window: Global___Window | None = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "window", b"window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sequence", b"sequence", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyedWindow: _TypeAlias = KeyedWindow  # noqa: Y015
+
+@_typing.final
+class ScanWindowsResponse(_message.Message):
+    """A page of windows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token for the next page; empty after the last."""
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyedWindow]:
+        """The windows, in the order asked for."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
+        """Who answered for each partition read, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        windows: _abc.Iterable[Global___KeyedWindow] | None = ...,
+        next_page_token: _builtins.str = ...,
+        replicas: _abc.Iterable[_types_pb2.ReplicaStamp] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas", "windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanWindowsResponse: _TypeAlias = ScanWindowsResponse  # noqa: Y015
+
+@_typing.final
+class WatchRequest(_message.Message):
+    """Asks for a key's, a prefix's or a store's changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    raw: _builtins.bool
+    """Return keys and values as the bytes in the changelog."""
+    partition: _builtins.int
+    """Only this partition. At a node required without a key, optional at a
+    router.
+    """
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Only this key. Excludes prefix."""
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh the first answer must be."""
+
+    @_builtins.property
+    def prefix(self) -> _types_pb2.Key:
+        """Only keys that start with these bytes (text: of its serialized form).
+        With neither key nor prefix every key is watched.
+        """
+
+    @_builtins.property
+    def resume(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchPosition]:
+        """Where an earlier watch of the same keys got to; partitions without an
+        entry begin with their current values.
+        """
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by a router; clients leave it unset."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        key: _types_pb2.Key | None = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        prefix: _types_pb2.Key | None = ...,
+        partition: _builtins.int | None = ...,
+        resume: _abc.Iterable[Global___WatchPosition] | None = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "partition", b"partition", "prefix", b"prefix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "resume", b"resume", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+
+Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
+
+@_typing.final
+class WatchPosition(_message.Message):
+    """How far a watch has got in a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Changelog partition. Always set."""
+    position: _builtins.int
+    """Offset of the next changelog record the watcher has not seen. Always set."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int | None = ...,
+        position: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+
+Global___WatchPosition: _TypeAlias = WatchPosition  # noqa: Y015
+
+@_typing.final
+class WatchResponse(_message.Message):
+    """What a watch sends: current values at first (and after a gap), then changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Where to resume the partition once these events are processed. Absent
+    until its current values are complete.
+    """
+    gap: _builtins.bool
+    """Changes before these current values may have been missed: it could not be
+    proved that the log still had all of them.
+    """
+    current: _builtins.bool
+    """These events are current values, not changes."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchEvent]:
+        """Current values or changes, in order; may be empty."""
+
+    @_builtins.property
+    def replica(self) -> _types_pb2.ReplicaStamp:
+        """Who sent it, and how fresh its copy was. One partition a response."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___WatchEvent] | None = ...,
+        replica: _types_pb2.ReplicaStamp | None = ...,
+        position: _builtins.int | None = ...,
+        gap: _builtins.bool = ...,
+        current: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "position", b"position", "replica", b"replica"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "current", b"current", "events", b"events", "gap", b"gap", "position", b"position", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+
+Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
+
+@_typing.final
+class WatchEvent(_message.Message):
+    """A current value, or a change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    START_MS_FIELD_NUMBER: _builtins.int
+    END_MS_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Changelog offset of the change. Absent for a current value."""
+    timestamp_ms: _builtins.int
+    """The changelog record's timestamp, epoch milliseconds. Absent for a
+    current value.
+    """
+    start_ms: _builtins.int
+    """Start of the window or session, epoch milliseconds; set for such stores."""
+    end_ms: _builtins.int
+    """End of the window (exclusive) or session (inclusive), epoch milliseconds;
+    set for such stores.
+    """
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key: text by the store's key serde, or raw."""
+
+    @_builtins.property
+    def value(self) -> _types_pb2.Value:
+        """The value; absent if the change deleted it."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.Key | None = ...,
+        value: _types_pb2.Value | None = ...,
+        offset: _builtins.int | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
+        start_ms: _builtins.int | None = ...,
+        end_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_offset", b"_offset", "_start_ms", b"_start_ms", "_timestamp_ms", b"_timestamp_ms", "end_ms", b"end_ms", "key", b"key", "offset", b"offset", "start_ms", b"start_ms", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_offset", b"_offset", "_start_ms", b"_start_ms", "_timestamp_ms", b"_timestamp_ms", "end_ms", b"end_ms", "key", b"key", "offset", b"offset", "start_ms", b"start_ms", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_ms: _TypeAlias = _typing.Literal["end_ms"]  # noqa: Y015
+    _WhichOneofArgType__end_ms: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms"]  # noqa: Y015
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__start_ms: _TypeAlias = _typing.Literal["start_ms"]  # noqa: Y015
+    _WhichOneofArgType__start_ms: _TypeAlias = _typing.Literal["_start_ms", b"_start_ms"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ms) -> _WhichOneofReturnType__end_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
+
+Global___WatchEvent: _TypeAlias = WatchEvent  # noqa: Y015
+
+@_typing.final
+class QueryStoreRequest(_message.Message):
+    """Asks a custom store a query of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    query: _builtins.str
+    """The query's name; those that a store has are in its documentation, and in
+    the failure of an unknown one.
+    """
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key: decides the partition that is asked. Required."""
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh the answer must be."""
+
+    @_builtins.property
+    def arguments(self) -> _struct_pb2.Struct:
+        """What the query needs beside the key."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by a router; clients leave it unset."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        key: _types_pb2.Key | None = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        query: _builtins.str = ...,
+        arguments: _struct_pb2.Struct | None = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "query", b"query", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryStoreRequest: _TypeAlias = QueryStoreRequest  # noqa: Y015
+
+@_typing.final
+class QueryStoreResponse(_message.Message):
+    """A custom store's answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> _struct_pb2.Value:
+        """The answer."""
+
+    @_builtins.property
+    def replica(self) -> _types_pb2.ReplicaStamp:
+        """Who answered, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        result: _struct_pb2.Value | None = ...,
+        replica: _types_pb2.ReplicaStamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryStoreResponse: _TypeAlias = QueryStoreResponse  # noqa: Y015

@@ -73,6 +73,21 @@ class QueryServiceStub:
                 request_serializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.FromString,
                 _registered_method=True)
+        self.ScanWindows = channel.unary_unary(
+                '/statehouse.v1.QueryService/ScanWindows',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/statehouse.v1.QueryService/Watch',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.WatchRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.WatchResponse.FromString,
+                _registered_method=True)
+        self.QueryStore = channel.unary_unary(
+                '/statehouse.v1.QueryService/QueryStore',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.QueryStoreRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.QueryStoreResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer:
@@ -133,6 +148,31 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScanWindows(self, request, context):
+        """Reads a page of the windows of a range of keys within a span of time, in
+        key order (unsigned byte order of the serialized key), each key's windows
+        by start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """Sends what a key, a prefix or a store holds now, then every change as it
+        comes, in the order of each partition's changelog. Goes on by itself at
+        another replica when the partition moves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryStore(self, request, context):
+        """Asks a custom store a query of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -170,6 +210,21 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetAsOf,
                     request_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.SerializeToString,
+            ),
+            'ScanWindows': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScanWindows,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.WatchRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.WatchResponse.SerializeToString,
+            ),
+            'QueryStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryStore,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.QueryStoreRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.QueryStoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -365,6 +420,87 @@ class QueryService:
             '/statehouse.v1.QueryService/GetAsOf',
             statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.SerializeToString,
             statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScanWindows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/ScanWindows',
+            statehouse_dot_v1_dot_query__service__pb2.ScanWindowsRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.ScanWindowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/statehouse.v1.QueryService/Watch',
+            statehouse_dot_v1_dot_query__service__pb2.WatchRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/QueryStore',
+            statehouse_dot_v1_dot_query__service__pb2.QueryStoreRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.QueryStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

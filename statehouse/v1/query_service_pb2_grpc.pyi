@@ -55,6 +55,18 @@ class QueryServiceStub:
     """Reads the sessions of one key that overlap a span of time, oldest first."""
     GetAsOf: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.GetAsOfRequest, _query_service_pb2.GetAsOfResponse]
     """Reads the value a key had at a time, from a versioned store (KIP-889)."""
+    ScanWindows: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.ScanWindowsRequest, _query_service_pb2.ScanWindowsResponse]
+    """Reads a page of the windows of a range of keys within a span of time, in
+    key order (unsigned byte order of the serialized key), each key's windows
+    by start.
+    """
+    Watch: _grpc.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]
+    """Sends what a key, a prefix or a store holds now, then every change as it
+    comes, in the order of each partition's changelog. Goes on by itself at
+    another replica when the partition moves.
+    """
+    QueryStore: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.QueryStoreRequest, _query_service_pb2.QueryStoreResponse]
+    """Asks a custom store a query of its own."""
 
 @_typing.type_check_only
 class QueryServiceAsyncStub(QueryServiceStub):
@@ -83,6 +95,18 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """Reads the sessions of one key that overlap a span of time, oldest first."""
     GetAsOf: _aio.UnaryUnaryMultiCallable[_query_service_pb2.GetAsOfRequest, _query_service_pb2.GetAsOfResponse]  # type: ignore[assignment]
     """Reads the value a key had at a time, from a versioned store (KIP-889)."""
+    ScanWindows: _aio.UnaryUnaryMultiCallable[_query_service_pb2.ScanWindowsRequest, _query_service_pb2.ScanWindowsResponse]  # type: ignore[assignment]
+    """Reads a page of the windows of a range of keys within a span of time, in
+    key order (unsigned byte order of the serialized key), each key's windows
+    by start.
+    """
+    Watch: _aio.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]  # type: ignore[assignment]
+    """Sends what a key, a prefix or a store holds now, then every change as it
+    comes, in the order of each partition's changelog. Goes on by itself at
+    another replica when the partition moves.
+    """
+    QueryStore: _aio.UnaryUnaryMultiCallable[_query_service_pb2.QueryStoreRequest, _query_service_pb2.QueryStoreResponse]  # type: ignore[assignment]
+    """Asks a custom store a query of its own."""
 
 class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reads from state stores. Query nodes and routers serve the same service: a
@@ -150,5 +174,35 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_query_service_pb2.GetAsOfResponse, _abc.Awaitable[_query_service_pb2.GetAsOfResponse]]:
         """Reads the value a key had at a time, from a versioned store (KIP-889)."""
+
+    @_abc_1.abstractmethod
+    def ScanWindows(
+        self,
+        request: _query_service_pb2.ScanWindowsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.ScanWindowsResponse, _abc.Awaitable[_query_service_pb2.ScanWindowsResponse]]:
+        """Reads a page of the windows of a range of keys within a span of time, in
+        key order (unsigned byte order of the serialized key), each key's windows
+        by start.
+        """
+
+    @_abc_1.abstractmethod
+    def Watch(
+        self,
+        request: _query_service_pb2.WatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_query_service_pb2.WatchResponse], _abc.AsyncIterator[_query_service_pb2.WatchResponse]]:
+        """Sends what a key, a prefix or a store holds now, then every change as it
+        comes, in the order of each partition's changelog. Goes on by itself at
+        another replica when the partition moves.
+        """
+
+    @_abc_1.abstractmethod
+    def QueryStore(
+        self,
+        request: _query_service_pb2.QueryStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.QueryStoreResponse, _abc.Awaitable[_query_service_pb2.QueryStoreResponse]]:
+        """Asks a custom store a query of its own."""
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

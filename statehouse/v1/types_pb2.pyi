@@ -38,6 +38,8 @@ class _ReplicaRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaRo
     """
     REPLICA_ROLE_DORMANT: _ReplicaRole.ValueType  # 4
     """State left on a node's disk that no assignment names; it answers nothing."""
+    REPLICA_ROLE_GLOBAL: _ReplicaRole.ValueType  # 5
+    """A copy of a global store, which every node holds; all are equals."""
 
 class ReplicaRole(_ReplicaRole, metaclass=_ReplicaRoleEnumTypeWrapper):
     """What a replica is to its partition, as it may claim it in an answer."""
@@ -56,6 +58,8 @@ standby once it has restored.
 """
 REPLICA_ROLE_DORMANT: ReplicaRole.ValueType  # 4
 """State left on a node's disk that no assignment names; it answers nothing."""
+REPLICA_ROLE_GLOBAL: ReplicaRole.ValueType  # 5
+"""A copy of a global store, which every node holds; all are equals."""
 Global___ReplicaRole: _TypeAlias = ReplicaRole  # noqa: Y015
 
 @_typing.final
@@ -221,6 +225,8 @@ class ReplicaStamp(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     STALENESS_MS_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     epoch: _builtins.int
@@ -237,6 +243,14 @@ class ReplicaStamp(_message.Message):
     """Milliseconds since the replica last confirmed with the broker that it
     was at the end. Absent if it never has.
     """
+    ephemeral: _builtins.bool
+    """The store is ephemeral: it holds only what was updated since `since_ms`,
+    and an absent key means "not updated since".
+    """
+    since_ms: _builtins.int
+    """When an ephemeral store began to follow its updates, epoch milliseconds.
+    Absent for stores with a changelog.
+    """
     @_builtins.property
     def host(self) -> Global___Host:
         """The node that answered."""
@@ -251,10 +265,12 @@ class ReplicaStamp(_message.Message):
         position: _builtins.int | None = ...,
         lag: _builtins.int | None = ...,
         staleness_ms: _builtins.int | None = ...,
+        ephemeral: _builtins.bool = ...,
+        since_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "lag", b"lag", "partition", b"partition", "position", b"position", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "lag", b"lag", "partition", b"partition", "position", b"position", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "lag", b"lag", "partition", b"partition", "position", b"position", "role", b"role", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "lag", b"lag", "partition", b"partition", "position", b"position", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -264,6 +280,8 @@ class ReplicaStamp(_message.Message):
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
+    _WhichOneofArgType__since_ms: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms"]  # noqa: Y015
     _WhichOneofReturnType__staleness_ms: _TypeAlias = _typing.Literal["staleness_ms"]  # noqa: Y015
     _WhichOneofArgType__staleness_ms: _TypeAlias = _typing.Literal["_staleness_ms", b"_staleness_ms"]  # noqa: Y015
     @_typing.overload
@@ -274,6 +292,8 @@ class ReplicaStamp(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness_ms) -> _WhichOneofReturnType__staleness_ms | None: ...
 

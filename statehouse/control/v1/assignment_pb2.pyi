@@ -39,10 +39,14 @@ class StoreSpec(_message.Message):
     RETENTION_MS_FIELD_NUMBER: _builtins.int
     WINDOW_SIZE_MS_FIELD_NUMBER: _builtins.int
     RETAIN_DUPLICATES_FIELD_NUMBER: _builtins.int
+    GLOBAL_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Store name."""
     kind: _builtins.str
-    """Kind of store: "key-value", "window", "session" or "versioned"."""
+    """Kind of store: "key-value", "window", "session", "versioned", or the name
+    of a custom kind that nodes have a plug-in for.
+    """
     key_serde: _builtins.str
     """Key serde: string, long, double, bytes or json."""
     value_serde: _builtins.str
@@ -52,7 +56,7 @@ class StoreSpec(_message.Message):
     partition_count: _builtins.int
     """Number of partitions, fixed for the store's life."""
     sub_topology: _builtins.int
-    """Sub-topology number."""
+    """Sub-topology number; 0 and without meaning for a global store."""
     partitioner: _builtins.str
     """Partitioner: "murmur2"."""
     in_memory: _builtins.bool
@@ -66,6 +70,10 @@ class StoreSpec(_message.Message):
     retain_duplicates: _builtins.bool
     """Window stores: several values per key and window start, as join stores
     need.
+    """
+    ephemeral: _builtins.bool
+    """Logging disabled: the topic only carries updates. A replica starts empty at
+    its end, writes no checkpoint and has no standbys.
     """
     @_builtins.property
     def conformance_vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConformanceVector]:
@@ -89,10 +97,11 @@ class StoreSpec(_message.Message):
         retention_ms: _builtins.int = ...,
         window_size_ms: _builtins.int = ...,
         retain_duplicates: _builtins.bool = ...,
+        ephemeral: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,6 +35,8 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Warm-up."""
     ROLE_DORMANT: _Role.ValueType  # 4
     """On disk, not assigned."""
+    ROLE_GLOBAL: _Role.ValueType  # 5
+    """A copy of a global store."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a node's replica is."""
@@ -49,6 +51,8 @@ ROLE_WARM_UP: Role.ValueType  # 3
 """Warm-up."""
 ROLE_DORMANT: Role.ValueType  # 4
 """On disk, not assigned."""
+ROLE_GLOBAL: Role.ValueType  # 5
+"""A copy of a global store."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
@@ -70,6 +74,7 @@ class Member(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    GLOBAL_REPLICAS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The node's stable name."""
     incarnation: _builtins.str
@@ -98,6 +103,10 @@ class Member(_message.Message):
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
         """Every replica on the node, dormant state on disk included."""
 
+    @_builtins.property
+    def global_replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___GlobalReplica]:
+        """Every global store on the node."""
+
     def __init__(
         self,
         *,
@@ -112,14 +121,84 @@ class Member(_message.Message):
         epoch: _builtins.int = ...,
         heartbeat: _builtins.int = ...,
         replicas: _abc.Iterable[Global___Replica] | None = ...,
+        global_replicas: _abc.Iterable[Global___GlobalReplica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Member: _TypeAlias = Member  # noqa: Y015
+
+@_typing.final
+class GlobalReplica(_message.Message):
+    """A node's copy of a global store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name."""
+    state: _builtins.str
+    """As a task's: created, restoring, running, suspended, closed or error."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionPosition]:
+        """Position per partition of the store's topic."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        state: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___PartitionPosition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "state", b"state", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GlobalReplica: _TypeAlias = GlobalReplica  # noqa: Y015
+
+@_typing.final
+class PartitionPosition(_message.Message):
+    """A position in one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    """Partition."""
+    position: _builtins.int
+    """Next offset needed; absent if unknown."""
+    end_offset: _builtins.int
+    """Largest end offset the node knows; absent if unknown."""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        position: _builtins.int | None = ...,
+        end_offset: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_position", b"_position", "end_offset", b"end_offset", "position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_position", b"_position", "end_offset", b"end_offset", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+
+Global___PartitionPosition: _TypeAlias = PartitionPosition  # noqa: Y015
 
 @_typing.final
 class Replica(_message.Message):

@@ -1,0 +1,169 @@
+"""Admission: whether this node may answer a request, with which replica, and the proof of how fresh that is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from query_service.lifecycle import TaskState
+from query_service.replica import StoreReplica, TaskReplica
+from query_service.view import NodeView, ServedStore
+from statehouse import consistency, paging
+from statehouse.consistency import Freshness, ReplicaFreshness
+from statehouse.errors import LookupFailure, Reason
+from statehouse.partitioning import partition_for
+from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
+
+_MAX_HOPS = 1
+
+
+class Admission:
+    """Decides for the replicas of this node.
+
+    `is_confirmed()`: whether the node has been in touch with Kafka within the session timeout.
+    """
+
+    def __init__(
+        self, host: types_pb2.Host, replicas: Mapping[TaskId, TaskReplica], is_confirmed: Callable[[], bool]
+    ) -> None:
+        self.view = NodeView()
+        self._host = host
+        self._replicas = replicas
+        self._is_confirmed = is_confirmed
+
+    def admit_key(
+        self,
+        request: query_service_pb2.GetRequest
+        | query_service_pb2.FetchWindowsRequest
+        | query_service_pb2.FetchSessionsRequest
+        | query_service_pb2.GetAsOfRequest,
+    ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
+        """Return the store, the serialized key, and what answers for a request about one key."""
+        served = self.store(request.store)
+        key = paging.serialized_key(request.key, served.key_serde)
+        partition = partition_for(key, served.spec.partition_count)
+        return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+
+    def store(self, name: str) -> ServedStore:
+        """Return a store by name.
+
+        Raises:
+            LookupFailure: ROUTING_NOT_READY or UNKNOWN_STORE.
+
+        """
+        if self.view.assignment is None:
+            raise LookupFailure(
+                Reason.ROUTING_NOT_READY, "this node has not read an assignment yet; has the processor been started?"
+            )
+        try:
+            return self.view.stores[name]
+        except KeyError:
+            known = ", ".join(sorted(self.view.stores)) or "none"
+            raise LookupFailure(
+                Reason.UNKNOWN_STORE, f"no store {name!r}; there are: {known}", {"store": name}
+            ) from None
+
+    @staticmethod
+    def partition(served: ServedStore, request: query_service_pb2.ScanRequest | query_service_pb2.CountRequest) -> int:
+        """Return the partition a request about many keys names.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, none or one that the store doesn't have.
+
+        """
+        if not request.HasField("partition"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "a node reads one partition: set partition, or ask a router")
+        if request.partition >= served.spec.partition_count:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST,
+                f"partition {request.partition} of {served.spec.partition_count} (they count from 0)",
+            )
+        return request.partition
+
+    def admit(
+        self,
+        served: ServedStore,
+        partition: int,
+        freshness: types_pb2.Freshness,
+        forwarding: types_pb2.Forwarding,
+    ) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
+        """Return the replica that may answer, with its proof taken before the read.
+
+        Raises:
+            LookupFailure: not held, restoring, in error, outside the bound, or passed on too often.
+
+        """
+        if forwarding.hops > _MAX_HOPS:
+            raise LookupFailure(Reason.HOP_LIMIT, f"the request has passed {forwarding.hops} routers")
+        try:
+            bound = Freshness.from_proto(freshness)
+        except ValueError as error:
+            raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
+        assignment = self.view.assignment
+        assert assignment is not None  # noqa: S101 - store() has checked
+        task = self._replicas.get(TaskId(served.spec.sub_topology, partition))
+        if task is None:
+            raise self._not_owned(served.spec, partition)
+        replica = task.stores.get(served.spec.name)
+        if task.state is TaskState.ERROR:
+            raise LookupFailure(Reason.TASK_FAILED, f"task {task.task} stopped: {task.error}", {"task": str(task.task)})
+        if task.state is not TaskState.RUNNING or replica is None:
+            raise self._restoring(task, replica)
+        confirmed = self._is_confirmed()
+        is_active = task.role is Role.ACTIVE and confirmed and forwarding.epoch <= assignment.epoch
+        staleness_ms = replica.staleness_ms(time.monotonic())
+        lag = replica.lag
+        # An unconfirmed active keeps its name for the check, so that the failure can say so.
+        role = Role.ACTIVE if is_active or (task.role is Role.ACTIVE and not confirmed) else Role.STANDBY
+        broken = consistency.violation(bound, ReplicaFreshness(role, confirmed, lag, staleness_ms))
+        if broken is not None:
+            reason, message = broken
+            raise LookupFailure(reason, message, {"task": str(task.task)}, route=self._route(served.spec, partition))
+        stamp = types_pb2.ReplicaStamp(
+            partition=partition,
+            epoch=assignment.epoch,
+            host=self._host,
+            role=types_pb2.REPLICA_ROLE_ACTIVE if is_active else types_pb2.REPLICA_ROLE_STANDBY,
+            position=replica.position,
+            lag=lag,
+            staleness_ms=staleness_ms,
+        )
+        return replica, stamp
+
+    def _not_owned(self, spec: StoreSpec, partition: int) -> LookupFailure:
+        route = self._route(spec, partition)
+        holder = route.active.instance_id or "nobody"
+        return LookupFailure(
+            Reason.PARTITION_NOT_OWNED,
+            f"this node does not hold partition {partition} of {spec.name}; at epoch {route.epoch} {holder} is active",
+            {"store": spec.name, "partition": str(partition), "epoch": str(route.epoch), "active": holder},
+            route=route,
+        )
+
+    @staticmethod
+    def _restoring(task: TaskReplica, replica: StoreReplica | None) -> LookupFailure:
+        position = "unknown" if replica is None else str(replica.position)
+        end = "unknown" if replica is None or replica.end_offset is None else str(replica.end_offset)
+        return LookupFailure(
+            Reason.PARTITION_RESTORING,
+            f"task {task.task} is {task.state.value}, at offset {position} of {end}",
+            {"task": str(task.task), "state": task.state.value, "position": position, "end_offset": end},
+        )
+
+    def _route(self, spec: StoreSpec, partition: int) -> errors_pb2.Route:
+        assignment = self.view.assignment
+        assert assignment is not None  # noqa: S101 - callers have checked
+        holders = assignment.tasks.get(TaskId(spec.sub_topology, partition))
+        route = errors_pb2.Route(store=spec.name, partition=partition, epoch=assignment.epoch)
+        if holders is not None:
+            if holders.active is not None:
+                route.active.CopyFrom(self._host_of(holders.active))
+            route.standbys.extend(self._host_of(instance) for instance in (*holders.standbys, *holders.warm_ups))
+        return route
+
+    def _host_of(self, instance_id: str) -> types_pb2.Host:
+        member = self.view.members.get(instance_id)
+        if member is None:
+            return types_pb2.Host(instance_id=instance_id)
+        return types_pb2.Host(instance_id=instance_id, host=member.host, port=member.port)
