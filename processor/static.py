@@ -10,10 +10,10 @@ import signal
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from confluent_kafka import KafkaException
@@ -24,36 +24,27 @@ from processor.topics import create_control_topics
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts
-from statehouse.serdes import serde
-from statehouse.topology import KEY_VALUE, STORE_KINDS, WINDOW, changelog_topic, checked_name
+from statehouse.topology import changelog_topic, checked_name, updates_topic
 
 log = structlog.get_logger(__name__)
 
 _WAIT_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class StaticStore:
-    """A store as the file names it; the partition count is the topic's."""
-
-    name: str
-    changelog_topic: str
-    query: str
-    kind: str = KEY_VALUE
-    key_serde: str = "string"
-    value_serde: str = "json"
-    in_memory: bool = False
-    retention_ms: int = 0
-    window_size_ms: int = 0
-    retain_duplicates: bool = False
+# A store's keys in the file are the declaration's fields. The partition count is the topic's.
+_KEYS: Final = {
+    {"is_global": "global"}.get(field.name, field.name): field
+    for field in fields(StoreDeclaration)
+    if field.name != "partition_count"
+}
 
 
 @dataclass(frozen=True, slots=True)
 class StaticTopology:
-    """An application id and its stores."""
+    """An application id and its stores, their partition counts not known yet."""
 
     application_id: str
-    stores: tuple[StaticStore, ...]
+    stores: tuple[StoreDeclaration, ...]
 
     @classmethod
     def load(cls, path: Path) -> StaticTopology:
@@ -77,27 +68,25 @@ class StaticTopology:
         return cls(application_id, tuple(_store(application_id, entry, path) for entry in stores))
 
 
-def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StaticStore:
+def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StoreDeclaration:
     name = entry.get("name")
     if not isinstance(name, str):
         raise ConfigurationError(f"{path}: a [[stores]] table without a name")
-    known = {field.name: field.type for field in fields(StaticStore)}
-    unknown = sorted(set(entry) - set(known))
+    unknown = sorted(set(entry) - set(_KEYS))
     if unknown:
-        raise ConfigurationError(f"{path}: store {name}: unknown {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ConfigurationError(f"{path}: store {name}: unknown {', '.join(unknown)}; there are {', '.join(_KEYS)}")
     for key, value in entry.items():
-        if type(value).__name__ != known[key]:
-            raise ConfigurationError(f"{path}: store {name}: {key} must be a {known[key]}, not {value!r}")
-    store = StaticStore(**{"changelog_topic": changelog_topic(application_id, name), "query": name, **entry})
-    if store.kind not in STORE_KINDS:
-        raise ConfigurationError(f"{path}: store {name}: kind must be one of {', '.join(STORE_KINDS)}")
-    if store.kind != KEY_VALUE and store.retention_ms <= 0:
-        raise ConfigurationError(f"{path}: store {name}: a {store.kind} store needs retention_ms")
-    if store.kind == WINDOW and not 0 < store.window_size_ms <= store.retention_ms:
-        raise ConfigurationError(f"{path}: store {name}: window_size_ms must be above 0 and at most retention_ms")
-    serde(store.key_serde)
-    serde(store.value_serde)
-    return store
+        if type(value).__name__ != _KEYS[key].type:
+            raise ConfigurationError(f"{path}: store {name}: {key} must be a {_KEYS[key].type}, not {value!r}")
+    given = {_KEYS[key].name: value for key, value in entry.items()}
+    if given.get("is_global") and "changelog_topic" not in given:
+        raise ConfigurationError(f"{path}: store {name}: name the topic of a global store (changelog_topic)")
+    topic = updates_topic if given.get("ephemeral") else changelog_topic
+    defaults: dict[str, Any] = {"query": name, "partition_count": 0, "changelog_topic": topic(application_id, name)}
+    try:
+        return StoreDeclaration(**(defaults | given))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
 
 
 def run_static(path: Path, bootstrap: str, settings: OwnershipSettings, *, replication_factor: int = -1) -> int:
@@ -138,22 +127,7 @@ def _controller(
     counts = partition_counts(admin, [store.changelog_topic for store in topology.stores])
     absent = sorted(topic for topic, count in counts.items() if count is None)
     if absent:
-        raise ConfigurationError(f"changelog {', '.join(absent)} not found: start what writes it first, or correct it")
+        raise ConfigurationError(f"topic {', '.join(absent)} not found: start what writes it first, or correct it")
     create_control_topics(admin, topology.application_id, replication_factor)
-    declared = [
-        StoreDeclaration(
-            name=store.name,
-            query=store.query,
-            partition_count=counts[store.changelog_topic] or 0,
-            changelog_topic=store.changelog_topic,
-            kind=store.kind,
-            key_serde=store.key_serde,
-            value_serde=store.value_serde,
-            in_memory=store.in_memory,
-            retention_ms=store.retention_ms,
-            window_size_ms=store.window_size_ms,
-            retain_duplicates=store.retain_duplicates,
-        )
-        for store in topology.stores
-    ]
+    declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
     return OwnershipController(bootstrap, topology.application_id, declared, settings, on_fatal=on_fatal)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from processor.ownership.model import PlannerSettings
 from statehouse.errors import ConfigurationError
-from statehouse.topology import KEY_VALUE
+from statehouse.serdes import serde
+from statehouse.topology import KEY_VALUE, STORE_KINDS, WINDOW
+
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,11 @@ class OwnershipSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreDeclaration:
-    """A store, as the application's code names it; its sub-topology's number is the controller's to give."""
+    """A store as the application's code or a static topology names it; its sub-topology is the controller's to give.
+
+    Fields are those of `StoreSpec`. A kind that isn't one of STORE_KINDS is a custom one: the nodes must have a
+    plug-in for it. `partition_count` 0: not known yet, what has the topics fills it in. Checked on creation.
+    """
 
     name: str
     query: str
@@ -62,3 +70,27 @@ class StoreDeclaration:
     retain_duplicates: bool = False
     is_global: bool = False
     ephemeral: bool = False
+
+    def __post_init__(self) -> None:
+        for what, name in (("key", self.key_serde), ("value", self.value_serde)):
+            try:
+                serde(name)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"store {self.name}: {what} serde: {error}") from error
+        if _KIND.fullmatch(self.kind) is None:
+            raise ConfigurationError(
+                f"store {self.name}: kind {self.kind!r} must be one of {', '.join(STORE_KINDS)}, or the name of a "
+                "plug-in of the nodes: lower-case letters, digits and '-'"
+            )
+        if self.kind in STORE_KINDS and self.kind != KEY_VALUE and self.retention_ms <= 0:
+            raise ConfigurationError(f"store {self.name}: a {self.kind} store needs a retention above 0 (retention_ms)")
+        if self.kind == WINDOW and not 0 < self.window_size_ms <= self.retention_ms:
+            raise ConfigurationError(
+                f"store {self.name}: a window must last above 0 ms and at most the retention (window_size_ms is "
+                f"{self.window_size_ms}, retention_ms {self.retention_ms})"
+            )
+        if self.is_global and self.ephemeral:
+            raise ConfigurationError(
+                f"store {self.name}: a global store is read from its topic's start, an ephemeral one from its end: "
+                "declare it as one of the two"
+            )

@@ -57,16 +57,17 @@ def test_serves_changelogs_written_by_others(
         for process in (static, node, router):
             process.start()
 
-        def found() -> bool:
-            try:
-                return router.get("ann", store="profiles").found
-            except LookupFailure:
-                return False
-
-        poll_until(found, 60, "an answer through the router")
-        assert router.get("ann", store="profiles").value.json.struct_value["age"] == 7
         request = query_service_pb2.FetchWindowsRequest(store="per-minute", key=types_pb2.Key(text="ann"))
-        (window,) = router.call(router.query.FetchWindows, request).windows
+
+        def windows_found() -> list[query_service_pb2.Window]:
+            try:
+                found = router.get("ann", store="profiles").found
+                return list(router.call(router.query.FetchWindows, request).windows) if found else []
+            except LookupFailure:
+                return []
+
+        (window,) = poll_until(windows_found, 60, "answers of both stores through the router")
+        assert router.get("ann", store="profiles").value.json.struct_value["age"] == 7
         assert (window.start_ms, window.end_ms, window.value.long) == (MINUTE, 2 * MINUTE, 3)
         assert static.stop(signal.SIGTERM) == 0
         assert router.get("ann", store="profiles").found, "serving goes on without it"
@@ -83,10 +84,15 @@ def test_serves_changelogs_written_by_others(
         ('application_id = "a"\n[[stores]]\nkind = "window"', "without a name"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nretention = 1', "unknown retention; there are"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nretention_ms = "1"', "retention_ms must be a int"),
-        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "heap"', "kind must be one of"),
-        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "session"', "needs retention_ms"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "a heap"', "must be one of"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "session"', "needs a retention"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "window"\nretention_ms = 5', "window_size_ms"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nvalue_serde = "avro"', "unknown serde"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nglobal = true', "name the topic of a global store"),
+        (
+            'application_id = "a"\n[[stores]]\nname = "s"\nchangelog_topic = "t"\nglobal = true\nephemeral = true',
+            "one of the two",
+        ),
         ("application_id = ", "can't be read"),
     ],
 )
@@ -95,3 +101,26 @@ def test_a_file_that_cannot_work_is_refused(tmp_path: Path, text: str, message: 
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
         StaticTopology.load(file)
+
+
+def test_global_ephemeral_and_custom_stores_are_declared(tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text(
+        """
+        application_id = "shop"
+        [[stores]]
+        name = "products"
+        changelog_topic = "products"
+        global = true
+        [[stores]]
+        name = "baskets"
+        ephemeral = true
+        [[stores]]
+        name = "words"
+        kind = "word-sketch"
+        """
+    )
+    products, baskets, words = StaticTopology.load(file).stores
+    assert (products.is_global, products.changelog_topic) == (True, "products")
+    assert (baskets.ephemeral, baskets.changelog_topic) == (True, "shop-baskets-updates")
+    assert (words.kind, words.changelog_topic) == ("word-sketch", "shop-words-changelog")
