@@ -128,6 +128,8 @@ class Admission:
             position=replica.position,
             lag=lag,
             staleness_ms=staleness_ms,
+            ephemeral=served.spec.ephemeral,
+            since_ms=replica.since_ms,
         )
         return replica, stamp
 

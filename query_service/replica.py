@@ -34,14 +34,17 @@ class StoreReplica:
         store: StateStore,
         checkpoint: Checkpoint,
         tombstones_kept_ms: int | None = None,
+        since_ms: int | None = None,
     ) -> None:
         """Take an open store.
 
         `tombstones_kept_ms`: how long after their writing the log surely holds tombstones; None is for ever.
+        `since_ms`: when an ephemeral store began, empty, to follow its updates.
         """
         self.spec = spec
         self.partition = partition
         self.store = store
+        self.since_ms = since_ms
         self.position = checkpoint.position
         self.skipped = 0
         self.late = 0

@@ -114,4 +114,6 @@ def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:
         restored_records=store.restored_records,
         skipped_records=store.skipped,
         late_records=store.late,
+        partition=store.partition,
+        since_ms=store.since_ms,
     )

@@ -143,8 +143,10 @@ class TaskManager:
         replica = TaskReplica(task, role, self._directory.task(task))
         self.replicas[task] = replica
         try:
-            await asyncio.to_thread(replica.directory.acquire)
-            for spec in self._assignment.stores_of(task.sub_topology):
+            specs = self._assignment.stores_of(task.sub_topology)
+            if any(spec.is_persistent for spec in specs):
+                await asyncio.to_thread(replica.directory.acquire)
+            for spec in specs:
                 replica.stores[spec.name] = await asyncio.to_thread(self._open_store, spec, task, replica.directory)
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this task alone
             self._fail(replica, error)
@@ -156,6 +158,8 @@ class TaskManager:
 
     def _open_store(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
         """Open a store where its checkpoint allows it, else wipe it and begin anew. Runs in a worker thread."""
+        if spec.ephemeral:
+            return self._open_ephemeral(spec, task, directory)
         at = (spec.changelog_topic, task.partition)
         retention = topic_settings(self._admin, spec.changelog_topic)
         changelog = Changelog(
@@ -186,6 +190,21 @@ class TaskManager:
         checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
         store = open_store(spec, path, self._memory_budget_bytes)
         return StoreReplica(spec, task.partition, store, checkpoint, changelog.tombstones_kept_ms)
+
+    def _open_ephemeral(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
+        """Begin with nothing, at the end of the topic. Runs in a worker thread.
+
+        Whatever would make another store start over (a lost place, a topic created anew) makes this one begin again.
+        """
+        at = (spec.changelog_topic, task.partition)
+        found_id = topic_id(self._admin, spec.changelog_topic)
+        end = last_stable_offsets(self._admin, [at])[at]
+        # Taken after the end: of what was updated later than this, nothing is missing.
+        since_ms = monotonic_and_wall_ms()[1]
+        log.info("ephemeral store opened", task=str(task), store=spec.name, position=end)
+        checkpoint = Checkpoint(spec.changelog_topic, found_id, end, since_ms)
+        store = open_store(spec, directory.store_path(spec.name), self._memory_budget_bytes)
+        return StoreReplica(spec, task.partition, store, checkpoint, since_ms=since_ms)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""
@@ -281,8 +300,9 @@ class TaskManager:
 
 def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
     # What is in memory is gone with the process: its place must not outlive it.
-    checkpoints = {name: store.save_checkpoint() for name, store in replica.stores.items() if not store.spec.in_memory}
-    replica.directory.write_checkpoints(checkpoints)
+    checkpoints = {name: store.save_checkpoint() for name, store in replica.stores.items() if store.spec.is_persistent}
+    if checkpoints:
+        replica.directory.write_checkpoints(checkpoints)
     return checkpoints
 
 

@@ -223,7 +223,7 @@ class Dispatcher:
         else:
             reason = Reason.NO_REPLICA_AVAILABLE
         where = f"store {call.store}, partition {call.partition}, epoch {routes.epoch}"
-        parts = [_SUMMARY[reason].format(where=where), _shape(routes, self._has_standbys(call.store))]
+        parts = [_SUMMARY[reason].format(where=where), self._shape(routes)]
         metadata = {"store": call.store, "partition": str(call.partition), "epoch": str(routes.epoch)}
         if progress.failures:
             replica, first = next(iter(progress.failures.values()))
@@ -246,10 +246,19 @@ class Dispatcher:
             unasked.append(candidate)
         return asked + unasked
 
-    def _has_standbys(self, store: str) -> bool:
+    def _shape(self, routes: PartitionRoutes) -> str:
+        """Say what is missing in the assignment itself."""
         table = self._tables.table
-        routes = None if table is None else table.stores.get(store)
-        return routes is not None and routes.has_standbys
+        store = None if table is None else table.stores.get(routes.store)
+        if not routes.replicas:
+            return "the assignment names no node for the partition: start one, or wait for the processor to assign it"
+        if len(routes.replicas) > 1:
+            return ""
+        if store is not None and store.spec.ephemeral:
+            return "an ephemeral store has no standbys by nature: it is there again, empty, once it is moved"
+        if store is not None and store.has_standbys:
+            return "the partition has no standby at the moment"
+        return "no standby is configured for this store: set num_standby_replicas and run a second node"
 
 
 _SUMMARY = {
@@ -308,14 +317,3 @@ def _asked(replica: Replica, failure: LookupFailure) -> errors_pb2.Candidate:
         position=replica.position,
         lag=replica.lag,
     )
-
-
-def _shape(routes: PartitionRoutes, has_standbys: bool) -> str:
-    """Say what is missing in the assignment itself."""
-    if not routes.replicas:
-        return "the assignment names no node for the partition: start one, or wait for the processor to assign it"
-    if len(routes.replicas) > 1:
-        return ""
-    if has_standbys:
-        return "the partition has no standby at the moment"
-    return "no standby is configured for this store: set num_standby_replicas and run a second node"

@@ -88,6 +88,11 @@ class StoreSpec:
     is_global: bool = False
     ephemeral: bool = False
 
+    @property
+    def is_persistent(self) -> bool:
+        """Whether nodes keep it on disk."""
+        return not self.in_memory and not self.ephemeral
+
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:

@@ -25,7 +25,7 @@ def open_store(spec: StoreSpec, path: Path, memory_budget_bytes: int) -> StateSt
     """
     if spec.kind in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
         raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
-    engine: Engine = MemoryEngine(memory_budget_bytes) if spec.in_memory else RocksDBEngine(path)
+    engine: Engine = RocksDBEngine(path) if spec.is_persistent else MemoryEngine(memory_budget_bytes)
     if spec.kind == KEY_VALUE:
         return KeyValueStore(engine)
     if spec.kind == WINDOW:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -59,6 +60,7 @@ def get(
                 ("position", answer.position),
                 ("lag", answer.lag),
                 ("staleness", _milliseconds(answer.staleness_ms)),
+                *([] if answer.since_ms is None else [("updates since", _wall_clock(answer.since_ms))]),
             ]
         )
     if not answer.found:
@@ -203,6 +205,10 @@ def print_stamps(stamps: tuple[Stamp, ...]) -> None:
             for stamp in sorted(stamps, key=lambda stamp: stamp.partition)
         ],
     )
+
+
+def _wall_clock(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _milliseconds(number: int | None) -> str | None:

@@ -40,6 +40,8 @@ class Stamp:
         position: next changelog offset the copy needs.
         lag: upper bound on the records not yet applied; 0 exactly when caught up.
         staleness_ms: time since the copy was last confirmed to be at the end.
+        since_ms: of an ephemeral store, when this copy began, empty, to follow the updates (wall clock); None for a
+            store with a changelog.
 
     """
 
@@ -50,14 +52,15 @@ class Stamp:
     position: int | None
     lag: int | None
     staleness_ms: int | None
+    since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to one lookup. The fields after `value` are those of `Stamp`.
 
-    `found` False is a statement by a replica that holds the partition and has restored it. A found value may be None:
-    JSON has a null.
+    `found` False is a statement by a replica that holds the partition and has restored it; with `since_ms`, that the
+    key was not updated since then. A found value may be None: JSON has a null.
     """
 
     found: bool
@@ -69,6 +72,7 @@ class Answer:
     position: int | None
     lag: int | None
     staleness_ms: int | None
+    since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

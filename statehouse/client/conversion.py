@@ -109,6 +109,7 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
         stamp.position if stamp.HasField("position") else None,
         stamp.lag if stamp.HasField("lag") else None,
         stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
+        stamp.since_ms if stamp.HasField("since_ms") else None,
     )
 
 
@@ -125,6 +126,7 @@ def from_get(response: query_service_pb2.GetResponse) -> Answer:
         stamp.position,
         stamp.lag,
         stamp.staleness_ms,
+        stamp.since_ms,
     )
 
 

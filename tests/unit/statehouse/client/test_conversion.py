@@ -93,3 +93,10 @@ def test_a_task_without_an_active_has_none():
     fleet = conversion.from_fleet(fleet_service_pb2.GetFleetResponse(tasks=[fleet_service_pb2.TaskInfo(task="0_1")]))
 
     assert fleet.tasks[0].active is None
+
+
+def test_a_copy_of_an_ephemeral_store_says_since_when_it_is():
+    stamp = types_pb2.ReplicaStamp(partition=0, epoch=1, ephemeral=True, since_ms=7)
+
+    assert conversion.from_get(query_service_pb2.GetResponse(found=False, replica=stamp)).since_ms == 7
+    assert conversion.from_stamp(types_pb2.ReplicaStamp(partition=0)).since_ms is None

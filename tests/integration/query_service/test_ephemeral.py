@@ -1,0 +1,144 @@
+"""Ephemeral stores: only what was updated since the replica began, nothing on disk, and every answer says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.polling import poll_until
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    topic = {"cleanup.policy": "delete", "retention.ms": "600000"}
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, changelog_config=topic, ephemeral=True) as fleet:
+        yield fleet
+
+
+def replica_of(node: ServerProcess) -> node_service_pb2.StoreReplica:
+    return next(task for task in node.node().tasks if task.task == "0_0").stores[0]
+
+
+def answers(process: ServerProcess, key: str) -> query_service_pb2.GetResponse | None:
+    try:
+        return process.get(key)
+    except LookupFailure:
+        return None
+
+
+def assert_stamped(answer: query_service_pb2.GetResponse, node: ServerProcess) -> None:
+    stamp = answer.replica
+    assert (stamp.ephemeral, stamp.role) == (True, types_pb2.REPLICA_ROLE_ACTIVE)
+    assert stamp.since_ms == replica_of(node).since_ms
+
+
+def test_holds_what_was_updated_since_it_began(fleet: Fleet, tmp_path: Path) -> None:
+    before, after = fleet.keys_in(0, 2)
+    fleet.put({before: "old"})
+    node = fleet.node("n1")
+    began_ms = time.time() * 1000
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    missing = node.get(before)
+    assert not missing.found, "it was updated before the replica began"
+    assert began_ms <= missing.replica.since_ms <= time.time() * 1000
+    assert_stamped(missing, node)
+
+    fleet.put({after: "1"})
+    poll_until(lambda: node.get(after).found, 10, "the update")
+    assert node.get(after).value.text == "1"
+    assert_stamped(node.get(after), node)
+    caught_up = poll_until(lambda: (a := node.get(after)).replica.lag == 0 and a, 10, "lag 0")
+    assert caught_up.replica.staleness_ms < 5_000
+    fleet.put({after: None})
+    poll_until(lambda: not node.get(after).found, 10, "the tombstone")
+
+    count = query_service_pb2.CountRequest(store=STORE, partition=0)
+    assert node.call(node.query.Count, count).replicas[0].ephemeral
+
+    # A restart forgets all of it, says so, and has left nothing behind.
+    fleet.put({before: "new"})
+    poll_until(lambda: node.get(before).found, 10, "the update")
+    assert node.stop() == 0
+    assert not [path for path in (tmp_path / "n1").rglob("*") if path.is_file()]
+    node.start()
+    fleet.wait_running([node])
+    again = node.get(before)
+    assert not again.found
+    assert again.replica.since_ms > missing.replica.since_ms
+    assert replica_of(node).restored_records == 0
+
+
+def test_begins_anew_where_it_moves(fleet: Fleet) -> None:
+    key = fleet.keys_in(0)[0]
+    nodes = [fleet.node("n1"), fleet.node("n2")]
+    router = fleet.router()
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running(nodes)
+    fleet.put({key: "1"})
+    first = poll_until(lambda: (a := answers(router, key)) is not None and a.found and a, 30, "the update")
+    fleet.reassign(0, active="n2")
+    fleet.wait_running(nodes)
+    moved = poll_until(lambda: (a := answers(router, key)) is not None and not a.found and a, 10, "the new host")
+    assert moved.replica.host.instance_id == "n2"
+    assert moved.replica.since_ms > first.replica.since_ms
+    assert_stamped(moved, nodes[1])
+    fleet.put({key: "2"})
+    assert poll_until(lambda: (a := answers(router, key)) is not None and a.found and a, 10, "an update there")
+
+
+def test_begins_anew_when_updates_expired_before_it_read_them(fleet: Fleet, kafka: EmbeddedKafka) -> None:
+    key, other = fleet.keys_in(0, 2)
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    fleet.put({key: "1"})
+    first = poll_until(lambda: (a := answers(node, key)) is not None and a.found and a, 10, "the update")
+    node.freeze()
+    fleet.put(dict.fromkeys(fleet.keys_in(0, 200), "x" * 10_000))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    (done,) = admin.delete_records([TopicPartition(fleet.changelog, 0, -1)]).values()
+    done.result(30)
+    node.thaw()
+    # To go on would make "not updated since" a lie.
+    again = poll_until(
+        lambda: (a := answers(node, other)) is not None and a.replica.since_ms > first.replica.since_ms and a,
+        60,
+        "the replica to begin anew",
+    )
+    assert not again.found
+    fleet.put({key: "2"})
+    poll_until(lambda: (a := answers(node, key)) is not None and a.found, 10, "to follow on")
+
+
+def test_stops_at_its_memory_budget(fleet: Fleet) -> None:
+    node = fleet.node("n1", memory_store_max_bytes=50_000)
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    fleet.put(dict.fromkeys(fleet.keys_in(0, 100), "x" * 1000))
+    poll_until(lambda: "memory_store_max_bytes" in node.log, 20, "the task to stop")
+    # What filled it is not read again: it goes on, empty.
+    poll_until(lambda: node.node().tasks[0].state == "running", 20, "the task to begin anew")
+    assert not node.get(fleet.keys_in(0)[0]).found
+
+
+def test_a_failed_lookup_says_that_there_are_no_standbys(fleet: Fleet) -> None:
+    key = fleet.keys_in(0)[0]
+    node, router = fleet.node("n1"), fleet.router()
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    poll_until(lambda: answers(router, key) is not None, 30, "the router to answer")
+    node.kill()
+    with pytest.raises(LookupFailure, match="an ephemeral store has no standbys") as failure:
+        router.get(key)
+    assert failure.value.reason is Reason.NO_REPLICA_AVAILABLE
