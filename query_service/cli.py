@@ -27,6 +27,8 @@ def node(
     advertised_port: Annotated[int | None, typer.Option(help="Port others reach the node at.")] = None,
     rack: Annotated[str | None, typer.Option(help="Rack; standbys are spread over racks.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where state is kept.")] = None,
+    block_cache_bytes: Annotated[int | None, typer.Option(help="Memory of all RocksDB stores.")] = None,
+    write_buffer_bytes: Annotated[int | None, typer.Option(help="The memtables' part of it.")] = None,
     memory_store_max_bytes: Annotated[
         int | None, typer.Option(help="Byte budget of a partition of an in-memory store.")
     ] = None,

@@ -22,6 +22,7 @@ from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
 from query_service.scans import ScanEngine
 from query_service.service import SERVICES, register
+from query_service.stores.resources import StoreResources
 from query_service.tasks import TaskManager
 from query_service.view import view_of
 from statehouse.assignment import Assignment, AssignmentReader
@@ -60,12 +61,17 @@ class QueryNode:
 
         client_id = f"{settings.application_id}-{settings.instance_id}"
         directory = StateDirectory(settings.state_dir, settings.application_id)
+        self.resources = StoreResources(
+            block_cache_bytes=settings.block_cache_bytes,
+            write_buffer_bytes=settings.write_buffer_bytes,
+            memory_store_max_bytes=settings.memory_store_max_bytes,
+        )
         self.tasks = TaskManager(
             settings.bootstrap,
             client_id,
             directory,
             self._task_changed,
-            memory_budget_bytes=settings.memory_store_max_bytes,
+            resources=self.resources,
         )
         self._ends = EndOffsetWatcher(
             settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas

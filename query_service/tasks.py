@@ -20,6 +20,7 @@ from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_
 from query_service.replication import LogLost, Replicator
 from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
+from query_service.stores.resources import StoreResources
 from statehouse.assignment import Assignment
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
@@ -46,14 +47,14 @@ class TaskManager:
         directory: StateDirectory,
         on_change: Callable[[], None],
         *,
-        memory_budget_bytes: int,
+        resources: StoreResources,
     ) -> None:
         self.replicas: dict[TaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
         self._admin: AdminClient = clients.admin(bootstrap, f"{client_id}-tasks")
         self._directory = directory
         self._on_change = on_change
-        self._memory_budget_bytes = memory_budget_bytes
+        self._resources = resources
         self._assignment = Assignment()
         self._wanted: dict[TaskId, Role] = {}
         self._drivers: dict[TaskId, asyncio.Task[None]] = {}
@@ -173,7 +174,7 @@ class TaskManager:
         now_ms = monotonic_and_wall_ms()[1]
         path = directory.store_path(spec.name)
         try:
-            store = open_store(spec, path, self._memory_budget_bytes)
+            store = open_store(spec, path, self._resources)
             start = restore_start(store.checkpoint(), changelog, now_ms)
             if start.position is not None:
                 log.info("store opened", task=str(task), store=spec.name, position=start.position)
@@ -188,7 +189,7 @@ class TaskManager:
         log.info("store restored from the start", task=str(task), store=spec.name, reason=reason)
         directory.wipe_store(spec.name)
         checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
-        store = open_store(spec, path, self._memory_budget_bytes)
+        store = open_store(spec, path, self._resources)
         return StoreReplica(spec, task.partition, store, checkpoint, changelog.tombstones_kept_ms)
 
     def _open_ephemeral(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
@@ -203,7 +204,7 @@ class TaskManager:
         since_ms = monotonic_and_wall_ms()[1]
         log.info("ephemeral store opened", task=str(task), store=spec.name, position=end)
         checkpoint = Checkpoint(spec.changelog_topic, found_id, end, since_ms)
-        store = open_store(spec, directory.store_path(spec.name), self._memory_budget_bytes)
+        store = open_store(spec, directory.store_path(spec.name), self._resources)
         return StoreReplica(spec, task.partition, store, checkpoint, since_ms=since_ms)
 
     async def _close(self, replica: TaskReplica) -> None:

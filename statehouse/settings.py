@@ -94,6 +94,16 @@ class NodeSettings(CommonSettings):
     drain_timeout_ms: int = Field(
         10_000, ge=0, description="longest wait for the hand-over of active tasks at SIGTERM; SIGINT stops at once"
     )
+    block_cache_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=8 * 1024 * 1024,
+        description="memory of RocksDB over all stores: blocks, filters, memtables; Kafka Streams has 50 MiB a store",
+    )
+    write_buffer_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=4 * 1024 * 1024,
+        description="the part of block_cache_bytes for memtables; Kafka Streams has up to 48 MiB a store",
+    )
     memory_store_max_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024,
@@ -101,6 +111,15 @@ class NodeSettings(CommonSettings):
     )
     max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
+
+    @model_validator(mode="after")
+    def _memtables_leave_room_for_blocks(self) -> Self:
+        if self.write_buffer_bytes > self.block_cache_bytes // 2:
+            raise ValueError(
+                "write_buffer_bytes is charged to block_cache_bytes and may take half of it at most: lower the first "
+                "or raise the second, or there is no room for blocks"
+            )
+        return self
 
     @model_validator(mode="after")
     def _address_can_be_advertised(self) -> Self:

@@ -6,7 +6,7 @@ one writer; `close` waits for reads under way. Clients only ever get the reading
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -89,6 +89,9 @@ class StateStore(Protocol):
 
     def open_views(self) -> int:
         """Return how many reads hold the store open."""
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return what `STORE_STATISTICS` describes, as far as the store knows it; cheap, and from any thread."""
 
     def close(self) -> None:
         """Release files and memory; waits for reads under way."""

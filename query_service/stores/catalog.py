@@ -8,6 +8,7 @@ from query_service.stores.base import StateStore
 from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
+from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.versioned import VersionedStore
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
@@ -15,7 +16,7 @@ from statehouse.errors import ConfigurationError
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
 
 
-def open_store(spec: StoreSpec, path: Path, memory_budget_bytes: int) -> StateStore:
+def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:
     """Open a store's partition: under `path`, or in memory.
 
     Raises:
@@ -25,7 +26,9 @@ def open_store(spec: StoreSpec, path: Path, memory_budget_bytes: int) -> StateSt
     """
     if spec.kind in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
         raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
-    engine: Engine = RocksDBEngine(path) if spec.is_persistent else MemoryEngine(memory_budget_bytes)
+    engine: Engine = (
+        RocksDBEngine(path, resources) if spec.is_persistent else MemoryEngine(resources.memory_store_max_bytes)
+    )
     if spec.kind == KEY_VALUE:
         return KeyValueStore(engine)
     if spec.kind == WINDOW:

@@ -63,5 +63,8 @@ class Engine(Protocol):
     def size_bytes(self) -> int:
         """Return the bytes the entries take, on disk or in memory."""
 
+    def statistics(self) -> Mapping[str, int]:
+        """Return what `STORE_STATISTICS` describes, as far as this engine knows it; cheap, and from any thread."""
+
     def close(self) -> None:
         """Release what the engine holds, once the last view is returned."""

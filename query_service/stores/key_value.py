@@ -20,6 +20,7 @@ class KeyValueStore:
         self.checkpoint = engine.checkpoint
         self.size_bytes = engine.size_bytes
         self.open_views = engine.open_views
+        self.statistics = engine.statistics
         self.close = engine.close
 
     def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:

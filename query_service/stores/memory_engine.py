@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from sortedcontainers import SortedDict
@@ -110,6 +110,10 @@ class MemoryEngine:
     def size_bytes(self) -> int:
         """Return the estimated bytes of all entries."""
         return sum(self._sizes.values())
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return the size and the budget."""
+        return {"memory_bytes": self.size_bytes(), "memory_budget_bytes": self._budget_bytes}
 
     def close(self) -> None:
         """Forget everything."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions, WriteBatch
+from rocksdict import AccessType, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.engine import StoreClosed, StoreUnusable, View, Writes
+from query_service.stores.resources import StoreResources
 from statehouse.errors import LookupFailure, Reason, StatehouseError
 
 _META = "statehouse-meta"
@@ -30,6 +31,12 @@ _REFUSALS = (
     "No locks available",
     "Writer has previous error",
 )
+_PROPERTIES = {
+    "memtable_bytes": "rocksdb.size-all-mem-tables",
+    "sst_bytes": "rocksdb.live-sst-files-size",
+    "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
+    "table_reader_bytes": "rocksdb.estimate-table-readers-mem",
+}
 
 
 class DiskRefused(StatehouseError):
@@ -39,20 +46,22 @@ class DiskRefused(StatehouseError):
 class RocksDBEngine:
     """A database under a directory, opened by one process at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the database, creating it if there is none.
+    def __init__(self, path: Path, resources: StoreResources | None = None) -> None:
+        """Open the database, creating it if there is none; without `resources` with memory of its own.
 
         Raises:
             StoreUnusable: what is there is no intact database of ours.
             DiskRefused: the disk doesn't let us.
 
         """
+        self._options = (resources or StoreResources()).options
         try:
             _refuse_marked(path)
             path.mkdir(parents=True, exist_ok=True)
-            known = set(Rdict.list_cf(str(path), _options())) if (path / "CURRENT").exists() else set()
-            self._db = Rdict(str(path), _options(), column_families={n: _options() for n in known | {_META}})
+            known = set(Rdict.list_cf(str(path), self._options)) if (path / "CURRENT").exists() else set()
+            self._db = Rdict(str(path), self._options, column_families=dict.fromkeys(known | {_META}, self._options))
             self._families = {name: self._db.get_column_family(name) for name in known - _BUILT_IN}
+            self._meta = self._db.get_column_family(_META)
             self._handles = {name: self._db.get_column_family_handle(name) for name in [*self._families, _META]}
             self._checkpoint = self._stored_checkpoint()
         except Exception as error:  # rocksdict raises plain Exception for whatever RocksDB reports
@@ -68,18 +77,14 @@ class RocksDBEngine:
 
     def _stored_checkpoint(self) -> Checkpoint | None:
         """Read the place; one that can't be read closes the database, so that it can be wiped."""
-        meta = self._db.get_column_family(_META)
         try:
-            stored = meta.get(_CHECKPOINT_KEY)
+            stored = self._meta.get(_CHECKPOINT_KEY)
             return None if stored is None else Checkpoint.from_json(stored)
         except Exception:
             self._handles.clear()
-            for held in self._families.values():
+            for held in [*self._families.values(), self._meta, self._db]:
                 held.close()
-            self._db.close()
             raise
-        finally:
-            meta.close()
 
     def _note_failure(self, error: Exception) -> None:
         """Remember damage that RocksDB came across: it opens files without reading them whole.
@@ -179,7 +184,7 @@ class RocksDBEngine:
                 if family in self._doomed:
                     self._lock.wait_for(lambda: self._views == 0)
                     self._bury()
-                self._families[family] = self._db.create_column_family(family, _options())
+                self._families[family] = self._db.create_column_family(family, self._options)
                 self._handles[family] = self._db.get_column_family_handle(family)
         return self._handles[family]
 
@@ -217,6 +222,17 @@ class RocksDBEngine:
         """Return the bytes of the files in the directory."""
         return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
 
+    def statistics(self) -> Mapping[str, int]:
+        """Return the sums over the families of what RocksDB says; nothing once closed."""
+        sums = dict.fromkeys(_PROPERTIES, 0)
+        try:
+            for name, rocksdb_property in _PROPERTIES.items():
+                for held in [self._db, self._meta, *self._families.values()]:
+                    sums[name] += held.property_int_value(rocksdb_property) or 0
+        except DbClosedError:
+            return {}
+        return sums
+
     def close(self) -> None:
         """Close the database once the last view is returned.
 
@@ -228,7 +244,7 @@ class RocksDBEngine:
             self._closed = True
             self._lock.wait_for(lambda: self._views == 0)
             self._handles.clear()  # a handle keeps the database, and its lock, open
-            opened = [*self._families.values(), self._db]
+            opened = [*self._families.values(), self._meta, self._db]
             self._families.clear()
         failure: Exception | None = None
         for held in opened:  # all of them: one left open would keep the database locked
@@ -314,12 +330,10 @@ def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:
     """
     try:
         _refuse_marked(path)
-        families = Rdict.list_cf(str(path), _options())
+        options = StoreResources().options
+        families = Rdict.list_cf(str(path), options)
         database = Rdict(
-            str(path),
-            _options(),
-            column_families={name: _options() for name in families},
-            access_type=AccessType.read_only(),
+            str(path), options, column_families=dict.fromkeys(families, options), access_type=AccessType.read_only()
         )
         held = {name: database.get_column_family(name) for name in families if name != "default"}
         try:
@@ -343,13 +357,3 @@ def _refuse_marked(path: Path) -> None:
     mark = path / _DAMAGED
     if mark.exists():
         raise ValueError(mark.read_text(encoding="utf-8", errors="replace").strip())
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    # A few old log files are enough to see what happened, and keep directories small.
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(1024 * 1024)
-    return options

@@ -83,6 +83,7 @@ class TimedStore(Generic[K]):
         self.checkpoint = engine.checkpoint
         self.size_bytes = engine.size_bytes
         self.open_views = engine.open_views
+        self.statistics = engine.statistics
         self.close = engine.close
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from query_service.checkpoint import Checkpoint
 from query_service.stores.engine import StoreClosed, StoreUnusable
 from query_service.stores.memory_engine import MemoryBudgetExceeded, MemoryEngine
+from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from tests.support.polling import poll_until
 
 AT = Checkpoint("t", "id", 1, 1)
@@ -78,3 +81,37 @@ def test_memory_budget_is_kept_and_nothing_half_written() -> None:
     assert (engine.size_bytes(), engine.get("default", b"b"), engine.checkpoint()) == (before, None, AT)
     engine.write({"default": [(b"a", None)]}, AT)
     assert engine.size_bytes() == 0
+
+
+def test_statistics_of_stores_and_of_what_they_share(tmp_path: Path) -> None:
+    resources = StoreResources()
+    engines = [RocksDBEngine(tmp_path / name, resources) for name in "ab"]
+    rows: list[tuple[bytes, bytes | None]] = [(b"%06d" % n, os.urandom(100)) for n in range(20_000)]
+    for engine in engines:
+        engine.write({"default": rows, "segment-1": rows[:5_000]}, AT)
+    assert all(engine.statistics()["memtable_bytes"] > 20_000 * 100 for engine in engines)
+    shared = resources.statistics()
+    assert shared["write_buffer_bytes"] >= sum(engine.statistics()["memtable_bytes"] for engine in engines)
+    assert shared["bytes_written_total"] > 2 * 25_000 * 100
+
+    engines[0].close()
+    assert not engines[0].statistics()
+    assert resources.statistics()["write_buffer_bytes"] < shared["write_buffer_bytes"], (
+        "closed stores hold no memtables"
+    )
+    again = RocksDBEngine(tmp_path / "a", resources)
+    assert again.statistics()["sst_bytes"] > 25_000 * 100
+    before = resources.statistics()
+    assert again.get("default", b"000001") == rows[1][1]
+    after = resources.statistics()
+    assert after["block_cache_misses_total"] > before["block_cache_misses_total"]
+    assert after["bytes_read_total"] == before["bytes_read_total"] + 100
+    assert again.get("default", b"000001") == rows[1][1]
+    assert resources.statistics()["block_cache_hits_total"] > after["block_cache_hits_total"]
+    assert set(after) == set(NODE_STATISTICS)
+
+    memory = MemoryEngine(1_000)
+    assert memory.statistics() == {"memory_bytes": 0, "memory_budget_bytes": 1_000}
+    assert {*again.statistics(), *memory.statistics()} == set(STORE_STATISTICS)
+    again.close()
+    engines[1].close()

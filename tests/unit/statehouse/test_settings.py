@@ -39,6 +39,8 @@ def test_fields_are_checked_against_each_other() -> None:
     with pytest.raises(ConfigurationError, match="set advertised_host"):
         load(NodeSettings, base | {"bind_host": "0.0.0.0"})
     load(NodeSettings, base | {"bind_host": "0.0.0.0", "advertised_host": "node-1"})
+    with pytest.raises(ConfigurationError, match="half of it at most"):
+        load(NodeSettings, base | {"block_cache_bytes": 32 * 1024 * 1024})
 
 
 def test_unreadable_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
