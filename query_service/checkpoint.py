@@ -9,10 +9,18 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+from query_service.faults import Fault
+
+# Of the checkpoint and of the stores beside it. Raise it when what older versions wrote would be read wrongly: a store
+# of any other format is wiped and restored, which is always possible and never wrong.
 FORMAT_VERSION = 1
 
 # Compaction may run a little late or early against our clock; a tenth of the retention is kept as margin.
 _RETENTION_MARGIN = 0.1
+
+
+class UnknownFormat(ValueError):
+    """What is on disk was written by a version with another format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,8 @@ class Checkpoint:
         """Read the stored form.
 
         Raises:
-            ValueError: it is damaged, or of a newer format.
+            UnknownFormat: it is of another format than this version's.
+            ValueError: it is damaged.
 
         """
         try:
@@ -60,8 +69,10 @@ class Checkpoint:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"damaged checkpoint: {error!r}") from error
-        if checkpoint.format_version != FORMAT_VERSION or checkpoint.position < 0:
-            raise ValueError(f"checkpoint of format {checkpoint.format_version}, position {checkpoint.position}")
+        if checkpoint.format_version != FORMAT_VERSION:
+            raise UnknownFormat(f"checkpoint of format {checkpoint.format_version}, this version has {FORMAT_VERSION}")
+        if checkpoint.position < 0:
+            raise ValueError(f"damaged checkpoint: position {checkpoint.position}")
         return checkpoint
 
     def moved(self, position: int) -> Checkpoint:
@@ -91,9 +102,10 @@ class Changelog:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStart:
-    """Where a restore starts: `position` None is the log's start with an empty store."""
+    """Where a restore starts: `position` None is the log's start with an empty store. `fault`: what is wrong."""
 
     position: int | None
+    fault: Fault | None
     reason: str
 
 
@@ -104,24 +116,34 @@ def restore_start(checkpoint: Checkpoint | None, changelog: Changelog, now_ms: i
     dropped tombstones that the state needs: keys deleted meanwhile would come back.
     """
     if checkpoint is None:
-        return RestoreStart(None, "no checkpoint")
+        return RestoreStart(None, Fault.NO_STATE, "no checkpoint")
+    obstacle = _obstacle(checkpoint, changelog, now_ms)
+    if obstacle is not None:
+        return RestoreStart(None, *obstacle)
+    if checkpoint.position < changelog.first_offset:
+        return RestoreStart(changelog.first_offset, Fault.LOG_EXPIRED, "what is before the log's start has expired")
+    return RestoreStart(checkpoint.position, None, "checkpoint")
+
+
+def _obstacle(checkpoint: Checkpoint, changelog: Changelog, now_ms: int) -> tuple[Fault, str] | None:
+    """Return why reading on from a checkpoint could give wrong answers, None if it can't."""
+    position = checkpoint.position
     if checkpoint.topic != changelog.topic or checkpoint.topic_id != changelog.topic_id:
-        return RestoreStart(None, f"checkpoint is of another topic ({checkpoint.topic}, id {checkpoint.topic_id})")
-    if checkpoint.position > changelog.end_offset:
-        return RestoreStart(
-            None, f"checkpoint {checkpoint.position} is beyond the end of the log {changelog.end_offset}"
+        return (
+            Fault.TOPIC_RECREATED,
+            f"checkpoint is of another topic ({checkpoint.topic}, id {checkpoint.topic_id})",
         )
-    if checkpoint.position < changelog.first_offset and not changelog.expires:
-        return RestoreStart(
-            None, f"checkpoint {checkpoint.position} is before the start of the log {changelog.first_offset}"
-        )
-    if changelog.tombstones_kept_ms is not None:
-        age_ms = now_ms - checkpoint.at_end_ms
-        if age_ms > changelog.tombstones_kept_ms:
-            return RestoreStart(
-                None,
+    if position > changelog.end_offset:
+        return Fault.LOG_TRUNCATED, f"checkpoint {position} is beyond the end of the log {changelog.end_offset}"
+    if position < changelog.first_offset and not changelog.expires:
+        return Fault.LOG_TRUNCATED, f"checkpoint {position} is before the start of the log {changelog.first_offset}"
+    age_ms = now_ms - checkpoint.at_end_ms
+    if changelog.tombstones_kept_ms is not None and age_ms > changelog.tombstones_kept_ms:
+        return (
+            Fault.CHECKPOINT_TOO_OLD,
+            (
                 f"checkpoint was last at the end {age_ms} ms ago and tombstones are kept for "
-                f"{changelog.delete_retention_ms} ms: deleted keys could come back (raise delete.retention.ms)",
-            )
-    # Below the start of a log that expires by age or size: what is missing has expired.
-    return RestoreStart(max(checkpoint.position, changelog.first_offset), "checkpoint")
+                f"{changelog.delete_retention_ms} ms: deleted keys could come back (raise delete.retention.ms)"
+            ),
+        )
+    return None

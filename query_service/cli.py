@@ -32,6 +32,7 @@ def node(
     memory_store_max_bytes: Annotated[
         int | None, typer.Option(help="Byte budget of a partition of an in-memory store.")
     ] = None,
+    restore_batch_records: Annotated[int | None, typer.Option(help="Records written at once in a restore.")] = None,
     heartbeat_interval_ms: Annotated[int | None, typer.Option(help="How often to tell the fleet.")] = None,
     session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which tasks are moved.")] = None,
     drain_timeout_ms: Annotated[int | None, typer.Option(help="Longest hand-over at SIGTERM.")] = None,

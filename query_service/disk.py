@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
 from query_service.checkpoint import Checkpoint
-from statehouse.errors import ContractError, StatehouseError
+from query_service.faults import Fault, TaskFault
+from statehouse.errors import ContractError
 from statehouse.topology import TaskId
 
 log = structlog.get_logger(__name__)
@@ -21,8 +22,16 @@ LOCK_FILE = ".lock"
 _CHECKPOINT = ".checkpoint"
 
 
-class TaskLocked(StatehouseError):
+class TaskLocked(TaskFault):
     """Another process has the task directory; the message names its path and pid."""
+
+    fault = Fault.LOCK_HELD
+
+
+class CheckpointUnreadable(TaskFault):
+    """The readable copy of the stores' places is damaged; the stores themselves have the truth."""
+
+    fault = Fault.CHECKPOINT_UNREADABLE
 
 
 class TaskDirectory:
@@ -93,15 +102,19 @@ class TaskDirectory:
             raise OSError(error.errno, error.strerror, str(self.path / _CHECKPOINT)) from error
 
     def read_checkpoints(self) -> dict[str, Checkpoint]:
-        """Return the readable copy; damaged or missing is empty, it only ever saves work."""
+        """Return the readable copy, empty if there is none.
+
+        Raises:
+            CheckpointUnreadable: it is damaged. It only ever saves work, so nothing is lost.
+
+        """
         try:
             content = json.loads((self.path / _CHECKPOINT).read_text(encoding="utf-8"))
             return {store: Checkpoint.from_json(json.dumps(fields)) for store, fields in content.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError) as error:
-            log.warning("checkpoint file can't be read", path=str(self.path), error=str(error))
-            return {}
+            raise CheckpointUnreadable(f"{self.path / _CHECKPOINT}: {error}") from error
 
 
 class StateDirectory:
@@ -117,15 +130,20 @@ class StateDirectory:
         """Return a task's folder."""
         return TaskDirectory(self.path / str(task))
 
-    def dormant(self) -> dict[TaskId, dict[str, Checkpoint]]:
-        """Return the checkpoints of every task folder on disk."""
+    def dormant(self, on_fault: Callable[[Fault], None]) -> dict[TaskId, dict[str, Checkpoint]]:
+        """Return the checkpoints of every task folder on disk; those that can't be read are told to `on_fault`."""
         found = {}
         for child in self.path.iterdir():
             try:
                 task = TaskId.parse(child.name)
             except ContractError:
                 continue
-            checkpoints = self.task(task).read_checkpoints()
+            try:
+                checkpoints = self.task(task).read_checkpoints()
+            except CheckpointUnreadable as error:
+                log.warning("checkpoint file can't be read", task=str(task), error=str(error))
+                on_fault(error.fault)
+                continue
             if checkpoints:
                 found[task] = checkpoints
         return found

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from query_service.checkpoint import Checkpoint
-from query_service.disk import LOCK_FILE, TaskDirectory
+from query_service.disk import LOCK_FILE, CheckpointUnreadable, TaskDirectory
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.rocksdb_engine import read_closed_store
 from statehouse.errors import ConfigurationError, ContractError
@@ -80,7 +80,10 @@ def _tasks_in(directory: Path, depth: int) -> Iterator[Path]:
 
 
 def _stores_of(path: Path) -> Iterator[StoreOnDisk]:
-    copies = TaskDirectory(path).read_checkpoints()
+    try:
+        copies = TaskDirectory(path).read_checkpoints()
+    except CheckpointUnreadable:
+        copies = {}
     names = {child.name for child in path.iterdir() if child.is_dir()} | copies.keys()
     with _borrowed(path) as holder:
         for name in sorted(names):

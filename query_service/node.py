@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -17,7 +17,10 @@ from confluent_kafka import KafkaException
 from query_service.admission import Admission
 from query_service.disk import StateDirectory
 from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
+from query_service.listeners import Listener, Listeners
+from query_service.log_listener import LogListener
 from query_service.lookup import LookupEngine
+from query_service.metrics import NodeMetrics
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
 from query_service.scans import ScanEngine
@@ -40,13 +43,21 @@ log = structlog.get_logger(__name__)
 _CHECKPOINT_INTERVAL_S = 10.0
 _STOP_GRACE_S = 2.0
 _DRAIN_POLL_S = 0.1
+_LISTENERS_END_S = 1.0
 
 
 class QueryNode:
     """A query node. `run()` serves until it is told to stop; `stop(drain=...)` tells it."""
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
+        """Take the settings; `listeners` are told of what happens, beside those of installed packages."""
         self._settings = settings
+        self.metrics = NodeMetrics()
+        self._listeners = Listeners()
+        self._listeners.add("log", LogListener())
+        for listener in listeners:
+            self._listeners.add(type(listener).__name__, listener)
+        self._listeners.add_installed()
         self._loop = asyncio.get_running_loop()
         self._started_at_ms = monotonic_and_wall_ms()[1]
         self._incarnation = secrets.token_hex(8)
@@ -71,7 +82,10 @@ class QueryNode:
             client_id,
             directory,
             self._task_changed,
+            self._listeners,
+            self.metrics,
             resources=self.resources,
+            restore_batch_records=settings.restore_batch_records,
         )
         self._ends = EndOffsetWatcher(
             settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas
@@ -173,6 +187,7 @@ class QueryNode:
         if self._members_log.caught_up and not self._is_superseded():
             self._producer.produce(topic, key=self._settings.instance_id.encode(), value=None, partition=0)
         await asyncio.to_thread(self._producer.flush, 5.0)
+        await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
         log.info("stopped")
 
     async def _hand_over(self) -> None:
@@ -189,7 +204,7 @@ class QueryNode:
     def _enter(self, state: NodeState) -> None:
         if state is not self._state:
             old, self._state = self._state, next_node_state(self._state, state)
-            log.info("state changed", old=old.value, new=state.value)
+            self._listeners.on_node_state(old, state)
             self._heartbeat_due.set()
 
     def _task_changed(self) -> None:
@@ -304,9 +319,9 @@ def _report_unreadable(key: str, error: Exception) -> None:
     log.warning("unreadable control record skipped", key=key, error=str(error))
 
 
-async def run_node(settings: NodeSettings) -> None:
+async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
     """Run a node until SIGTERM (drains first) or SIGINT (stops at once)."""
-    await QueryNode(settings).run()
+    await QueryNode(settings, listeners).run()
 
 
 __all__: tuple[str, ...] = ("QueryNode", "run_node")

@@ -11,12 +11,20 @@ import structlog
 
 from query_service.checkpoint import Checkpoint
 from query_service.disk import TaskDirectory
+from query_service.faults import Fault, TaskFault
 from query_service.lifecycle import TaskState, next_task_state
+from query_service.listeners import StateListener
 from query_service.stores.base import Record, StateStore
 from statehouse.membership import ReplicaReport, StorePosition
 from statehouse.topology import Role, StoreSpec, TaskId
 
 log = structlog.get_logger(__name__)
+
+
+class LogLost(TaskFault):
+    """The changelog no longer has what the replica needs to read on."""
+
+    fault = Fault.LOG_TRUNCATED
 
 
 class StoreReplica:
@@ -35,11 +43,15 @@ class StoreReplica:
         checkpoint: Checkpoint,
         tombstones_kept_ms: int | None = None,
         since_ms: int | None = None,
+        restored_to: int | None = None,
+        restored_in_full: bool = False,
     ) -> None:
         """Take an open store.
 
         `tombstones_kept_ms`: how long after their writing the log surely holds tombstones; None is for ever.
         `since_ms`: when an ephemeral store began, empty, to follow its updates.
+        `restored_to`: the log's end when the store was opened; None where nothing is restored.
+        `restored_in_full`: the store is empty, and is restored from the start of the log.
         """
         self.spec = spec
         self.partition = partition
@@ -50,8 +62,10 @@ class StoreReplica:
         self.late = 0
         self.following = False
         self.restored_from = checkpoint.position
+        self.restored_to = checkpoint.position if restored_to is None else restored_to
+        self.restored_in_full = restored_in_full
         self.restored_records = 0
-        self.lost: str | None = None  # why the state can't be mended by reading on; its reader then fails it
+        self.lost: LogLost | None = None  # why the state can't be mended by reading on; its reader then fails it
         self._tombstones_kept_ms = tombstones_kept_ms
         self._confirmed_position: int | None = None
         self._checkpoint = checkpoint
@@ -97,7 +111,8 @@ class StoreReplica:
             self._checkpoint = replace(self._checkpoint, position=position, stream_time_ms=applied.stream_time_ms)
         self.position = position
         self.late += applied.late
-        self.restored_records += len(records) - len(applied.unreadable)
+        if not self.following:
+            self.restored_records += len(records) - len(applied.unreadable)
         return applied.unreadable
 
     def note_skipped(self, offset: int, reason: str) -> None:
@@ -126,8 +141,8 @@ class StoreReplica:
                 self.store.apply((), self._checkpoint)
             return self._checkpoint
 
-    def outran_retention(self) -> str | None:
-        """Say why tombstones may have left the log before they were read, None if they can't have.
+    def outran_retention(self) -> LogLost | None:
+        """Return why tombstones may have left the log before they were read, None if they can't have.
 
         A log read to its end within their retention, counted from when the state was last complete, had them all.
         That holds for a restore that takes long as for a replica that fell behind.
@@ -135,9 +150,10 @@ class StoreReplica:
         behind_ms = monotonic_and_wall_ms()[1] - self._checkpoint.at_end_ms
         if self._tombstones_kept_ms is None or behind_ms <= self._tombstones_kept_ms:
             return None
-        return (
+        return LogLost(
             f"it took {behind_ms} ms to get to the end of {self.spec.changelog_topic} and tombstones are surely kept "
-            f"for {self._tombstones_kept_ms} ms only: deleted keys could come back (raise delete.retention.ms)"
+            f"for {self._tombstones_kept_ms} ms only: deleted keys could come back (raise delete.retention.ms)",
+            Fault.CHECKPOINT_TOO_OLD,
         )
 
     def _confirm(self) -> None:
@@ -146,8 +162,8 @@ class StoreReplica:
         if end is None or self.position < end[0] or (self._at_end is not None and self._at_end >= end[1]):
             return
         position = self.position
-        if position != self._confirmed_position and (reason := self.outran_retention()) is not None:
-            self.lost = reason
+        if position != self._confirmed_position and (loss := self.outran_retention()) is not None:
+            self.lost = loss
             return
         self._confirmed_position = position
         self._at_end = end[1]
@@ -158,7 +174,8 @@ class StoreReplica:
 class TaskReplica:
     """A task on this node: its stores, its role and its state."""
 
-    def __init__(self, task: TaskId, role: Role, directory: TaskDirectory) -> None:
+    def __init__(self, task: TaskId, role: Role, directory: TaskDirectory, listener: StateListener) -> None:
+        self._listener = listener
         self.task = task
         self.role = role
         self.directory = directory
@@ -173,8 +190,9 @@ class TaskReplica:
             InvalidTransition: it can't follow the present one.
 
         """
-        self.state = next_task_state(self.state, state)
+        old, self.state = self.state, next_task_state(self.state, state)
         self.error = error
+        self._listener.on_task_state(self.task, old, state)
 
     def is_in(self, *states: TaskState) -> bool:
         """Whether the state is one of these at this moment; it may change at every await."""

@@ -15,7 +15,8 @@ from concurrent.futures import Future
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from query_service.replica import StoreReplica, monotonic_and_wall_ms
+from query_service.faults import Fault
+from query_service.replica import LogLost, StoreReplica, monotonic_and_wall_ms
 from query_service.stores.base import Record
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
@@ -25,26 +26,33 @@ log = structlog.get_logger(__name__)
 
 OnEnd = Callable[[StoreReplica], None]
 OnFailure = Callable[[StoreReplica, Exception], None]
+OnBatch = Callable[[StoreReplica, int], None]
 Key = tuple[str, int]
 
 _POLL_S = 0.05
-_SLICE_RECORDS = 5_000
-
-
-class LogLost(Exception):
-    """The changelog no longer has the position that the replica needs."""
 
 
 class Replicator:
     """A thread with one consumer that applies the changelog partitions it is given.
 
-    Callbacks run on the thread: `on_end(replica)` at each partition end, `on_failure(replica, error)` when a
-    replica can't go on; it is then no longer read.
+    Callbacks run on the thread: `on_batch(replica, records)` for each batch applied, `on_end(replica)` at each
+    partition end, `on_failure(replica, error)` when a replica can't go on; it is then no longer read.
     """
 
-    def __init__(self, name: str, bootstrap: str, client_id: str, on_end: OnEnd, on_failure: OnFailure) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        client_id: str,
+        on_batch: OnBatch,
+        on_end: OnEnd,
+        on_failure: OnFailure,
+        *,
+        batch_records: int,
+    ) -> None:
         self._bootstrap, self._client_id = bootstrap, f"{client_id}-{name}"
-        self._on_end, self._on_failure = on_end, on_failure
+        self._on_batch, self._on_end, self._on_failure = on_batch, on_end, on_failure
+        self._batch_records = batch_records
         self._replicas: dict[Key, StoreReplica] = {}
         self._commands: queue.SimpleQueue[tuple[Callable[[Consumer], None], Future[None]]] = queue.SimpleQueue()
         self._stop = threading.Event()
@@ -94,7 +102,7 @@ class Replicator:
                     continue
                 first = consumer.poll(_POLL_S)
                 if first is not None:
-                    self._take([first, *consumer.consume(_SLICE_RECORDS, 0)], consumer)
+                    self._take([first, *consumer.consume(self._batch_records - 1, 0)], consumer)
         except Exception:
             log.exception("replication stopped by a defect", thread=self._thread.name)
             raise
@@ -116,7 +124,7 @@ class Replicator:
         """Fail the replicas that others found to be beyond mending: only this thread may let go of them."""
         for replica in list(self._replicas.values()):
             if replica.lost is not None:
-                self._fail(replica, LogLost(replica.lost), consumer)
+                self._fail(replica, replica.lost, consumer)
 
     def _fail(self, replica: StoreReplica, error: Exception, consumer: Consumer) -> None:
         del self._replicas[replica.topic_partition]
@@ -142,7 +150,7 @@ class Replicator:
             if replica is None:
                 continue  # removed since the consumer queued it
             try:
-                slice_.apply_to(replica)
+                slice_.apply_to(replica, self._on_batch)
             except Exception as error:  # noqa: BLE001 - one replica's failure must not stop the others
                 self._fail(replica, error, consumer)
                 continue
@@ -169,7 +177,7 @@ class _Slice:
         else:
             log.warning("changelog can't be read at the moment", topic=message.topic(), error=error.str())
 
-    def apply_to(self, replica: StoreReplica) -> None:
+    def apply_to(self, replica: StoreReplica, on_batch: OnBatch) -> None:
         """Write the records, then move over what the end event says holds none.
 
         Raises:
@@ -178,6 +186,7 @@ class _Slice:
         """
         if self._messages:
             _apply(replica, self._messages)
+            on_batch(replica, len(self._messages))
         if self._lost is not None:
             raise LogLost(self._lost)
         if self.end is not None:
@@ -238,10 +247,13 @@ class EndOffsetWatcher:
             for replica, position in zip(replicas, positions, strict=True):
                 end, found = ends.get(replica.topic_partition), ids.get(replica.spec.changelog_topic)
                 if found is not None and found != replica.topic_id:
-                    replica.lost = f"topic {replica.spec.changelog_topic} was recreated (its id is {found} now)"
+                    replica.lost = LogLost(
+                        f"topic {replica.spec.changelog_topic} was recreated (its id is {found} now)",
+                        Fault.TOPIC_RECREATED,
+                    )
                 elif found is None or end is None:
                     continue
                 elif end < position:
-                    replica.lost = f"position {position} is beyond the end of the log {end}"
+                    replica.lost = LogLost(f"position {position} is beyond the end of the log {end}")
                 else:
                     replica.note_end(end, asked_at, wall_ms)

@@ -11,13 +11,18 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import structlog
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from query_service.checkpoint import Changelog, Checkpoint, restore_start
 from query_service.disk import StateDirectory, TaskDirectory
+from query_service.faults import Fault, Outcome, fault_of
 from query_service.lifecycle import TaskState, task_changes
+from query_service.listeners import Listeners
+from query_service.metrics import NodeMetrics
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
-from query_service.replication import LogLost, Replicator
+from query_service.replication import Replicator
+from query_service.reporting import ReplicaReporter
 from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
@@ -32,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 30.0
+_FOLLOWED_BATCH_RECORDS = 5_000
 
 
 class TaskManager:
@@ -46,8 +52,11 @@ class TaskManager:
         client_id: str,
         directory: StateDirectory,
         on_change: Callable[[], None],
+        listeners: Listeners,
+        metrics: NodeMetrics,
         *,
         resources: StoreResources,
+        restore_batch_records: int,
     ) -> None:
         self.replicas: dict[TaskId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
@@ -59,9 +68,27 @@ class TaskManager:
         self._wanted: dict[TaskId, Role] = {}
         self._drivers: dict[TaskId, asyncio.Task[None]] = {}
         self._retries: dict[TaskId, float] = {}
-        self._dormant = directory.dormant()
-        self._restorer = Replicator("restore", bootstrap, client_id, self._end_reached, self._replica_failed)
-        self._follower = Replicator("follow", bootstrap, client_id, lambda _replica: None, self._replica_failed)
+        self._listeners, self._metrics = listeners, metrics
+        self._reporter = ReplicaReporter(listeners)
+        self._dormant = directory.dormant(lambda fault: metrics.fault(fault, Outcome.PASSED_OVER))
+        self._restorer = Replicator(
+            "restore",
+            bootstrap,
+            client_id,
+            self._reporter.batch,
+            self._end_reached,
+            self._replica_failed,
+            batch_records=restore_batch_records,
+        )
+        self._follower = Replicator(
+            "follow",
+            bootstrap,
+            client_id,
+            self._reporter.batch,
+            lambda _replica: None,
+            self._replica_failed,
+            batch_records=_FOLLOWED_BATCH_RECORDS,
+        )
         self._restorer.start()
         self._follower.start()
 
@@ -70,11 +97,17 @@ class TaskManager:
         self._assignment, self._wanted = assignment, dict(wanted)
         changes = task_changes({task: replica.role for task, replica in self.replicas.items()}, wanted)
         for task, role in changes.role_changes.items():
-            self.replicas[task].role = role
+            self._change_role(self.replicas[task], role)
         for task in {*changes.opened, *changes.closed}:
             self._drive(task)
         if changes.role_changes:
             self._on_change()
+
+    def _change_role(self, replica: TaskReplica, role: Role) -> None:
+        replica.role = role
+        if replica.is_in(TaskState.RESTORING, TaskState.RUNNING):
+            for store in replica.stores.values():
+                self._reporter.role_changed(store, as_standby=role is not Role.ACTIVE)
 
     def store_replicas(self) -> list[StoreReplica]:
         """Return every open store replica. Safe to call from any thread."""
@@ -120,6 +153,7 @@ class TaskManager:
                 self._fail(task, error)
                 return
             log.warning("checkpoint not written", task=str(task.task), error=str(error))
+            self._metrics.fault(fault_of(error), Outcome.PASSED_OVER)
 
     def _drive(self, task: TaskId) -> None:
         """Make sure that something works towards what is wanted of a task."""
@@ -141,7 +175,7 @@ class TaskManager:
 
     async def _open(self, task: TaskId, role: Role) -> None:
         """Lock the folder, open the stores, start to restore."""
-        replica = TaskReplica(task, role, self._directory.task(task))
+        replica = TaskReplica(task, role, self._directory.task(task), self._listeners)
         self.replicas[task] = replica
         try:
             specs = self._assignment.stores_of(task.sub_topology)
@@ -155,6 +189,7 @@ class TaskManager:
         self._dormant.pop(task, None)
         replica.to(TaskState.RESTORING)
         for store in replica.stores.values():
+            self._reporter.restoring(store)
             await asyncio.wrap_future(self._restorer.add(store))
 
     def _open_store(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
@@ -177,20 +212,38 @@ class TaskManager:
             store = open_store(spec, path, self._resources)
             start = restore_start(store.checkpoint(), changelog, now_ms)
             if start.position is not None:
-                log.info("store opened", task=str(task), store=spec.name, position=start.position)
+                log.info("store opened", task=str(task), store=spec.name, position=start.position, reason=start.reason)
+                if start.fault is not None:
+                    self._metrics.fault(start.fault, Outcome.PASSED_OVER)
                 checkpoint = store.checkpoint()
                 assert checkpoint is not None  # noqa: S101 - it gave the position
                 checkpoint = checkpoint.moved(start.position)
-                return StoreReplica(spec, task.partition, store, checkpoint, changelog.tombstones_kept_ms)
+                return StoreReplica(
+                    spec,
+                    task.partition,
+                    store,
+                    checkpoint,
+                    changelog.tombstones_kept_ms,
+                    restored_to=changelog.end_offset,
+                )
             store.close()
-            reason = start.reason
+            fault, reason = start.fault or Fault.NO_STATE, start.reason
         except StoreUnusable as error:
-            reason = str(error)
-        log.info("store restored from the start", task=str(task), store=spec.name, reason=reason)
+            fault, reason = error.fault, str(error)
+        log.info("store restored from the start", task=str(task), store=spec.name, fault=fault.value, reason=reason)
+        self._metrics.full_restore(spec.name, fault)
         directory.wipe_store(spec.name)
         checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
         store = open_store(spec, path, self._resources)
-        return StoreReplica(spec, task.partition, store, checkpoint, changelog.tombstones_kept_ms)
+        return StoreReplica(
+            spec,
+            task.partition,
+            store,
+            checkpoint,
+            changelog.tombstones_kept_ms,
+            restored_to=changelog.end_offset,
+            restored_in_full=True,
+        )
 
     def _open_ephemeral(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
         """Begin with nothing, at the end of the topic. Runs in a worker thread.
@@ -215,6 +268,7 @@ class TaskManager:
         for store in replica.stores.values():
             await asyncio.wrap_future(self._restorer.remove(store))
             await asyncio.wrap_future(self._follower.remove(store))
+            self._reporter.ended(store)
         checkpoints = await asyncio.to_thread(_close_stores, replica, failed=failed)
         replica.to(TaskState.CLOSED)
         del self.replicas[replica.task]
@@ -237,18 +291,11 @@ class TaskManager:
         await asyncio.wrap_future(self._restorer.remove(store))
         if not replica.is_in(TaskState.RESTORING):
             return  # closed meanwhile
-        if (reason := store.outran_retention()) is not None:
-            self._fail(replica, LogLost(reason))
+        if (loss := store.outran_retention()) is not None:
+            self._fail(replica, loss)
             return
+        self._reporter.restored(store, as_standby=replica.role is not Role.ACTIVE)
         await asyncio.wrap_future(self._follower.add(store))
-        log.info(
-            "store restored",
-            task=str(replica.task),
-            store=store.spec.name,
-            from_offset=store.restored_from,
-            to_offset=store.position,
-            records=store.restored_records,
-        )
         if replica.is_in(TaskState.RESTORING) and all(each.following for each in replica.stores.values()):
             # From here on a crash must leave something to report: what a node kept is what it gets back first.
             await self._save(replica)
@@ -271,8 +318,10 @@ class TaskManager:
         """Put a task into ERROR and try it again later: closing and opening restores what can be restored."""
         if replica.state not in {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING}:
             return  # it has failed already, or is being closed
-        log.error("task stopped", task=str(replica.task), error=str(error), error_type=type(error).__name__)
-        replica.to(TaskState.ERROR, f"{type(error).__name__}: {error}")
+        fault = Fault.BROKER if isinstance(error, KafkaException) else fault_of(error)
+        log.error("task stopped", task=str(replica.task), fault=fault.value, error=str(error))
+        self._metrics.fault(fault, Outcome.TASK_STOPPED)
+        replica.to(TaskState.ERROR, f"{fault}: {error}")
         delay_s = self._retries.get(replica.task, _RETRY_FIRST_S)
         self._retries[replica.task] = min(delay_s * 2, _RETRY_MAX_S)
         self._loop.call_later(delay_s, self._retry, replica)

@@ -109,6 +109,9 @@ class NodeSettings(CommonSettings):
         ge=1024,
         description="byte budget of one partition of an in-memory store; beyond it its task stops",
     )
+    restore_batch_records: int = Field(
+        5_000, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
+    )
     max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 

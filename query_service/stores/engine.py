@@ -12,14 +12,17 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from query_service.checkpoint import Checkpoint
+from query_service.faults import Fault, TaskFault
 from statehouse.errors import StatehouseError
 
 Writes = Mapping[str, Sequence[tuple[bytes, bytes | None]]]
 """Per family, (key, value) in order; a None value deletes."""
 
 
-class StoreUnusable(StatehouseError):
+class StoreUnusable(TaskFault):
     """What is on disk can't be opened or read as a store of ours; it must be wiped and restored."""
+
+    fault = Fault.CORRUPT_STORE
 
 
 class StoreClosed(StatehouseError):

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from sortedcontainers import SortedDict
 
 from query_service.checkpoint import Checkpoint
+from query_service.faults import Fault, TaskFault
 from query_service.stores.engine import StoreClosed, View, Writes
-from statehouse.errors import StatehouseError
 
 # What an entry costs beside its bytes: two bytes objects, a dictionary slot, a place in the sorted list.
 _ENTRY_OVERHEAD = 200
 
 
-class MemoryBudgetExceeded(StatehouseError):
+class MemoryBudgetExceeded(TaskFault):
     """The store would grow beyond its byte budget: its task stops before the process is killed for it."""
+
+    fault = Fault.MEMORY_BUDGET
 
 
 class MemoryEngine:

@@ -9,19 +9,20 @@ from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
 
-from query_service.checkpoint import Checkpoint
+from query_service.checkpoint import Checkpoint, UnknownFormat
+from query_service.faults import Fault, TaskFault
 from query_service.stores.engine import StoreClosed, StoreUnusable, View, Writes
 from query_service.stores.resources import StoreResources
-from statehouse.errors import LookupFailure, Reason, StatehouseError
+from statehouse.errors import LookupFailure, Reason
 
 _META = "statehouse-meta"
 _CHECKPOINT_KEY = b"checkpoint"
 _BUILT_IN = frozenset({"default", _META})
 _DAMAGED = "DAMAGED"
-# What RocksDB and the system say when they refuse, rather than when the content is bad.
+# What RocksDB and the system say when they refuse, rather than when the content is bad. RocksDB's binding gives text.
+_FULL = ("No space left", "quota exceeded")
 _REFUSALS = (
-    "No space left",
-    "quota exceeded",
+    *_FULL,
     "Read-only file system",
     "Permission denied",
     "Operation not permitted",
@@ -39,8 +40,12 @@ _PROPERTIES = {
 }
 
 
-class DiskRefused(StatehouseError):
+class DiskRefused(TaskFault):
     """The disk is full, read-only or not ours: what is on it may well be intact and must not be wiped for it."""
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        is_full = any(words in str(error) for words in _FULL)
+        super().__init__(f"{path}: {error}", Fault.DISK_FULL if is_full else Fault.DISK_REFUSED)
 
 
 class RocksDBEngine:
@@ -66,8 +71,8 @@ class RocksDBEngine:
             self._checkpoint = self._stored_checkpoint()
         except Exception as error:  # rocksdict raises plain Exception for whatever RocksDB reports
             if any(refusal in str(error) for refusal in _REFUSALS):
-                raise DiskRefused(f"{path}: {error}") from error
-            raise StoreUnusable(f"{path}: {error}") from error
+                raise DiskRefused(path, error) from error
+            raise StoreUnusable(f"{path}: {error}", _unusable(error)) from error
         self._path = path
         self._damage: str | None = None
         self._lock = threading.Condition()
@@ -174,7 +179,7 @@ class RocksDBEngine:
                 self._db.write(batch)
         except Exception as error:
             self._note_failure(error)
-            raise DiskRefused(f"{self._path}: {error}") from error
+            raise DiskRefused(self._path, error) from error
         self._checkpoint = checkpoint
 
     def _handle(self, family: str) -> object:
@@ -253,7 +258,7 @@ class RocksDBEngine:
             except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
                 failure = error
         if failure is not None:
-            raise DiskRefused(f"{self._path}: {failure}") from failure
+            raise DiskRefused(self._path, failure) from failure
 
 
 class _RocksDBView:
@@ -349,7 +354,7 @@ def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:
             database.close()
         return None if stored is None else Checkpoint.from_json(stored), keys
     except Exception as error:  # rocksdict raises plain Exception for whatever RocksDB reports
-        raise StoreUnusable(f"{path}: {error}") from error
+        raise StoreUnusable(f"{path}: {error}", _unusable(error)) from error
 
 
 def _refuse_marked(path: Path) -> None:
@@ -357,3 +362,8 @@ def _refuse_marked(path: Path) -> None:
     mark = path / _DAMAGED
     if mark.exists():
         raise ValueError(mark.read_text(encoding="utf-8", errors="replace").strip())
+
+
+def _unusable(error: Exception) -> Fault:
+    """Return why a database can't be used that could be reached."""
+    return Fault.UNKNOWN_FORMAT if isinstance(error, UnknownFormat) else Fault.CORRUPT_STORE

@@ -250,7 +250,7 @@ def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty)
     node.thaw()
     poll_until(lambda: answers(node, "g"), 30, "the task to be restored")
     assert content(node) == {"g": "7"}
-    assert "LogLost" in node.log
+    assert '"fault": "log_truncated"' in node.log
     assert_neighbour_serves(node)
 
 

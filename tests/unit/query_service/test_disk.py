@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from query_service.checkpoint import Checkpoint
 from query_service.cli import state
-from query_service.disk import StateDirectory, TaskDirectory, TaskLocked
+from query_service.disk import CheckpointUnreadable, StateDirectory, TaskDirectory, TaskLocked
+from query_service.faults import Fault
 from query_service.inspect import stores_in
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
@@ -72,8 +73,11 @@ def test_wipe_removes_all_or_says_so(task: TaskDirectory, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("damage", [b"", b"\xff\x00", b"[1]", b'{"counts": 3}', b'{"counts": {"position": -7}}'])
 def test_damaged_readable_copy_is_as_good_as_none(task: TaskDirectory, damage: bytes) -> None:
     (task.path / ".checkpoint").write_bytes(damage)
-    assert task.read_checkpoints() == {}
-    assert StateDirectory(task.path.parents[1], "app").dormant() == {}
+    with pytest.raises(CheckpointUnreadable, match=r"0_3/\.checkpoint"):
+        task.read_checkpoints()
+    faults: list[Fault] = []
+    assert StateDirectory(task.path.parents[1], "app").dormant(faults.append) == {}
+    assert faults == [Fault.CHECKPOINT_UNREADABLE]
 
 
 def test_unwritable_readable_copy_is_named(task: TaskDirectory) -> None:
