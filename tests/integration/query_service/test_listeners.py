@@ -1,0 +1,157 @@
+"""Listeners of a real node, installed as a package is: they are told of a restore, and can't hold it up."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.local.kafka import EmbeddedKafka
+from tests.support.fleet import STORE, Fleet
+from tests.support.polling import poll_until
+
+PLUGIN = '''
+"""A listener that writes what it is told, and one of each bad kind."""
+import json, os
+
+class Recorder:
+    def __init__(self):
+        self._file = open(os.environ["LISTENER_FILE"], "a", buffering=1)
+
+    def _tell(self, *event):
+        self._file.write(json.dumps(event) + "\\n")
+
+    def on_node_state(self, old, new): self._tell("node", old, new)
+    def on_task_state(self, task, old, new): self._tell("task", str(task), old, new)
+    def on_restore_start(self, where, start_offset, end_offset, *, full):
+        self._tell("start", where.store, where.partition, start_offset, end_offset, full)
+    def on_batch_restored(self, where, batch_end_offset, records): self._tell("batch", batch_end_offset, records)
+    def on_restore_end(self, where, total): self._tell("end", total)
+    def on_restore_suspended(self, where, total): self._tell("suspended", total)
+    def on_update_start(self, where, start_offset): self._tell("update", start_offset)
+    def on_batch_loaded(self, where, batch_end_offset, records, end_offset): self._tell("loaded", batch_end_offset)
+    def on_update_suspended(self, where, offset, end_offset, reason): self._tell("unloaded", offset, reason)
+
+class Blocked(Recorder):
+    """Waits in its first event until somebody opens the other end of the pipe."""
+    def __init__(self): pass
+    def _tell(self, *event): open(os.environ["LISTENER_PIPE"]).read()
+
+class Raising(Recorder):
+    def __init__(self): pass
+    def _tell(self, *event): raise RuntimeError("a listener's own fault")
+'''
+
+ENTRY_POINTS = """
+[statehouse.listeners]
+blocked = test_plugin:Blocked
+raising = test_plugin:Raising
+recorder = test_plugin:Recorder
+"""
+
+
+class Events:
+    """What the recorder of a node wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def all(self) -> list[list[Any]]:
+        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
+
+    def of(self, *kinds: str) -> list[list[Any]]:
+        return [event for event in self.all() if event[0] in kinds]
+
+    def wait(self, kind: str) -> list[list[Any]]:
+        return poll_until(lambda: self.of(kind), 30, f"the event {kind}")
+
+
+@pytest.fixture
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
+    """Install the plug-in for the nodes that the test starts."""
+    packages = tmp_path / "packages"
+    (packages / "test_plugin-1.dist-info").mkdir(parents=True)
+    (packages / "test_plugin-1.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    (packages / "test_plugin-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: test-plugin\nVersion: 1\n"
+    )
+    (packages / "test_plugin.py").write_text(PLUGIN)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("LISTENER_FILE", str(tmp_path / "events"))
+    monkeypatch.setenv("LISTENER_PIPE", str(tmp_path / "pipe"))
+    os.mkfifo(tmp_path / "pipe")
+    return Events(tmp_path / "events")
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        yield fleet
+
+
+def test_restore_goes_on_whatever_listeners_do(fleet: Fleet, events: Events) -> None:
+    fleet.put({f"k{nth}": str(nth) for nth in range(2_000)})
+    node = fleet.node("n1", restore_batch_records=100)
+    fleet.assign(TaskAssignment("n1"))
+    fleet.wait_running([node])  # one listener hangs since its first event, another raises at each
+    assert node.get("k1999").value.text == "1999"
+    events.wait("end")
+    kinds = events.of("start", "batch", "end")
+    assert kinds[0] == ["start", STORE, 0, 0, 2_000, True]
+    assert kinds[-1] == ["end", 2_000]
+    offsets = [offset for _, offset, _ in kinds[1:-1]]
+    assert offsets == sorted(offsets)
+    assert offsets[-1] == 2_000
+    assert all(records <= 100 for _, _, records in kinds[1:-1])
+    assert sum(records for _, _, records in kinds[1:-1]) == 2_000
+    assert ["task", "0_0", "created", "restoring"] in events.all()
+    poll_until(lambda: ["node", "REBALANCING", "RUNNING"] in events.all(), 30, "the node's state")
+    assert "a listener's own fault" in node.log
+    assert node.stop() == 0, "a listener that hangs does not hold up the end"
+    assert events.all()[-1] == ["node", "PENDING_SHUTDOWN", "NOT_RUNNING"]
+
+
+def test_restore_that_is_taken_away_is_suspended(fleet: Fleet, events: Events) -> None:
+    fleet.put({f"k{nth}": str(nth) for nth in range(30_000)})
+    node = fleet.node("n1", restore_batch_records=1)
+    fleet.assign(TaskAssignment("n1"))
+    events.wait("batch")
+    fleet.assign(TaskAssignment("other"))
+    ((_, total),) = events.wait("suspended")
+    assert 0 < total < 30_000
+    assert total == sum(records for _, _, records in events.of("batch"))
+    assert not events.of("end")
+    poll_until(lambda: not node.node().tasks, 30, "the task to be closed")
+
+    fleet.assign(TaskAssignment("n1"))
+    poll_until(lambda: len(events.of("start")) == 2, 30, "the second restore")
+    assert events.of("start")[1] == ["start", STORE, 0, total, 30_000, False], "it goes on where it was"
+
+
+def test_standby_updates_are_told_until_it_is_promoted_or_gone(fleet: Fleet, events: Events) -> None:
+    fleet.put({"a": "1"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("other", ("n1",)))
+    assert events.wait("update") == [["update", 1]]
+    fleet.put({"b": "2"})
+    assert events.wait("loaded") == [["loaded", 2]]
+    fleet.assign(TaskAssignment("n1"))
+    assert events.wait("unloaded") == [["unloaded", 2, "promoted"]]
+    fleet.put({"c": "3"})
+    poll_until(lambda: node.get("c").found, 30, "the active to follow")
+    fleet.assign(TaskAssignment("other", ("n1",)))
+    poll_until(lambda: len(events.of("update")) == 2, 30, "it to be a standby again")
+    fleet.assign(TaskAssignment("other"))
+    poll_until(lambda: len(events.of("unloaded")) == 2, 30, "it to be gone")
+    assert events.of("update", "loaded", "unloaded") == [
+        ["update", 1],
+        ["loaded", 2],
+        ["unloaded", 2, "promoted"],
+        ["update", 3],
+        ["unloaded", 3, "migrated"],
+    ]
