@@ -65,7 +65,7 @@ class Admission:
             ) from None
 
     @staticmethod
-    def partition(served: ServedStore, request: query_service_pb2.ScanRequest | query_service_pb2.CountRequest) -> int:
+    def partition(served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest) -> int:
         """Return the partition a request about many keys names.
 
         Raises:

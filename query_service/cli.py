@@ -33,6 +33,8 @@ def node(
         int | None, typer.Option(help="Byte budget of a partition of an in-memory store.")
     ] = None,
     restore_batch_records: Annotated[int | None, typer.Option(help="Records written at once in a restore.")] = None,
+    max_open_scans: Annotated[int | None, typer.Option(help="Most scans and exact counts at once.")] = None,
+    scan_timeout_ms: Annotated[int | None, typer.Option(help="Longest that one of them may read.")] = None,
     heartbeat_interval_ms: Annotated[int | None, typer.Option(help="How often to tell the fleet.")] = None,
     session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which tasks are moved.")] = None,
     drain_timeout_ms: Annotated[int | None, typer.Option(help="Longest hand-over at SIGTERM.")] = None,

@@ -13,7 +13,7 @@ from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 QUERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         KEY_VALUE: ("Get", "BatchGet", "Scan", "Count"),
-        WINDOW: ("FetchWindows", "Count"),
+        WINDOW: ("FetchWindows", "ScanWindows", "Count"),
         SESSION: ("FetchSessions", "Count"),
         VERSIONED: ("Get", "BatchGet", "GetAsOf", "Count"),
     }

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 from query_service.admission import Admission
 from query_service.kinds import of_kind
+from query_service.open_scans import OpenScans
 from query_service.replica import StoreReplica
 from query_service.stores.base import Page
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import BeforeHistory, VersionedStore
 from query_service.stores.windows import TimedStore
-from query_service.values import shown_value, value_or_raw
+from query_service.values import decoded_value
 from statehouse import ordered_keys, paging
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
+from statehouse.serdes import shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2
 
-LAST_MS = 2**62
 K = TypeVar("K", WindowKey, SessionKey)
 
 
@@ -30,11 +30,12 @@ class LookupEngine:
     def __init__(
         self,
         admission: Admission,
+        open_scans: OpenScans,
         *,
         max_batch_entries: int,
         max_message_bytes: int,
     ) -> None:
-        self._admission = admission
+        self._admission, self._open_scans = admission, open_scans
         self._max_batch_entries = max_batch_entries
         # JSON values grow when they are typed; a page of a quarter of the message leaves room for it.
         self._max_page_bytes = max_message_bytes // 4
@@ -50,7 +51,7 @@ class LookupEngine:
         data = _latest(replica, key)
         if data is None:
             return query_service_pb2.GetResponse(found=False, replica=stamp)
-        value = shown_value(served, data, raw=request.raw)
+        value = decoded_value(served, data, raw=request.raw)
         return query_service_pb2.GetResponse(found=True, value=value, replica=stamp)
 
     def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
@@ -84,13 +85,13 @@ class LookupEngine:
         """
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
-        first_ms, last_ms = _span(request)
+        first_ms, last_ms = paging.time_span(request)
         page, token = await self._timed_page(
-            store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
+            replica, store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
         )
         response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
         for window, data in page.entries:
-            value = value_or_raw(served, data, raw=request.raw)
+            value = shown_value(served.value_serde, data, raw=request.raw)
             end_ms = window.start_ms + served.spec.window_size_ms
             response.windows.add(start_ms=window.start_ms, end_ms=end_ms, value=value)
         return response
@@ -106,18 +107,19 @@ class LookupEngine:
         """
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
-        first_ms, last_ms = _span(request)
+        first_ms, last_ms = paging.time_span(request)
         # A session is filed by its end, which may be long after the span: only the first bound limits the segments.
         page, token = await self._timed_page(
+            replica,
             store,
             key,
             request,
             lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
-            (first_ms, LAST_MS),
+            (first_ms, paging.LAST_MS),
         )
         response = query_service_pb2.FetchSessionsResponse(replica=stamp, next_page_token=token)
         for session, data in page.entries:
-            value = value_or_raw(served, data, raw=request.raw)
+            value = shown_value(served.value_serde, data, raw=request.raw)
             response.sessions.add(start_ms=session.start_ms, end_ms=session.end_ms, value=value)
         return response
 
@@ -143,13 +145,14 @@ class LookupEngine:
                 ) from error
         if version is None:
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
-        value = shown_value(served, version.value, raw=request.raw)
+        value = decoded_value(served, version.value, raw=request.raw)
         return query_service_pb2.GetAsOfResponse(
             found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
         )
 
     async def _timed_page(
         self,
+        replica: StoreReplica,
         store: TimedStore[K],
         key: bytes,
         request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
@@ -160,8 +163,10 @@ class LookupEngine:
         prefix = ordered_keys.escaped(key)
         keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
         limit = paging.page_size(request)
-        page = await asyncio.to_thread(store.scan, keys, accept, *span_ms, limit, self._max_page_bytes)
-        token = paging.next_page_token(request, store.encoded(page.entries[-1][0])) if page.more else ""
+        page = await self._open_scans.run(
+            replica, lambda walk: store.scan(keys, accept, *span_ms, limit, self._max_page_bytes, walk)
+        )
+        token = paging.next_page_token(request, page.entries[-1][0].to_entry_key()) if page.more else ""
         return page, token
 
 
@@ -172,10 +177,3 @@ def _latest(replica: StoreReplica, key: bytes) -> bytes | None:
         version = store.get(key)
         return None if version is None else version.value
     return of_kind(replica, KeyValueStore, "Get").get(key)
-
-
-def _span(request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest) -> tuple[int, int]:
-    """Return the request's span of time, all of it where a bound is absent."""
-    first_ms = request.from_ms if request.HasField("from_ms") else 0
-    last_ms = request.to_ms if request.HasField("to_ms") else LAST_MS
-    return max(0, first_ms), last_ms

@@ -21,6 +21,7 @@ from query_service.listeners import Listener, Listeners
 from query_service.log_listener import LogListener
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
+from query_service.open_scans import OpenScans
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
 from query_service.scans import ScanEngine
@@ -110,12 +111,14 @@ class QueryNode:
             instance_id=settings.instance_id, host=settings.advertised_host or settings.bind_host
         )
         self._admission = Admission(self._host, self.tasks.replicas, self._is_confirmed)
+        self.open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
         self.lookups = LookupEngine(
             self._admission,
+            self.open_scans,
             max_batch_entries=settings.max_batch_entries,
             max_message_bytes=settings.max_message_bytes,
         )
-        self.scans = ScanEngine(self._admission, max_message_bytes=settings.max_message_bytes)
+        self.scans = ScanEngine(self._admission, self.open_scans, max_message_bytes=settings.max_message_bytes)
         self._server = RpcServer(
             f"{settings.bind_host}:{settings.node_port}",
             SERVICES,
@@ -175,6 +178,7 @@ class QueryNode:
         if self._drain:
             await self._hand_over()
         await self._server.stop(_STOP_GRACE_S)
+        self.open_scans.close()
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)

@@ -65,6 +65,7 @@ class StoreReplica:
         self.restored_to = checkpoint.position if restored_to is None else restored_to
         self.restored_in_full = restored_in_full
         self.restored_records = 0
+        self.closing = False  # the store waits for the reads under way to end
         self.lost: LogLost | None = None  # why the state can't be mended by reading on; its reader then fails it
         self._tombstones_kept_ms = tombstones_kept_ms
         self._confirmed_position: int | None = None

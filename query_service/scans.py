@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from query_service.admission import Admission
 from query_service.kinds import of_kind
+from query_service.open_scans import OpenScans
 from query_service.stores.key_value import KeyValueStore
-from query_service.values import shown_key, value_or_raw
+from query_service.stores.windows import TimedStore
 from statehouse import paging
-from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.serdes import shown_key, shown_value
+from statehouse.topology import WINDOW
+from statehouse.v1 import query_service_pb2
 
 
 class ScanEngine:
-    """Answers about ranges. Each page reads one moment, in a worker thread."""
+    """Answers about ranges. Each page reads one moment."""
 
-    def __init__(self, admission: Admission, *, max_message_bytes: int) -> None:
-        self._admission = admission
+    def __init__(self, admission: Admission, open_scans: OpenScans, *, max_message_bytes: int) -> None:
+        self._admission, self._open_scans = admission, open_scans
         # JSON values grow when they are typed; a page of a quarter of the message leaves room for it.
         self._max_page_bytes = max_message_bytes // 4
 
@@ -33,13 +34,52 @@ class ScanEngine:
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes
         store = of_kind(replica, KeyValueStore, "Scan")
-        page = await asyncio.to_thread(store.scan, keys, limit, max_bytes)
+        page = await self._open_scans.run(replica, lambda walk: store.scan(keys, limit, max_bytes, walk))
         response = query_service_pb2.ScanResponse(replicas=[stamp])
         for key, data in page.entries:
-            shown = types_pb2.Key(raw=key) if request.raw else shown_key(served, key)
-            response.entries.add(key=shown, value=value_or_raw(served, data, raw=request.raw))
+            response.entries.add(
+                key=shown_key(served.key_serde, key, raw=request.raw),
+                value=shown_value(served.value_serde, data, raw=request.raw),
+            )
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0])
+        return response
+
+    async def scan_windows(
+        self, request: query_service_pb2.ScanWindowsRequest
+    ) -> query_service_pb2.ScanWindowsResponse:
+        """Read a page of the windows of one partition.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        served = self._admission.store(request.store)
+        keys = paging.entry_key_range(request, served.key_serde)
+        partition = self._admission.partition(served, request)
+        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes
+        store = of_kind(replica, TimedStore, "ScanWindows", WINDOW)
+        first_ms, last_ms = paging.time_span(request)
+        page = await self._open_scans.run(
+            replica,
+            lambda walk: store.scan(
+                keys, lambda window: first_ms <= window.start_ms <= last_ms, first_ms, last_ms, limit, max_bytes, walk
+            ),
+        )
+        response = query_service_pb2.ScanWindowsResponse(replicas=[stamp])
+        for entry, data in page.entries:
+            response.windows.add(
+                key=shown_key(served.key_serde, entry.key, raw=request.raw),
+                window=query_service_pb2.Window(
+                    start_ms=entry.start_ms,
+                    end_ms=entry.start_ms + served.spec.window_size_ms,
+                    value=shown_value(served.value_serde, data, raw=request.raw),
+                ),
+                sequence=entry.sequence,
+            )
+        if page.more:
+            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
 
     async def count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
@@ -53,7 +93,7 @@ class ScanEngine:
         partition = self._admission.partition(served, request)
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
         if request.exact:
-            count = await asyncio.to_thread(replica.store.exact_count)
+            count = await self._open_scans.run(replica, replica.store.exact_count)
         else:
             count = replica.store.approximate_count()
         return query_service_pb2.CountResponse(count=count, exact=request.exact, replicas=[stamp])

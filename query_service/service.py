@@ -40,6 +40,11 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
         return await self._scans.scan(request)
 
+    async def _scan_windows(
+        self, request: query_service_pb2.ScanWindowsRequest
+    ) -> query_service_pb2.ScanWindowsResponse:
+        return await self._scans.scan_windows(request)
+
     async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
         return await self._scans.count(request)
 
@@ -59,6 +64,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     Get = failing_cleanly(_get)
     BatchGet = failing_cleanly(_batch_get)
     Scan = failing_cleanly(_scan)
+    ScanWindows = failing_cleanly(_scan_windows)
     Count = failing_cleanly(_count)
     FetchWindows = failing_cleanly(_fetch_windows)
     FetchSessions = failing_cleanly(_fetch_sessions)

@@ -266,6 +266,7 @@ class TaskManager:
         if replica.state is not TaskState.CREATED:
             replica.to(TaskState.SUSPENDED)
         for store in replica.stores.values():
+            store.closing = True
             await asyncio.wrap_future(self._restorer.remove(store))
             await asyncio.wrap_future(self._follower.remove(store))
             self._reporter.ended(store)

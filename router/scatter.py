@@ -1,4 +1,4 @@
-"""Scan and Count: every partition through the same dispatch, put together in key order.
+"""Scan, ScanWindows and Count: every partition through the same dispatch, put together in key order.
 
 Nodes are asked for raw bytes: the order of pages is that of serialized keys, and decoding once, here, is enough.
 Each partition is read in one call, so each page reads one snapshot per partition. A partition that says it has
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 from router.concurrency import map_bounded
 from router.deadline import Deadline
@@ -18,9 +21,20 @@ from router.dispatch import Call, Dispatcher
 from router.holder import TableHolder
 from router.locate import freshness_of, refuse_forwarded
 from router.table import StoreRoutes
+from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import key_range, next_page_token, page_size
-from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.paging import entry_key_range, key_range, next_page_token, page_size
+from statehouse.serdes import shown_key, shown_value
+from statehouse.v1 import query_service_pb2
+
+Request = TypeVar("Request", query_service_pb2.ScanRequest, query_service_pb2.ScanWindowsRequest)
+Item = TypeVar("Item", query_service_pb2.Entry, query_service_pb2.KeyedWindow)
+PartitionRequest = TypeVar(
+    "PartitionRequest",
+    query_service_pb2.ScanRequest,
+    query_service_pb2.ScanWindowsRequest,
+    query_service_pb2.CountRequest,
+)
 
 _AT_ONCE = 16
 # Room that an answer keeps free for the token, the replicas' stamps and framing.
@@ -28,7 +42,7 @@ _RESERVED_BYTES = 32 * 1024
 
 
 class Scatter:
-    """Answers Scan and Count. Lives on the event loop."""
+    """Answers Scan, ScanWindows and Count. Lives on the event loop."""
 
     def __init__(self, tables: TableHolder, dispatcher: Dispatcher, *, max_message_bytes: int) -> None:
         self._tables, self._dispatcher = tables, dispatcher
@@ -41,31 +55,40 @@ class Scatter:
             LookupFailure: the request is wrong, or a partition failed; the message names it.
 
         """
-        refuse_forwarded(request.forwarding)
-        store = self._tables.current().store(request.store)
+        store = self._store(request)
         key_range(request, store.key_serde)  # refuses a wrong range or token before any node is asked
-        size = page_size(request)
-        to_node = query_service_pb2.ScanRequest()
-        to_node.CopyFrom(request)
-        to_node.raw, to_node.page_size = True, size
-        to_node.ClearField("partition")
-        body = to_node.SerializeToString()
-
-        async def read(partition: int) -> query_service_pb2.ScanResponse:
-            part = query_service_pb2.ScanRequest(partition=partition).SerializeToString()
-            answer = await self._ask(store, "Scan", partition, body + part, request.freshness, deadline)
-            return query_service_pb2.ScanResponse.FromString(answer)
-
-        wanted = _partitions(store, request.partition if request.HasField("partition") else None)
-        pages = await map_bounded(read, wanted, at_once=_AT_ONCE)
-        entries, has_more = self._merged(request, pages, size)
-        response = query_service_pb2.ScanResponse(
-            entries=entries if request.raw else [_typed(store, entry) for entry in entries],
-            replicas=[stamp for page in pages for stamp in page.replicas],
+        answers = await self._read_page(store, "Scan", request, deadline)
+        responses = [query_service_pb2.ScanResponse.FromString(answer) for answer in answers]
+        parts = [_Part(response.entries, bool(response.next_page_token)) for response in responses]
+        shown = _as_is if request.raw else partial(_typed_entry, store)
+        page = self._merged(parts, lambda entry: entry.key.raw, shown, page_size(request), reverse=request.reverse)
+        return query_service_pb2.ScanResponse(
+            entries=page.items,
+            next_page_token=next_page_token(request, page.last_key) if page.has_more else "",
+            replicas=[stamp for response in responses for stamp in response.replicas],
         )
-        if has_more:
-            response.next_page_token = next_page_token(request, entries[-1].key.raw)
-        return response
+
+    async def scan_windows(
+        self, request: query_service_pb2.ScanWindowsRequest, deadline: Deadline
+    ) -> query_service_pb2.ScanWindowsResponse:
+        """Return a page of windows over all partitions, or over the one the request names.
+
+        Raises:
+            LookupFailure: the request is wrong, or a partition failed; the message names it.
+
+        """
+        store = self._store(request)
+        entry_key_range(request, store.key_serde)  # as above
+        answers = await self._read_page(store, "ScanWindows", request, deadline)
+        responses = [query_service_pb2.ScanWindowsResponse.FromString(answer) for answer in answers]
+        parts = [_Part(response.windows, bool(response.next_page_token)) for response in responses]
+        shown = _as_is if request.raw else partial(_typed_window, store)
+        page = self._merged(parts, _entry_key, shown, page_size(request), reverse=request.reverse)
+        return query_service_pb2.ScanWindowsResponse(
+            windows=page.items,
+            next_page_token=next_page_token(request, page.last_key) if page.has_more else "",
+            replicas=[stamp for response in responses for stamp in response.replicas],
+        )
 
     async def count(
         self, request: query_service_pb2.CountRequest, deadline: Deadline
@@ -76,97 +99,125 @@ class Scatter:
             LookupFailure: the request is wrong, or a partition failed; the message names it.
 
         """
-        refuse_forwarded(request.forwarding)
-        store = self._tables.current().store(request.store)
-        to_node = query_service_pb2.CountRequest()
-        to_node.CopyFrom(request)
-        to_node.ClearField("partition")
-        body = to_node.SerializeToString()
-
-        async def read(partition: int) -> query_service_pb2.CountResponse:
-            part = query_service_pb2.CountRequest(partition=partition).SerializeToString()
-            answer = await self._ask(store, "Count", partition, body + part, request.freshness, deadline)
-            return query_service_pb2.CountResponse.FromString(answer)
-
-        wanted = _partitions(store, request.partition if request.HasField("partition") else None)
-        counts = await map_bounded(read, wanted, at_once=_AT_ONCE)
+        store = self._store(request)
+        answers = await self._ask_partitions(store, "Count", request, request, deadline)
+        counts = [query_service_pb2.CountResponse.FromString(answer) for answer in answers]
         return query_service_pb2.CountResponse(
             count=sum(part.count for part in counts),
             exact=all(part.exact for part in counts),
             replicas=[stamp for part in counts for stamp in part.replicas],
         )
 
-    async def _ask(
-        self,
-        store: StoreRoutes,
-        method: str,
-        partition: int,
-        body: bytes,
-        freshness: types_pb2.Freshness,
-        deadline: Deadline,
-    ) -> bytes:
+    def _store(self, request: PartitionRequest) -> StoreRoutes:
+        refuse_forwarded(request.forwarding)
+        return self._tables.current().store(request.store)
+
+    async def _read_page(self, store: StoreRoutes, method: str, request: Request, deadline: Deadline) -> list[bytes]:
+        """Return the page of each partition, with keys and values raw."""
+        to_node = type(request)()
+        to_node.CopyFrom(request)
+        to_node.raw, to_node.page_size = True, page_size(request)
+        return await self._ask_partitions(store, method, request, to_node, deadline)
+
+    async def _ask_partitions(
+        self, store: StoreRoutes, method: str, request: PartitionRequest, to_node: PartitionRequest, deadline: Deadline
+    ) -> list[bytes]:
+        """Return the answers of all partitions, or of the one that `request` names, to `to_node`."""
+        freshness = freshness_of(request.freshness)
+        only = store.partition(request.partition).partition if request.HasField("partition") else None
+
+        body = to_node.SerializeToString()
+
+        async def read(partition: int) -> bytes:
+            part = type(to_node)(partition=partition).SerializeToString()  # on the wire the last one counts
+            call = Call(method, store.spec.name, partition, body + part, freshness, is_patient=True)
+            return await self._ask(call, deadline)
+
+        wanted = range(len(store.partitions)) if only is None else [only]
+        return await map_bounded(read, wanted, at_once=_AT_ONCE)
+
+    async def _ask(self, call: Call, deadline: Deadline) -> bytes:
         """Ask for one partition; its failure names it."""
-        call = Call(method, store.spec.name, partition, body, freshness_of(freshness), is_patient=True)
         try:
             return (await self._dispatcher.dispatch(call, deadline)).data
         except LookupFailure as failure:
             raise LookupFailure(
                 failure.reason,
-                f"partition {partition}: {failure.message}",
-                failure.metadata | {"partition": str(partition)},
+                f"partition {call.partition}: {failure.message}",
+                failure.metadata | {"partition": str(call.partition)},
                 route=failure.route,
                 candidates=failure.candidates,
             ) from failure
 
     def _merged(
         self,
-        request: query_service_pb2.ScanRequest,
-        pages: list[query_service_pb2.ScanResponse],
+        parts: Sequence[_Part[Item]],
+        key_of: Callable[[Item], bytes],
+        shown: Callable[[Item], Item],
         size: int,
-    ) -> tuple[list[query_service_pb2.Entry], bool]:
-        """Return the page's entries in order, and whether more are left."""
-        merged = heapq.merge(*(page.entries for page in pages), key=_key_of, reverse=request.reverse)
-        unfinished = [page for page in pages if page.next_page_token]
-        if not all(page.entries for page in unfinished):
+        *,
+        reverse: bool,
+    ) -> _Merged[Item]:
+        """Put the partitions' pages together: at most `size` items, and no more, as `shown`, than one answer holds."""
+        unfinished = [part for part in parts if part.has_more]
+        if not all(part.items for part in unfinished):
             raise LookupFailure(Reason.INTERNAL, "a node says it has more entries and returned none")
-        cut_short = [_key_of(page.entries[-1]) for page in unfinished]
-        known_to = (max if request.reverse else min)(cut_short) if cut_short else None
-        entries: list[query_service_pb2.Entry] = []
+        cut_short = [key_of(part.items[-1]) for part in unfinished]
+        known_to = (max if reverse else min)(cut_short) if cut_short else None
+        items: list[Item] = []
+        last_key = b""
         room = self._max_entry_bytes
-        for entry in itertools.islice(merged, size):
-            key = _key_of(entry)
-            if known_to is not None and (key < known_to if request.reverse else key > known_to):
-                return entries, True
-            room -= entry.ByteSize() + 8
-            if room < 0 and entries:
-                return entries, True
-            entries.append(entry)
-        return entries, bool(entries) and (known_to is not None or _count(pages) > len(entries))
+        merged = heapq.merge(*(part.items for part in parts), key=key_of, reverse=reverse)
+        for item in itertools.islice(merged, size):
+            key = key_of(item)
+            if known_to is not None and (key < known_to if reverse else key > known_to):
+                return _Merged(items, last_key, has_more=True)
+            items.append(shown(item))
+            room -= items[-1].ByteSize() + 8
+            if room < 0 and len(items) > 1:
+                return _Merged(items[:-1], last_key, has_more=True)
+            last_key = key
+        has_more = known_to is not None or sum(len(part.items) for part in parts) > len(items)
+        return _Merged(items, last_key, has_more=bool(items) and has_more)
 
 
-def _count(pages: Iterable[query_service_pb2.ScanResponse]) -> int:
-    return sum(len(page.entries) for page in pages)
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[Item]):
+    """A partition's page, in order, and whether the partition has more after it."""
+
+    items: Sequence[Item]
+    has_more: bool
 
 
-def _key_of(entry: query_service_pb2.Entry) -> bytes:
-    return entry.key.raw
+@dataclass(frozen=True, slots=True)
+class _Merged(Generic[Item]):
+    """The page over all partitions, the key of its last item, and whether more is left."""
+
+    items: Sequence[Item]
+    last_key: bytes
+    has_more: bool
 
 
-def _partitions(store: StoreRoutes, only: int | None) -> list[int]:
-    if only is None:
-        return list(range(len(store.partitions)))
-    return [store.partition(only).partition]
+def _as_is(item: Item) -> Item:
+    return item
 
 
-def _typed(store: StoreRoutes, entry: query_service_pb2.Entry) -> query_service_pb2.Entry:
+def _entry_key(window: query_service_pb2.KeyedWindow) -> bytes:
+    return WindowKey(window.key.raw, window.window.start_ms, window.sequence).to_entry_key()
+
+
+def _typed_entry(store: StoreRoutes, entry: query_service_pb2.Entry) -> query_service_pb2.Entry:
     """Show a raw entry by the store's serdes."""
-    try:
-        key = types_pb2.Key(text=store.key_serde.text(entry.key.raw))
-        return query_service_pb2.Entry(key=key, value=store.value_serde.value(entry.value.raw))
-    except ValueError as error:
-        raise LookupFailure(
-            Reason.VALUE_UNDECODABLE,
-            f"the entry with the key bytes {entry.key.raw.hex()} does not decode by the store's serdes: {error}; "
-            "scan with raw=true",
-            {"store": store.spec.name, "key": entry.key.raw.hex()},
-        ) from error
+    return query_service_pb2.Entry(
+        key=shown_key(store.key_serde, entry.key.raw, raw=False),
+        value=shown_value(store.value_serde, entry.value.raw, raw=False),
+    )
+
+
+def _typed_window(store: StoreRoutes, window: query_service_pb2.KeyedWindow) -> query_service_pb2.KeyedWindow:
+    """Show a raw window by the store's serdes."""
+    typed = query_service_pb2.KeyedWindow()
+    typed.CopyFrom(window)
+    typed.key.CopyFrom(shown_key(store.key_serde, window.key.raw, raw=False))
+    typed.window.value.CopyFrom(shown_value(store.value_serde, window.window.value.raw, raw=False))
+    return typed

@@ -59,6 +59,11 @@ class QueryHandlers:
                 query_service_pb2.ScanRequest.FromString,
                 query_service_pb2.ScanResponse.SerializeToString,
             ),
+            "ScanWindows": grpc.unary_unary_rpc_method_handler(
+                self._with_deadline(_scan_windows),
+                query_service_pb2.ScanWindowsRequest.FromString,
+                query_service_pb2.ScanWindowsResponse.SerializeToString,
+            ),
             "Count": grpc.unary_unary_rpc_method_handler(
                 self._with_deadline(_count),
                 query_service_pb2.CountRequest.FromString,
@@ -118,6 +123,15 @@ async def _scan(
     """Answer a Scan."""
     message, deadline = request
     return await _counted(self, message.store, self.scatter.scan(message, deadline))
+
+
+@failing_cleanly
+async def _scan_windows(
+    self: QueryHandlers, request: tuple[query_service_pb2.ScanWindowsRequest, Deadline]
+) -> query_service_pb2.ScanWindowsResponse:
+    """Answer a ScanWindows."""
+    message, deadline = request
+    return await _counted(self, message.store, self.scatter.scan_windows(message, deadline))
 
 
 @failing_cleanly

@@ -3,7 +3,11 @@
 A window record's key is `key | window start (8 bytes) | sequence (4 bytes)`, a session's `key | end (8) | start (8)`,
 integers big-endian (`WindowKeySchema` and `SessionKeySchema` of Kafka Streams). With the same layouts the changelog
 of a Kafka Streams application can be served unchanged. Times are epoch milliseconds and not negative, so that their
-byte order is their order.
+byte order is their order. Kafka Streams' sequences are never negative either; read as unsigned, the order of any four
+bytes is theirs.
+
+In stores and in page tokens they have another form, the entry key: the escaped key (`statehouse.ordered_keys`), then
+the times by which a key's entries are ordered. Its byte order is that of the key, the start, and the sequence or end.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from statehouse import ordered_keys
 from statehouse.errors import ContractError
 
-_WINDOW_SUFFIX = struct.Struct(">qi")
+_WINDOW_SUFFIX = struct.Struct(">qI")
 _SESSION_SUFFIX = struct.Struct(">qq")
 
 
@@ -44,6 +49,16 @@ class WindowKey:
             raise ContractError(f"a window that starts at {start_ms} ms")
         return cls(data[: -_WINDOW_SUFFIX.size], start_ms, sequence)
 
+    def to_entry_key(self) -> bytes:
+        """Return the entry key."""
+        return ordered_keys.escaped(self.key) + _WINDOW_SUFFIX.pack(self.start_ms, self.sequence)
+
+    @classmethod
+    def from_entry_key(cls, data: bytes) -> WindowKey:
+        """Read an entry key that a store holds."""
+        key, suffix = ordered_keys.split(data)
+        return cls(key, *_WINDOW_SUFFIX.unpack(suffix))
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionKey:
@@ -73,3 +88,13 @@ class SessionKey:
         if not 0 <= start_ms <= end_ms:
             raise ContractError(f"a session from {start_ms} to {end_ms} ms")
         return cls(data[: -_SESSION_SUFFIX.size], start_ms, end_ms)
+
+    def to_entry_key(self) -> bytes:
+        """Return the entry key."""
+        return ordered_keys.escaped(self.key) + _SESSION_SUFFIX.pack(self.start_ms, self.end_ms)
+
+    @classmethod
+    def from_entry_key(cls, data: bytes) -> SessionKey:
+        """Read an entry key that a store holds."""
+        key, suffix = ordered_keys.split(data)
+        return cls(key, *_SESSION_SUFFIX.unpack(suffix))

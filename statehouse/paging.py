@@ -1,7 +1,8 @@
 """Ranges and page tokens of scans, the same at nodes and routers.
 
-Pages follow the unsigned byte order of serialized keys over all partitions, so the last key returned is
-the resume point of every partition: a token stays valid whatever node owns a partition by then.
+Pages follow the unsigned byte order of serialized keys (of entry keys, where a key has several entries) over all
+partitions, so the last one returned is the resume point of every partition: a token stays valid whatever node owns a
+partition by then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from statehouse import ordered_keys
 from statehouse.control.v1 import page_token_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import Serde
@@ -21,6 +23,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
+LAST_MS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,13 @@ def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
         ) from error
 
 
-PagedRequest = (
-    query_service_pb2.ScanRequest | query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest
+RangeRequest = query_service_pb2.ScanRequest | query_service_pb2.ScanWindowsRequest
+TimedRequest = (
+    query_service_pb2.ScanWindowsRequest
+    | query_service_pb2.FetchWindowsRequest
+    | query_service_pb2.FetchSessionsRequest
 )
+PagedRequest = RangeRequest | TimedRequest
 
 
 def page_size(request: PagedRequest) -> int:
@@ -74,6 +81,24 @@ def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
         LookupFailure: INVALID_KEY, INVALID_REQUEST (prefix beside a range) or INVALID_PAGE_TOKEN.
 
     """
+    return after_page(_bounds(request, serde), request)
+
+
+def entry_key_range(request: query_service_pb2.ScanWindowsRequest, serde: Serde) -> KeyRange:
+    """Return the range of entry keys that is left to read: all entries of the request's keys, less those returned.
+
+    Escaped keys are in the keys' order and none is another's prefix, so a bound holds for whatever follows the key.
+
+    Raises:
+        LookupFailure: as `key_range`.
+
+    """
+    keys = _bounds(request, serde)
+    stop = None if keys.stop is None else ordered_keys.escaped(keys.stop)
+    return after_page(KeyRange(ordered_keys.escaped(keys.start), stop, keys.reverse), request)
+
+
+def _bounds(request: RangeRequest, serde: Serde) -> KeyRange:
     start, stop = b"", None
     if request.HasField("prefix"):
         if request.HasField("from_key") or request.HasField("to_key"):
@@ -84,7 +109,7 @@ def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
         start = serialized_key(request.from_key, serde)
     if request.HasField("to_key"):
         stop = serialized_key(request.to_key, serde) + b"\0"
-    return after_page(KeyRange(start, stop, request.reverse), request)
+    return KeyRange(start, stop, request.reverse)
 
 
 def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
@@ -102,6 +127,13 @@ def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
     return KeyRange(max(keys.start, last + b"\0"), keys.stop)
 
 
+def time_span(request: TimedRequest) -> tuple[int, int]:
+    """Return the earliest and latest time a request asks for, epoch milliseconds; all of it where a bound is absent."""
+    first_ms = request.from_ms if request.HasField("from_ms") else 0
+    last_ms = request.to_ms if request.HasField("to_ms") else LAST_MS
+    return max(0, first_ms), last_ms
+
+
 def after_prefix(prefix: bytes) -> bytes | None:
     """Return the lowest key above all keys with this prefix, None if there is none."""
     stripped = prefix.rstrip(b"\xff")
@@ -109,7 +141,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 
 
 def next_page_token(request: PagedRequest, last_key: bytes) -> str:
-    """Return the token of the page that follows `last_key`."""
+    """Return the token of the page that follows `last_key`, a serialized key or an entry key."""
     token = page_token_pb2.PageToken(last_key=last_key, fingerprint=_fingerprint(request))
     return base64.urlsafe_b64encode(token.SerializeToString()).decode()
 
@@ -125,10 +157,10 @@ def _last_key(request: PagedRequest) -> bytes:
 
 
 def _fingerprint(request: PagedRequest) -> int:
-    """Return a checksum of what a page token is bound to: all fields but those that may differ from page to page."""
+    """Return a checksum of what a page token is bound to: the query and its fields, less those that may differ."""
     identity: Any = type(request)()
     identity.CopyFrom(request)
     for name in ("page_size", "page_token", "freshness", "raw", "partition", "forwarding"):
         if name in identity.DESCRIPTOR.fields_by_name:
             identity.ClearField(name)
-    return zlib.crc32(identity.SerializeToString(deterministic=True))
+    return zlib.crc32(identity.SerializeToString(deterministic=True), zlib.crc32(identity.DESCRIPTOR.name.encode()))

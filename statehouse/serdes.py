@@ -9,6 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -164,6 +165,22 @@ SERDES: Mapping[str, Serde] = MappingProxyType(
         "json": JsonSerde(),
     }
 )
+
+
+def shown_key(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Key:
+    """Return a key as text; raw if asked for, or if it does not decode."""
+    if not raw:
+        with suppress(ValueError):
+            return types_pb2.Key(text=serde.text(data))
+    return types_pb2.Key(raw=data)
+
+
+def shown_value(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Value:
+    """Return one value of several: one that does not decode is shown raw, it must not fail its neighbours."""
+    if not raw:
+        with suppress(ValueError):
+            return serde.value(data)
+    return types_pb2.Value(raw=data)
 
 
 def serde(name: str) -> Serde:

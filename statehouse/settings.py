@@ -113,6 +113,12 @@ class NodeSettings(CommonSettings):
         5_000, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
     )
     max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
+    max_open_scans: int = Field(
+        64, ge=1, description="most scans, exact counts and pages read at once; Kafka Streams has no bound"
+    )
+    scan_timeout_ms: int = Field(
+        30_000, ge=1, description="longest that one of them may read; Kafka Streams has no bound"
+    )
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 
     @model_validator(mode="after")

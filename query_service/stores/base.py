@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from query_service.checkpoint import Checkpoint
+from query_service.stores.walk import Walk
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class StateStore(Protocol):
     def approximate_count(self) -> int:
         """Return an estimate of the number of entries, in constant time."""
 
-    def exact_count(self) -> int:
+    def exact_count(self, walk: Walk) -> int:
         """Count the entries of one moment by a walk."""
 
     def size_bytes(self) -> int:

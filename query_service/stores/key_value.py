@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from query_service.checkpoint import Checkpoint
 from query_service.stores.base import Applied, Page, PageBuilder, Record
 from query_service.stores.engine import Engine
+from query_service.stores.walk import Walk
 from statehouse.paging import KeyRange
 
 _FAMILY = "default"
@@ -32,14 +33,14 @@ class KeyValueStore:
         """Return a key's value, None if the store does not hold it."""
         return self._engine.get(_FAMILY, key)
 
-    def scan(self, keys: KeyRange, limit: int, max_bytes: int) -> Page[tuple[bytes, bytes]]:
+    def scan(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> Page[tuple[bytes, bytes]]:
         """Return entries of a range, in its order, of one moment.
 
         At most `limit`, and at most `max_bytes` of keys and values unless a single entry is larger.
         """
         page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
-            for key, value in view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse):
+            for key, value in walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse)):
                 if not page.add((key, value), len(key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
@@ -48,7 +49,7 @@ class KeyValueStore:
         """Return the engine's estimate."""
         return self._engine.approximate_count(_FAMILY)
 
-    def exact_count(self) -> int:
+    def exact_count(self, walk: Walk) -> int:
         """Count by a walk."""
         with self._engine.view([_FAMILY]) as view:
-            return sum(1 for _ in view.entries(_FAMILY, b"", None, reverse=False))
+            return sum(1 for _ in walk.over(view.entries(_FAMILY, b"", None, reverse=False)))

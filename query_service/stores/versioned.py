@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.base import Applied, Record
-from query_service.stores.engine import Engine, View
+from query_service.stores.engine import Engine
+from query_service.stores.walk import Walk
 from statehouse import ordered_keys
 from statehouse.errors import StatehouseError
 
@@ -129,16 +130,16 @@ class VersionedStore:
         """Return the engine's estimate of the number of versions."""
         return self._engine.approximate_count(_FAMILY)
 
-    def exact_count(self) -> int:
+    def exact_count(self, walk: Walk) -> int:
         """Count the keys that have a latest value, by a walk."""
         with self._engine.view([_FAMILY]) as view:
-            return sum(1 for _ in _latest(view))
+            return sum(1 for _ in _latest(walk.over(view.entries(_FAMILY, b"", None, reverse=True))))
 
 
-def _latest(view: View) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each key with its latest value; keys whose latest version is a tombstone are left out."""
+def _latest(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Of entries in reverse order, yield each key that has a latest value, with it."""
     last: bytes | None = None
-    for entry, data in view.entries(_FAMILY, b"", None, reverse=True):
+    for entry, data in entries:
         key, _ = ordered_keys.split(entry)
         if key != last:
             last = key

@@ -1,13 +1,12 @@
 """Window and session stores: values by key and time, expired by whole segments.
 
-Inside, an entry's key is the escaped key followed by its times, so that the entries of one key are neighbours in order
-of time. In the changelog the keys have Kafka Streams' layouts (`statehouse.composite`).
+Inside, the entries of one key are neighbours in order of time; in the changelog the keys have Kafka Streams' layouts
+(`statehouse.composite` has both forms).
 """
 
 from __future__ import annotations
 
 import heapq
-import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -16,51 +15,25 @@ from query_service.checkpoint import Checkpoint
 from query_service.stores.base import Applied, Page, PageBuilder, Record
 from query_service.stores.engine import Engine, View
 from query_service.stores.segments import Segments
-from statehouse import ordered_keys
+from query_service.stores.walk import Walk
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ContractError
 from statehouse.paging import KeyRange
-
-_WINDOW = struct.Struct(">qi")
-_SESSION = struct.Struct(">qq")
 
 K = TypeVar("K", WindowKey, SessionKey)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[K]):
-    """How a kind of composite key stands in the changelog and in the store, and which of its times expires it."""
+    """How a kind of composite key is read from the changelog and from the store, and which of its times expires it."""
 
     read: Callable[[bytes], K]
-    encode: Callable[[K], bytes]
     decode: Callable[[bytes], K]
     time_ms: Callable[[K], int]
 
 
-def _encode_window(window: WindowKey) -> bytes:
-    return ordered_keys.escaped(window.key) + _WINDOW.pack(window.start_ms, window.sequence)
-
-
-def _decode_window(data: bytes) -> WindowKey:
-    key, times = ordered_keys.split(data)
-    return WindowKey(key, *_WINDOW.unpack(times))
-
-
-def _encode_session(session: SessionKey) -> bytes:
-    return ordered_keys.escaped(session.key) + _SESSION.pack(session.start_ms, session.end_ms)
-
-
-def _decode_session(data: bytes) -> SessionKey:
-    key, times = ordered_keys.split(data)
-    return SessionKey(key, *_SESSION.unpack(times))
-
-
-WINDOWS: Layout[WindowKey] = Layout(
-    WindowKey.from_bytes, _encode_window, _decode_window, lambda window: window.start_ms
-)
-SESSIONS: Layout[SessionKey] = Layout(
-    SessionKey.from_bytes, _encode_session, _decode_session, lambda session: session.end_ms
-)
+WINDOWS: Layout[WindowKey] = Layout(WindowKey.from_bytes, WindowKey.from_entry_key, lambda window: window.start_ms)
+SESSIONS: Layout[SessionKey] = Layout(SessionKey.from_bytes, SessionKey.from_entry_key, lambda session: session.end_ms)
 
 
 class TimedStore(Generic[K]):
@@ -107,7 +80,7 @@ class TimedStore(Generic[K]):
             if self._segments.is_expired(time_ms, stream_time_ms):
                 applied.late += 1
             elif record.value is not None or not self._retain_duplicates:
-                writes.setdefault(self._segments.family(time_ms), []).append((self._layout.encode(key), record.value))
+                writes.setdefault(self._segments.family(time_ms), []).append((key.to_entry_key(), record.value))
         expired = self._segments.expired({*self._engine.families(), *writes}, stream_time_ms)
         for family in expired:
             writes.pop(family, None)
@@ -118,14 +91,17 @@ class TimedStore(Generic[K]):
         applied.stream_time_ms = stream_time_ms
         return applied
 
-    def encoded(self, key: K) -> bytes:
-        """Return the store key of an entry: what a range's bounds are compared with."""
-        return self._layout.encode(key)
-
     def scan(
-        self, keys: KeyRange, accept: Callable[[K], bool], first_ms: int, last_ms: int, limit: int, max_bytes: int
+        self,
+        keys: KeyRange,
+        accept: Callable[[K], bool],
+        first_ms: int,
+        last_ms: int,
+        limit: int,
+        max_bytes: int,
+        walk: Walk,
     ) -> Page[tuple[K, bytes]]:
-        """Return entries of a range of store keys (`encode`d), in its order, of one moment.
+        """Return entries of a range of entry keys, in its order, of one moment.
 
         `accept` decides on each live entry; `first_ms` and `last_ms` bound the times that it can accept, so that other
         segments need not be read.
@@ -134,7 +110,7 @@ class TimedStore(Generic[K]):
         first_ms = max(first_ms, self._segments.horizon_ms(self._stream_time_ms))
         families = self._segments.live(self._engine.families(), first_ms, last_ms)
         with self._engine.view(families) as view:
-            for data, value in _merged(view, families, keys):
+            for data, value in walk.over(_merged(view, families, keys)):
                 key = self._layout.decode(data)
                 if self._layout.time_ms(key) < first_ms or not accept(key):
                     continue
@@ -146,13 +122,13 @@ class TimedStore(Generic[K]):
         """Return the sum of the engine's estimates."""
         return sum(self._engine.approximate_count(family) for family in Segments.all(self._engine.families()))
 
-    def exact_count(self) -> int:
+    def exact_count(self, walk: Walk) -> int:
         """Count the live entries by a walk."""
         count = 0
         horizon_ms = self._segments.horizon_ms(self._stream_time_ms)
         families = Segments.all(self._engine.families())
         with self._engine.view(families) as view:
-            for data, _ in _merged(view, families, KeyRange()):
+            for data, _ in walk.over(_merged(view, families, KeyRange())):
                 count += self._layout.time_ms(self._layout.decode(data)) >= horizon_ms
         return count
 

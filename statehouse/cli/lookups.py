@@ -1,9 +1,10 @@
-"""`statehouse get`, `scan`, `count` and `locate`."""
+"""`statehouse get`, `scan`, `scan-windows`, `count` and `locate`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -21,9 +22,17 @@ from statehouse.cli.options import (
     router_address,
 )
 from statehouse.cli.output import Output
-from statehouse.client import Client, Stamp
+from statehouse.client import Client, Stamp, StoreValue
 
 _TIMEOUT_S = 5.0
+Item = TypeVar("Item")
+
+FromKeyOption = Annotated[str | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
+ToKeyOption = Annotated[str | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")]
+PrefixOption = Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")]
+LimitOption = Annotated[int, typer.Option(min=0, help="Most to show; 0 shows all.")]
+PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to ask for at a time.")]
+RawScanOption = Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")]
 
 
 def get(
@@ -48,11 +57,10 @@ def get(
     if fmt is Output.JSON:
         output.print_json(answer)
     else:
-        value = answer.value if answer.found else "-"
         output.print_facts(
             [
                 ("found", answer.found),
-                ("value", "null" if answer.found and value is None else value),
+                ("value", _shown(answer.value) if answer.found else "-"),
                 ("partition", answer.partition),
                 ("epoch", answer.epoch),
                 ("host", str(answer.host)),
@@ -69,16 +77,16 @@ def get(
 
 def scan(
     store: StoreArgument,
-    from_key: Annotated[str | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")] = None,
-    to_key: Annotated[str | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")] = None,
+    from_key: FromKeyOption = None,
+    to_key: ToKeyOption = None,
+    prefix: PrefixOption = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Highest key first.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Most entries to show; 0 shows all.")] = 0,
-    page_size: Annotated[int, typer.Option(min=1, max=1_000, help="Entries asked for at a time.")] = 100,
+    limit: LimitOption = 0,
+    page_size: PageSizeOption = 100,
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
+    raw: RawScanOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -87,10 +95,7 @@ def scan(
 
     Example: statehouse scan leader-boards --from 1 --to 6
     """
-    if prefix is not None and (from_key is not None or to_key is not None):
-        raise typer.BadParameter("--prefix excludes --from and --to")
-    rows: list[tuple[object, object]] = []
-    shown = 0
+    _refuse_prefix_with_range(prefix, from_key, to_key)
     with Client(router_address(router), timeout=timeout) as client:
         entries = client.scan(
             store,
@@ -104,17 +109,64 @@ def scan(
             max_staleness_ms=max_staleness_ms,
             raw=raw,
         )
-        for entry in entries:
-            shown += 1
-            if fmt is Output.JSON:
-                output.print_json_line(entry)
-            else:
-                rows.append((entry.key, "null" if entry.value is None else entry.value))
-            if shown == limit:
-                break
-    if fmt is Output.TABLE:
-        output.print_table(["KEY", "VALUE"], rows)
+        shown = _print_items(fmt, ["KEY", "VALUE"], lambda entry: (entry.key, _shown(entry.value)), entries, limit)
     output.note(f"{shown} {'entry' if shown == 1 else 'entries'}")
+
+
+def scan_windows(
+    store: StoreArgument,
+    from_key: FromKeyOption = None,
+    to_key: ToKeyOption = None,
+    prefix: PrefixOption = None,
+    from_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Earliest window start, inclusive, epoch milliseconds.")
+    ] = None,
+    to_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Latest window start, inclusive, epoch milliseconds.")
+    ] = None,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Highest key first, and each key's latest window first.")
+    ] = False,
+    limit: LimitOption = 0,
+    page_size: PageSizeOption = 100,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    raw: RawScanOption = False,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List the windows of a range of keys, in key order (byte order), each key's by start.
+
+    JSON output has one window a line.
+
+    Example: statehouse scan-windows per-minute --prefix a --from-ms 1700000000000
+    """
+    _refuse_prefix_with_range(prefix, from_key, to_key)
+    with Client(router_address(router), timeout=timeout) as client:
+        windows = client.scan_windows(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=min(page_size, limit or page_size),
+            active_only=active_only,
+            max_lag=max_lag,
+            max_staleness_ms=max_staleness_ms,
+            raw=raw,
+        )
+        shown = _print_items(
+            fmt,
+            ["KEY", "START", "END", "VALUE"],
+            lambda window: (window.key, window.start_ms, window.end_ms, _shown(window.value)),
+            windows,
+            limit,
+        )
+    output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
 
 
 def count(
@@ -186,6 +238,34 @@ def locate(
             for candidate in place.candidates
         ],
     )
+
+
+def _refuse_prefix_with_range(prefix: str | None, from_key: str | None, to_key: str | None) -> None:
+    if prefix is not None and (from_key is not None or to_key is not None):
+        raise typer.BadParameter("--prefix excludes --from and --to")
+
+
+def _print_items(
+    fmt: Output, headers: Sequence[str], row: Callable[[Item], Sequence[object]], items: Iterable[Item], limit: int
+) -> int:
+    """Print up to `limit` items (0: all), as lines of JSON while they come or as one table; return how many."""
+    rows: list[Sequence[object]] = []
+    shown = 0
+    for item in items:
+        shown += 1
+        if fmt is Output.JSON:
+            output.print_json_line(item)
+        else:
+            rows.append(row(item))
+        if shown == limit:
+            break
+    if fmt is Output.TABLE:
+        output.print_table(headers, rows)
+    return shown
+
+
+def _shown(value: StoreValue) -> object:
+    return "null" if value is None else value
 
 
 def print_stamps(stamps: tuple[Stamp, ...]) -> None:

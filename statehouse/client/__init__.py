@@ -17,6 +17,7 @@ from statehouse.client.answers import (
     Fleet,
     Host,
     JsonValue,
+    KeyedWindow,
     KeyLike,
     Location,
     Node,
@@ -26,6 +27,7 @@ from statehouse.client.answers import (
     Store,
     StoreValue,
     Task,
+    WindowPage,
 )
 from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
 from statehouse.client.synchronous import Client
@@ -43,6 +45,7 @@ __all__ = (
     "Host",
     "JsonValue",
     "KeyLike",
+    "KeyedWindow",
     "Location",
     "Node",
     "Page",
@@ -51,4 +54,5 @@ __all__ = (
     "Store",
     "StoreValue",
     "Task",
+    "WindowPage",
 )

@@ -92,6 +92,32 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedWindow:
+    """A window of a key; the key is as in `Entry`.
+
+    Attributes:
+        start_ms: inclusive, epoch milliseconds.
+        end_ms: exclusive, epoch milliseconds.
+        sequence: tells the values of one start apart in a store that retains duplicates; 0 elsewhere.
+
+    """
+
+    key: KeyLike
+    start_ms: int
+    end_ms: int
+    value: StoreValue
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPage:
+    """A page of a scan of windows, and who answered for each partition that was read."""
+
+    windows: tuple[KeyedWindow, ...]
+    replicas: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """How many entries a store has; `exact` says whether they were counted or estimated."""
 

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from statehouse.client import conversion
-from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyLike, Location, Page
+from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyedWindow, KeyLike, Location, Page, WindowPage
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import (
@@ -172,6 +172,90 @@ class AsyncClient:
         async for page in pages:
             for entry in page.entries:
                 yield entry
+
+    async def window_pages(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[WindowPage]:
+        """Scan the windows of a range of keys that start within `from_ms` and `to_ms` (both inclusive), page by page.
+
+        In the order of keys, each key's windows by start; keys, pages and failures are as in `pages`.
+
+        Raises:
+            LookupFailure: some partition could not be read within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.ScanWindowsRequest(
+            store=store,
+            from_key=None if from_key is None else conversion.to_key(from_key),
+            to_key=None if to_key is None else conversion.to_key(to_key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+            raw=raw,
+        )
+        seconds = self._seconds(timeout)
+        while True:
+            response = await self._call(self._query.ScanWindows(request, timeout=seconds), seconds)
+            yield conversion.from_scan_windows(response)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    async def scan_windows(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[KeyedWindow]:
+        """Scan windows one by one: `window_pages` without their seams."""
+        pages = self.window_pages(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            active_only=active_only,
+            max_lag=max_lag,
+            max_staleness_ms=max_staleness_ms,
+            raw=raw,
+            timeout=timeout,
+        )
+        async for page in pages:
+            for window in page.windows:
+                yield window
 
     async def count(
         self,

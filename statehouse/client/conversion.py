@@ -12,6 +12,7 @@ from statehouse.client.answers import (
     Fleet,
     Host,
     JsonValue,
+    KeyedWindow,
     KeyLike,
     Location,
     Node,
@@ -21,6 +22,7 @@ from statehouse.client.answers import (
     Store,
     StoreValue,
     Task,
+    WindowPage,
 )
 from statehouse.errors import reason_name
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
@@ -134,6 +136,23 @@ def from_scan(response: query_service_pb2.ScanResponse) -> Page:
     """Return a scan's page."""
     return Page(
         tuple(Entry(from_key(entry.key), from_value(entry.value)) for entry in response.entries),
+        tuple(map(from_stamp, response.replicas)),
+    )
+
+
+def from_scan_windows(response: query_service_pb2.ScanWindowsResponse) -> WindowPage:
+    """Return a page of a scan of windows."""
+    return WindowPage(
+        tuple(
+            KeyedWindow(
+                from_key(each.key),
+                each.window.start_ms,
+                each.window.end_ms,
+                from_value(each.window.value),
+                each.sequence,
+            )
+            for each in response.windows
+        ),
         tuple(map(from_stamp, response.replicas)),
     )
 

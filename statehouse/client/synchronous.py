@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyLike, Location, Page
+from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyedWindow, KeyLike, Location, Page, WindowPage
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
@@ -132,6 +132,78 @@ class Client:
         )
         for page in pages:
             yield from page.entries
+
+    def window_pages(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[WindowPage]:
+        """Scan the windows of a range of keys page by page."""
+        return self._iterate(
+            self._client.window_pages(
+                store,
+                from_key=from_key,
+                to_key=to_key,
+                prefix=prefix,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                reverse=reverse,
+                page_size=page_size,
+                active_only=active_only,
+                max_lag=max_lag,
+                max_staleness_ms=max_staleness_ms,
+                raw=raw,
+                timeout=timeout,
+            )
+        )
+
+    def scan_windows(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[KeyedWindow]:
+        """Scan windows one by one."""
+        return self._iterate(
+            self._client.scan_windows(
+                store,
+                from_key=from_key,
+                to_key=to_key,
+                prefix=prefix,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                reverse=reverse,
+                page_size=page_size,
+                active_only=active_only,
+                max_lag=max_lag,
+                max_staleness_ms=max_staleness_ms,
+                raw=raw,
+                timeout=timeout,
+            )
+        )
 
     def count(
         self,

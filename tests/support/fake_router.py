@@ -12,6 +12,7 @@ import grpc
 from grpc_status import rpc_status
 
 from statehouse import paging
+from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.status import to_status
 from statehouse.serdes import serde
@@ -73,6 +74,35 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             response.entries.add(key=wire_key, value=_value(self.values[key], raw=request.raw))
         if len(page) < len(found):
             response.next_page_token = paging.next_page_token(request, page[-1].encode())
+        return response
+
+    def ScanWindows(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.ScanWindowsRequest, context: Any
+    ) -> query_service_pb2.ScanWindowsResponse:
+        """Every key has a window of a second at 0 and one at 1,000."""
+        self._take(request, request.store, context)
+        keys = paging.entry_key_range(request, serde("string"))
+        first_ms, last_ms = paging.time_span(request)
+        found = sorted(
+            (
+                (entry, key)
+                for key in self.values
+                for start_ms in (0, 1_000)
+                if first_ms <= start_ms <= last_ms
+                for entry in [WindowKey(key.encode(), start_ms).to_entry_key()]
+                if keys.start <= entry and (keys.stop is None or entry < keys.stop)
+            ),
+            reverse=keys.reverse,
+        )
+        page = found[: paging.page_size(request)]
+        response = query_service_pb2.ScanWindowsResponse(replicas=[STAMP])
+        for entry, key in page:
+            start_ms = WindowKey.from_entry_key(entry).start_ms
+            value = _value(self.values[key], raw=request.raw)
+            window = query_service_pb2.Window(start_ms=start_ms, end_ms=start_ms + 1_000, value=value)
+            response.windows.add(key=types_pb2.Key(text=key), window=window)
+        if len(page) < len(found):
+            response.next_page_token = paging.next_page_token(request, page[-1][0])
         return response
 
     def Count(self, request: query_service_pb2.CountRequest, context: Any) -> query_service_pb2.CountResponse:  # noqa: N802 - the service's name

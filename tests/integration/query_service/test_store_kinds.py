@@ -94,6 +94,52 @@ def test_window_store(new_fleet: NewFleet) -> None:
         assert failure.value.reason is Reason.WRONG_STORE_KIND
 
 
+def scanned_windows(process: ServerProcess, **fields: Any) -> list[tuple[str, int, int, str]]:
+    """Scan all pages of windows, as (key, start, sequence, value)."""
+    request = query_service_pb2.ScanWindowsRequest(store=STORE, **fields)
+    found = []
+    while True:
+        page = process.call(process.query.ScanWindows, request)
+        found += [(each.key.text, each.window.start_ms, each.sequence, each.window.value.text) for each in page.windows]
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def test_scan_of_windows(new_fleet: NewFleet) -> None:
+    spec = {"kind": "window", "retention_ms": 60 * MINUTE, "window_size_ms": MINUTE, "retain_duplicates": True}
+    with new_fleet(**spec) as (fleet, node):
+        keys = [*fleet.keys_in(0, 3), *fleet.keys_in(1, 3), fleet.keys_in(0)[0] + "\0"]
+        expected = [
+            (key, n * MINUTE, sequence, f"{key}-{n}-{sequence}")
+            for key in sorted(keys, key=str.encode)
+            for n in range(5)
+            for sequence in (0, 1, 2**31 - 1)
+        ]
+        fleet.put_records(
+            (key, WindowKey(key.encode(), start_ms, sequence).to_bytes(), value.encode(), start_ms)
+            for key, start_ms, sequence, value in reversed(expected)
+        )
+        router = fleet.router()
+        poll_until(lambda: succeeds(lambda: scanned_windows(router)), 20, "the router")
+        poll_until(lambda: scanned_windows(router) == expected, 20, "all windows")
+        assert scanned_windows(router, page_size=4) == expected
+        assert scanned_windows(router, page_size=7, reverse=True) == expected[::-1]
+        some = [each for each in expected if keys[1] <= each[0] <= keys[4] and MINUTE <= each[1] <= 3 * MINUTE]
+        bounds = {"from_key": types_pb2.Key(text=keys[1]), "to_key": types_pb2.Key(text=keys[4])}
+        assert scanned_windows(router, **bounds, from_ms=MINUTE, to_ms=3 * MINUTE, page_size=5) == some
+        for partition in range(2):
+            mine = [each for each in expected if fleet.partition_of(each[0]) == partition]
+            assert scanned_windows(node, partition=partition, page_size=6) == mine
+        prefix = types_pb2.Key(text=keys[0])
+        assert {each[0] for each in scanned_windows(router, prefix=prefix)} >= {keys[0], keys[0] + "\0"}
+
+        with pytest.raises(LookupFailure) as failure:
+            node.call(node.query.Scan, query_service_pb2.ScanRequest(store=STORE, partition=0))
+        assert failure.value.reason is Reason.WRONG_STORE_KIND
+        assert "ScanWindows" in failure.value.message
+
+
 def test_session_store(new_fleet: NewFleet) -> None:
     with new_fleet(kind="session", retention_ms=10 * MINUTE, in_memory=True) as (fleet, node):
         key = fleet.keys_in(1)[0]

@@ -19,6 +19,7 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.stores.versioned import BeforeHistory, VersionedStore
+from query_service.stores.walk import Walk
 from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
 from statehouse import ordered_keys
 from statehouse.composite import SessionKey, WindowKey
@@ -96,7 +97,7 @@ class KeyValueModel(StoreModel):
 
     @rule(start=KEY, stop=st.none() | KEY, reverse=st.booleans(), limit=st.integers(1, 5))
     def scan(self, start: bytes, stop: bytes | None, reverse: bool, limit: int) -> None:
-        page = self.store.scan(KeyRange(start, stop, reverse), limit, NO_LIMIT)
+        page = self.store.scan(KeyRange(start, stop, reverse), limit, NO_LIMIT, Walk())
         expected = sorted(
             ((k, v) for k, v in self.model.items() if k >= start and (stop is None or k < stop)), reverse=reverse
         )
@@ -105,7 +106,7 @@ class KeyValueModel(StoreModel):
 
     @rule(max_bytes=st.integers(1, 20))
     def scan_by_bytes(self, max_bytes: int) -> None:
-        page = self.store.scan(KeyRange(), NO_LIMIT, max_bytes)
+        page = self.store.scan(KeyRange(), NO_LIMIT, max_bytes, Walk())
         expected = sorted(self.model.items())
         assert page.entries == expected[: len(page.entries)]
         assert page.more == (len(expected) > len(page.entries))
@@ -113,7 +114,7 @@ class KeyValueModel(StoreModel):
 
     @invariant()
     def count(self) -> None:
-        assert self.store.exact_count() == len(self.model)
+        assert self.store.exact_count(Walk()) == len(self.model)
 
 
 class WindowModel(StoreModel):
@@ -128,7 +129,7 @@ class WindowModel(StoreModel):
     def make(self, engine: Engine) -> TimedStore[WindowKey]:
         return TimedStore(engine, WINDOWS, RETENTION_MS, retain_duplicates=self.duplicates)
 
-    @rule(entries=st.lists(st.tuples(KEY, TIME, st.integers(0, 2), VALUE), max_size=10))
+    @rule(entries=st.lists(st.tuples(KEY, TIME, st.sampled_from([0, 1, 2**31]), VALUE), max_size=10))
     def apply(self, entries: list[tuple[bytes, int, int, bytes | None]]) -> None:
         late = 0
         for key, start_ms, sequence, value in entries:
@@ -153,12 +154,12 @@ class WindowModel(StoreModel):
     def fetch(self, key: bytes, first: int, last: int) -> None:
         prefix = ordered_keys.escaped(key)
         keys = KeyRange(prefix, prefix[:-1] + b"\2")
-        page = self.store.scan(keys, lambda w: first <= w.start_ms <= last, first, last, NO_LIMIT, NO_LIMIT)
+        page = self.store.scan(keys, lambda w: first <= w.start_ms <= last, first, last, NO_LIMIT, NO_LIMIT, Walk())
         assert page.entries == [(w, v) for w, v in self.live if w.key == key and first <= w.start_ms <= last]
 
     @rule(reverse=st.booleans(), limit=st.integers(1, 5))
     def all(self, reverse: bool, limit: int) -> None:
-        page = self.store.scan(KeyRange(reverse=reverse), lambda _w: True, 0, 2**62, limit, NO_LIMIT)
+        page = self.store.scan(KeyRange(reverse=reverse), lambda _w: True, 0, 2**62, limit, NO_LIMIT, Walk())
         assert page.entries == (self.live[::-1] if reverse else self.live)[:limit]
         assert page.more == (len(self.live) > limit)
 
@@ -168,7 +169,7 @@ class WindowModel(StoreModel):
 
     @invariant()
     def counts_and_segments(self) -> None:
-        assert self.store.exact_count() == len(self.live)
+        assert self.store.exact_count(Walk()) == len(self.live)
         segments = [family for family in self.engine.families() if family.startswith("segment-")]
         assert len(segments) <= 3, "the retention spans two intervals, so three segments at most are live"
 
@@ -198,7 +199,7 @@ class SessionModel(StoreModel):
     @rule(first=TIME, last=TIME)
     def overlapping(self, first: int, last: int) -> None:
         page = self.store.scan(
-            KeyRange(), lambda s: s.end_ms >= first and s.start_ms <= last, first, 2**62, NO_LIMIT, NO_LIMIT
+            KeyRange(), lambda s: s.end_ms >= first and s.start_ms <= last, first, 2**62, NO_LIMIT, NO_LIMIT, Walk()
         )
         live = sorted((s, v) for s, v in self.model.items() if s.end_ms > self.stream_time_ms - RETENTION_MS)
         assert page.entries == [(s, v) for s, v in live if s.end_ms >= first and s.start_ms <= last]
@@ -249,7 +250,7 @@ class VersionedModel(StoreModel):
 
     @invariant()
     def count(self) -> None:
-        assert self.store.exact_count() == sum(self.expected(key, 2**62) is not None for key in self.model)
+        assert self.store.exact_count(Walk()) == sum(self.expected(key, 2**62) is not None for key in self.model)
 
 
 def case(model: type[StoreModel], **attributes: object) -> Any:

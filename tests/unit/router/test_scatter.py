@@ -115,12 +115,18 @@ async def test_a_scan_that_cannot_be_is_refused(start: Start, fields: dict[str, 
     assert (await _failure(fleet.query.Scan(request))).reason is reason
 
 
-async def test_a_value_that_does_not_decode_fails_the_typed_scan_alone(start: Start) -> None:
+async def test_what_does_not_decode_is_shown_raw_and_its_neighbours_typed(start: Start) -> None:
     fleet = await _spread(start, value_serde="long")
-    failure = await _failure(_pages(fleet))
-    assert failure.reason is Reason.VALUE_UNDECODABLE
-    assert failure.metadata["key"] == KEYS[0].encode().hex()
-    assert len((await _pages(fleet, raw=True))[0].entries) == len(KEYS)
+    for node in fleet.nodes.values():
+        for held in node.data.values():
+            held.update((key, (7).to_bytes(8)) for key in held if key != KEYS[0].encode())
+            if KEYS[0].encode() in held:
+                held[b"\xff"] = (7).to_bytes(8)
+    (page,) = await _pages(fleet)
+    assert [entry.key.text for entry in page.entries] == [*KEYS, ""]
+    assert page.entries[0].value.raw == f"value of {KEYS[0]}".encode()
+    assert {entry.value.long for entry in page.entries[1:]} == {7}
+    assert page.entries[-1].key.raw == b"\xff"
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -90,6 +90,20 @@ def test_scan_limits_and_ranges(run: Run):
     assert run("scan", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
 
 
+def test_scan_windows_prints_a_table_or_a_line_of_json_a_window(run: Run):
+    table, lines = run("scan-windows", "boards", "--to-ms", "0"), run("scan-windows", "boards", "-o", "json")
+
+    assert [line.split()[:3] for line in table.stdout.splitlines()] == [
+        ["KEY", "START", "END"],
+        ["1", "0", "1000"],
+        ["6", "0", "1000"],
+    ]
+    assert [json.loads(line)["start_ms"] for line in lines.stdout.splitlines()] == [0, 1_000, 0, 1_000]
+    assert (table.stderr, lines.stderr) == ("2 windows\n", "4 windows\n")
+    assert run("scan-windows", "boards", "--limit", "1", "--reverse", "-o", "json").stdout.count("\n") == 1
+    assert run("scan-windows", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
+
+
 def test_raw_bytes_are_marked_in_json_and_readable_in_tables(run: Run):
     assert json.loads(run("get", "boards", "6", "--raw", "-o", "json").stdout)["value"] == {
         "hex": b'{"score":12.5}'.hex()

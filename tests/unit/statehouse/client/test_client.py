@@ -65,6 +65,25 @@ def test_scan_takes_a_range_a_prefix_and_a_direction(client: Client):
     assert [entry.key for entry in client.scan("boards", from_key="6", raw=True)] == [b"6", b"a"]
 
 
+@pytest.mark.parametrize("page_size", [1, 3, 100])
+def test_scan_windows_crosses_pages(client: Client, page_size: int):
+    windows = list(client.scan_windows("boards", page_size=page_size))
+
+    assert [(each.key, each.start_ms, each.end_ms) for each in windows] == [
+        (key, start_ms, start_ms + 1_000) for key in ("1", "6", "a") for start_ms in (0, 1_000)
+    ]
+    assert windows[2].value == {"score": 12.5}
+
+
+def test_scan_windows_takes_ranges_of_keys_and_time_and_a_direction(client: Client):
+    def found(**fields: object) -> list[tuple[object, int]]:
+        return [(each.key, each.start_ms) for each in client.scan_windows("boards", **fields)]
+
+    assert found(from_key="6", to_key="6", reverse=True) == [("6", 1_000), ("6", 0)]
+    assert found(prefix="a", from_ms=1) == [("a", 1_000)]
+    assert found(to_ms=999) == [("1", 0), ("6", 0), ("a", 0)]
+
+
 def test_a_scan_reads_no_further_than_it_is_asked(client: Client, router: FakeRouter):
     next(client.scan("boards", page_size=1))
 
@@ -148,5 +167,6 @@ async def test_the_async_client_does_the_same(router: FakeRouter):
     async with AsyncClient(router.target) as client:
         assert (await client.get("boards", "1")).value == [{"score": 4000}]
         assert [entry.key async for entry in client.scan("boards", page_size=2)] == ["1", "6", "a"]
+        assert len([window async for window in client.scan_windows("boards", page_size=2)]) == 6
         with pytest.raises(LookupFailure, match="UNKNOWN_STORE"):
             await client.count("nowhere")

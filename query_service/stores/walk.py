@@ -1,0 +1,62 @@
+"""Walks: reads of many entries that end when their caller has left, their time is up or their store is to be closed.
+
+A store passes what it iterates through `Walk.over`, inside its view: whatever ends the walk then releases the view's
+iterators too, so that a read which nobody waits for can't keep a store open.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from query_service.stores.engine import StoreClosed
+from statehouse.errors import LookupFailure, Reason, StatehouseError
+
+T = TypeVar("T")
+
+# A few dozen entries take well under a millisecond; looking at the clock for each would cost as much as reading it.
+_CHECK_EVERY = 64
+
+
+class WalkCancelled(StatehouseError):
+    """The caller has left; nobody waits for the result."""
+
+
+class Walk:
+    """One read. `timeout_s`: how long it may take. `is_closing()`: whether its store waits for it to end."""
+
+    def __init__(self, timeout_s: float = math.inf, is_closing: Callable[[], bool] = lambda: False) -> None:
+        self.opened_at = time.monotonic()
+        self._timeout_s, self._is_closing = timeout_s, is_closing
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """End it soon. Safe to call from any thread."""
+        self._cancelled = True
+
+    def over(self, entries: Iterable[T]) -> Iterator[T]:
+        """Yield the entries, as long as the walk may go on.
+
+        Raises:
+            WalkCancelled: it was cancelled.
+            StoreClosed: its store is being closed.
+            LookupFailure: SCAN_TOO_LONG.
+
+        """
+        for index, entry in enumerate(entries):
+            if index % _CHECK_EVERY == 0:
+                self._check()
+            yield entry
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise WalkCancelled("cancelled")
+        if self._is_closing():
+            raise StoreClosed("the store is being closed")
+        if time.monotonic() - self.opened_at > self._timeout_s:
+            limit_ms = str(round(self._timeout_s * 1000))
+            raise LookupFailure(
+                Reason.SCAN_TOO_LONG, f"the read took longer than {limit_ms} ms", {"scan_timeout_ms": limit_ms}
+            )

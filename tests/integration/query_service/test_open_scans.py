@@ -1,0 +1,88 @@
+"""Scans and exact counts of a store with many entries on real nodes: bounded, and gone with their callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.v1 import query_service_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.polling import poll_until
+
+ENTRIES = 60_000
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        fleet.put({f"key-{number:06}": "v" for number in range(ENTRIES)})
+        yield fleet
+
+
+def counting(process: ServerProcess, timeout: float = 60.0) -> Any:
+    """Begin an exact count."""
+    request = query_service_pb2.CountRequest(store=STORE, partition=0, exact=True)
+    return process.query.Count.future(request, timeout=timeout)
+
+
+def outcome(call: Any) -> str:
+    """Return OK, or the reason of the failure."""
+    try:
+        return "OK" if call.result().count == ENTRIES else str(call.result().count)
+    except grpc.RpcError as error:
+        return from_rpc_error(error).reason.name
+
+
+def test_scans_are_bounded_and_end_with_their_callers(fleet: Fleet) -> None:
+    narrow = fleet.node("n1", max_open_scans=1)
+    hasty = fleet.node("n2", scan_timeout_ms=1)
+    fleet.assign(TaskAssignment("n1", ("n2",)))
+    fleet.wait_running([narrow, hasty])
+
+    outcomes = [outcome(call) for call in [counting(narrow) for _ in range(6)]]
+    assert set(outcomes) == {"OK", "OVERLOADED"}
+    assert outcome(counting(narrow)) == "OK", "there is room again"
+
+    assert outcome(counting(hasty)) == "SCAN_TOO_LONG"
+    request = query_service_pb2.ScanRequest(store=STORE, partition=0, page_size=1)
+    assert len(hasty.call(hasty.query.Scan, request).entries) == 1, "what is short is read"
+
+    # Callers leave, one by its deadline and one of its own accord; the one place is free again.
+    late, cancelled = counting(narrow, timeout=0.02), counting(narrow)
+    cancelled.cancel()
+    assert outcome(late) in {"ATTEMPT_TIMED_OUT", "OVERLOADED"}
+    poll_until(lambda: outcome(counting(narrow)) == "OK", 10, "room for a count")
+
+    # A task that is moved away doesn't wait for the counts of its store.
+    calls = [counting(narrow) for _ in range(3)]
+    fleet.assign(TaskAssignment("n2"))
+    poll_until(lambda: not narrow.node().tasks, 10, "the task to close")
+    assert {outcome(call) for call in calls} <= {"OK", "OVERLOADED", "PARTITION_NOT_OWNED", "PARTITION_RESTORING"}
+
+
+def test_an_overloaded_node_sends_routed_scans_elsewhere(fleet: Fleet) -> None:
+    nodes = [fleet.node("n1", max_open_scans=1), fleet.node("n2")]
+    router = fleet.router()
+    fleet.assign(TaskAssignment("n1", ("n2",)))
+    fleet.wait_running(nodes)
+
+    def routed() -> bool:
+        try:
+            return bool(router.get("key-000000").found)
+        except LookupFailure as failure:
+            assert failure.reason in {Reason.ROUTING_NOT_READY, Reason.NO_REPLICA_AVAILABLE}  # noqa: PT017 - polled
+            return False
+
+    poll_until(routed, 20, "the router")
+    requests = [query_service_pb2.CountRequest(store=STORE, exact=True) for _ in range(4)]
+    answers = [call.result() for call in [router.query.Count.future(each, timeout=60) for each in requests]]
+    assert {answer.count for answer in answers} == {ENTRIES}
+    assert {stamp.host.instance_id for answer in answers for stamp in answer.replicas} == {"n1", "n2"}
