@@ -39,6 +39,12 @@ def process(
     ] = None,
     conf: Annotated[list[str] | None, typer.Option(help="A Spark setting, NAME=VALUE; may be repeated.")] = None,
     replication_factor: Annotated[int | None, typer.Option(help="Of topics created; -1: the broker's default.")] = None,
+    changelog_additional_retention_ms: Annotated[
+        int | None, typer.Option(help="Kept in window and session changelogs beyond the store's retention.")
+    ] = None,
+    updates_retention_ms: Annotated[
+        int | None, typer.Option(help="How long topics of ephemeral stores keep their updates.")
+    ] = None,
     heartbeat_interval_ms: Annotated[
         int | None, typer.Option(help="How often nodes tell the fleet; as on the nodes.")
     ] = None,
@@ -82,6 +88,8 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
         master=given.spark_master,
         spark_conf=spark_conf,
         replication_factor=given.replication_factor,
+        changelog_additional_retention_ms=given.changelog_additional_retention_ms,
+        updates_retention_ms=given.updates_retention_ms,
         ownership=OwnershipSettings(
             heartbeat_interval_s=given.heartbeat_interval_ms / 1000,
             session_timeout_s=given.session_timeout_ms / 1000,

@@ -22,6 +22,15 @@ DETAIL: Final = "detail"
 ORIGIN: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP)
 VERDICT: Final = (REASON, DETAIL)
 
+# What frames of window and session stores have besides, times as Spark's TIMESTAMP: the bounds themselves, or the
+# struct that Spark's `window` and `session_window` give.
+WINDOW: Final = "window"
+WINDOW_START: Final = "window_start"
+SEQUENCE: Final = "sequence"
+SESSION_WINDOW: Final = "session_window"
+SESSION_START: Final = "session_start"
+SESSION_END: Final = "session_end"
+
 # What a parsed table has besides: the key its rows are found by, as text, and whether the row deletes.
 TABLE_KEY: Final = "table_key"
 DELETED: Final = "deleted"
@@ -35,3 +44,5 @@ class DeadLetterReason(StrEnum):
     WRONG_TYPE = "wrong_type"
     NULL_VALUE = "null_value"
     NULL_KEY = "null_key"
+    INVALID_TIME = "invalid_time"
+    INVALID_SEQUENCE = "invalid_sequence"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Final
@@ -17,12 +18,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from processor.application import Application, StoreDeclaration
+from processor.application import Application, OutputMode, Store
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog
 from processor.metrics import ProcessorMetrics
+from processor.operators.lru import lru
 from processor.ownership.controller import OwnershipController
-from processor.ownership.settings import StoreDeclaration as OwnedStore
 from processor.session import open_session
 from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
@@ -31,7 +32,7 @@ from processor.sources import KafkaSources
 from processor.topics import ApplicationTopics, create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
-from statehouse.topology import changelog_topic, dead_letters_topic
+from statehouse.topology import dead_letters_topic
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,7 @@ class Processor:
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets_per_trigger)
         app = Application(application_id, sources)
         self._topology.build(app)
-        if not app.stores:
+        if not app.stores and not app.global_stores:
             raise ConfigurationError(f"application {application_id} declares no store: call app.store(...) in build")
         topics = self._create_topics(app)
         if settings.metrics_port is not None:
@@ -110,7 +111,7 @@ class Processor:
         self._controller = self._start_controller(app, topics)
         for store in app.stores:
             self._running.append(self._start_query(session, store, topics))
-        log.info("processor started", application_id=application_id, stores=[store.name for store in app.stores])
+        log.info("processor started", application_id=application_id, stores=[*topics.stores])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
         """Wait until `is_stopping` says so; asks five times a second.
@@ -147,43 +148,26 @@ class Processor:
             self._controller.stop()
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
-        settings = self._settings
-        admin = clients.admin(settings.bootstrap, f"{app.application_id}-processor")
-        counts = wait_for_sources(admin, app.sources, settings.source_wait_s)
-        return create_topics(
-            admin,
-            app.application_id,
-            app.stores,
-            app.sources,
-            counts,
-            min_compaction_lag_ms=settings.min_compaction_lag_ms,
-            replication_factor=settings.replication_factor,
-        )
+        admin = clients.admin(self._settings.bootstrap, f"{app.application_id}-processor")
+        read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.global_stores}
+        counts = wait_for_sources(admin, sorted(read), self._settings.source_wait_s)
+        return create_topics(admin, app, counts, self._settings)
 
     def _start_controller(self, app: Application, topics: ApplicationTopics) -> OwnershipController:
-        stores = [
-            OwnedStore(
-                name=store.name,
-                query=store.name,
-                partition_count=topics.stores[store.name],
-                changelog_topic=changelog_topic(app.application_id, store.name),
-                key_serde=store.key_serde,
-                value_serde=store.value_serde,
-            )
-            for store in app.stores
-        ]
+        declared = [*(store.declaration for store in app.stores), *app.global_stores]
+        stores = [replace(store, partition_count=topics.stores[store.name]) for store in declared]
         controller = OwnershipController(
             self._settings.bootstrap, app.application_id, stores, self._settings.ownership, on_fatal=self._fail
         )
         controller.start()
         return controller
 
-    def _start_query(self, session: SparkSession, store: StoreDeclaration, topics: ApplicationTopics) -> _Running:
+    def _start_query(self, session: SparkSession, store: Store, topics: ApplicationTopics) -> _Running:
         settings, application_id = self._settings, self._topology.application_id
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{store.name}"
         checkpoint = CheckpointReader(session, directory)
         changelog = StoreChangelog(
-            application_id, store.name, changelog_topic(application_id, store.name), topics.stores[store.name]
+            application_id, store.name, store.declaration.changelog_topic, topics.stores[store.name]
         )
         commits = CommitsPublisher(settings.bootstrap, changelog)
         commits.start()
@@ -198,27 +182,56 @@ class Processor:
             transaction_timeout_s=settings.transaction_timeout_s,
             write_timeout_s=settings.write_timeout_s,
         )
-        sink = StoreSink(
-            target, checkpoint, commits, partial(self.metrics.batch, store.name), tasks=settings.sink_tasks
-        )
+        on_batch = partial(self.metrics.batch, store.name)
+        sink = StoreSink(target, checkpoint, commits, on_batch, layout=store.layout, tasks=settings.sink_tasks)
         latest = checkpoint.latest_committed()
         if latest is not None:
             # Says at once that the processor lives, before the first batch has anything to do.
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
-        query = (
-            store.frame.writeStream.queryName(store.name)
-            .outputMode("update")
-            .option("checkpointLocation", directory)
-            .trigger(processingTime=f"{round(settings.commit_interval_s * 1000)} milliseconds")
-            .foreachBatch(sink)
-            .start()
-        )
+        frame = store.frame
+        if store.max_entries is not None:
+            frame = lru(frame, store.max_entries, changelog.partition_count)
+        with _set_for_a_while(session, _query_settings(store)):
+            query = (
+                frame.writeStream.queryName(store.name)
+                .outputMode(store.output_mode)
+                .option("checkpointLocation", directory)
+                .trigger(processingTime=f"{round(settings.commit_interval_s * 1000)} milliseconds")
+                .foreachBatch(sink)
+                .start()
+            )
         repeater = IdleRepeater(commits, lambda: sink.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
         repeater.start()
         return _Running(query, sink, repeater)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
+
+
+def _query_settings(store: Store) -> dict[str, str]:
+    """Return the settings of Spark that a store's query needs and others must not have."""
+    settings = {}
+    if store.max_entries is not None:
+        # Spark refuses state operators after an aggregate in update mode, since they could take its rows for late.
+        # The LRU knows no event time, so that nothing is late for it.
+        settings["spark.sql.streaming.statefulOperator.checkCorrectness.enabled"] = "false"
+    if store.output_mode is OutputMode.APPEND:
+        # What the last events close must not wait for the next ones.
+        settings["spark.sql.streaming.noDataMicroBatches.enabled"] = "true"
+    return settings
+
+
+@contextmanager
+def _set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of Spark for the queries started meanwhile: each takes a copy when it starts."""
+    before = {name: session.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)
 
 
 def _beginning(reason: object) -> str:

@@ -34,6 +34,10 @@ class ProcessorSettings:
     """Of the topics we create; -1 is the broker's default."""
     min_compaction_lag_ms: int = 600_000
     """How long changelog records stay uncompacted, so that a watcher can resume within it."""
+    changelog_additional_retention_ms: int = 86_400_000
+    """How much longer than their retention the broker keeps the windows and sessions of a changelog, by its clock."""
+    updates_retention_ms: int = 600_000
+    """How long the broker keeps the updates of an ephemeral store."""
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     """The ownership controller's; its heartbeat interval is also how often an idle query repeats its commit record."""
     transaction_timeout_s: float = 60.0
@@ -64,5 +68,13 @@ class ProcessorSettings:
         for name in ("transaction_timeout_s", "write_timeout_s", "stop_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be more than 0")
-        if self.commit_interval_s < 0 or self.source_wait_s < 0 or self.min_compaction_lag_ms < 0:
-            raise ConfigurationError("commit_interval_s, source_wait_s and min_compaction_lag_ms can't be negative")
+        if self.updates_retention_ms < 1:
+            raise ConfigurationError("updates_retention_ms must be at least 1")
+        for name in (
+            "commit_interval_s",
+            "source_wait_s",
+            "min_compaction_lag_ms",
+            "changelog_additional_retention_ms",
+        ):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} can't be negative")

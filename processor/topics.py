@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from confluent_kafka.admin import AdminClient
 
-from processor.application import Source, SourceKind, StoreDeclaration
+from processor.application import Application, Source, SourceKind, Store
+from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, partition_counts
 from statehouse.topology import (
+    SESSION,
+    VERSIONED,
+    WINDOW,
     assignment_topic,
-    changelog_topic,
     commits_topic,
     dead_letters_topic,
     members_topic,
@@ -29,31 +32,34 @@ _ANY_TIMESTAMP: Final = {
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
-# By the time they were refused: retention by the event's own time would delete at once what came late.
-_DEAD_LETTERS_CONFIG: Final = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+# Retention by the event's own time would delete at once what is replayed from years ago, and never what claims to come
+# from the future.
+_APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
+_DEAD_LETTERS_CONFIG: Final = {"cleanup.policy": "delete", **_APPEND_TIME}
+# Kafka Streams adds the same day to the history retention of a versioned store's changelog.
+_VERSIONS_KEPT_LONGER_MS: Final = 24 * 60 * 60 * 1000
 _POLL_S: Final = 0.25
 _REMIND_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationTopics:
-    """The partition counts the application's topics have."""
+    """The partition counts of the application's topics: of each store's, global ones among them, by its name."""
 
     stores: Mapping[str, int]
     dead_letters: int
 
 
-def wait_for_sources(admin: AdminClient, sources: Sequence[Source], timeout_s: float) -> dict[str, int]:
-    """Return the partition count of each source, waiting for those that don't exist yet.
+def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, int]:
+    """Return the partition count of each source topic, waiting for those that don't exist yet.
 
     Raises:
         ConfigurationError: one doesn't exist after that time.
 
     """
-    topics = [source.topic for source in sources]
     deadline, remind_at = time.monotonic() + timeout_s, time.monotonic()
     while True:
-        counts = partition_counts(admin, topics)
+        counts = partition_counts(admin, list(topics))
         absent = sorted(topic for topic, count in counts.items() if count is None)
         if not absent:
             return {topic: count for topic, count in counts.items() if count is not None}
@@ -71,14 +77,7 @@ def wait_for_sources(admin: AdminClient, sources: Sequence[Source], timeout_s: f
 
 
 def create_topics(
-    admin: AdminClient,
-    application_id: str,
-    stores: Sequence[StoreDeclaration],
-    sources: Sequence[Source],
-    source_counts: Mapping[str, int],
-    *,
-    min_compaction_lag_ms: int,
-    replication_factor: int,
+    admin: AdminClient, app: Application, source_counts: Mapping[str, int], settings: ProcessorSettings
 ) -> ApplicationTopics:
     """Create what is missing and apply changed settings; return the partition counts.
 
@@ -86,21 +85,47 @@ def create_topics(
         ConfigurationError: a store wants another partition count than its changelog has.
 
     """
-    changelogs = {store.name: changelog_topic(application_id, store.name) for store in stores}
-    dead_letters = dead_letters_topic(application_id)
-    existing = partition_counts(admin, [*changelogs.values(), dead_letters])
-    largest = _largest(sources, source_counts)
-    counts = {store.name: store.partitions or existing[changelogs[store.name]] or largest for store in stores}
+    topics = {store.name: store.declaration.changelog_topic for store in app.stores}
+    dead_letters = dead_letters_topic(app.application_id)
+    existing = partition_counts(admin, [*topics.values(), dead_letters])
+    largest = _largest(app.sources, source_counts)
+    counts = {store.name: store.partitions or existing[topics[store.name]] or largest for store in app.stores}
     dead_letters_count = existing[dead_letters] or max(counts.values(), default=1)
-    base = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(min_compaction_lag_ms), **_ANY_TIMESTAMP}
     specs = [
-        TopicSpec(changelogs[store.name], counts[store.name], {**base, **store.config}, replication_factor)
-        for store in stores
+        TopicSpec(
+            topics[store.name], counts[store.name], store_topic_config(store, settings), settings.replication_factor
+        )
+        for store in app.stores
     ]
-    specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, replication_factor))
+    specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
     ensure_topics(admin, specs)
-    create_control_topics(admin, application_id, replication_factor)
+    create_control_topics(admin, app.application_id, settings.replication_factor)
+    counts |= {store.name: source_counts[store.changelog_topic] for store in app.global_stores}
     return ApplicationTopics(counts, dead_letters_count)
+
+
+def store_topic_config(store: Store, settings: ProcessorSettings) -> dict[str, str]:
+    """Return the settings of the topic that a store is published to, the store's own over ours.
+
+    Where the broker deletes by time, it counts from when a record was written, never from its event time
+    (docs/adr/0004). Where it only compacts, records carry the event time.
+    """
+    declaration = store.declaration
+    lag_ms = settings.min_compaction_lag_ms
+    if declaration.ephemeral:
+        retention = str(settings.updates_retention_ms)
+        # A segment goes as a whole, once its last record is old enough; by default it is filled for a week.
+        ours = {"cleanup.policy": "delete", "retention.ms": retention, "segment.ms": retention, **_APPEND_TIME}
+    elif declaration.kind in {WINDOW, SESSION}:
+        retention_ms = declaration.retention_ms + settings.changelog_additional_retention_ms
+        ours = {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **_APPEND_TIME}
+    else:
+        if declaration.kind == VERSIONED:
+            lag_ms = max(lag_ms, declaration.retention_ms + _VERSIONS_KEPT_LONGER_MS)
+        ours = {"cleanup.policy": "compact", **_ANY_TIMESTAMP}
+    if not declaration.ephemeral:
+        ours["min.compaction.lag.ms"] = str(lag_ms)
+    return ours | dict(store.config)
 
 
 def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:

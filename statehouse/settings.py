@@ -165,6 +165,14 @@ class ProcessSettings(CommonSettings):
     shuffle_partitions: int = Field(2, ge=1, description="tasks of a stateful stage, fixed at the first start")
     spark_master: str | None = Field(None, description="Spark master; default local[*], or spark-submit's")
     replication_factor: int = Field(-1, ge=-1, description="of the topics we create; -1 is the broker's default")
+    changelog_additional_retention_ms: int = Field(
+        86_400_000,
+        ge=0,
+        description="kept in window and session changelogs beyond the store's retention; Kafka Streams has 86,400,000",
+    )
+    updates_retention_ms: int = Field(
+        600_000, ge=1, description="how long the topics of ephemeral stores keep their updates"
+    )
     num_standby_replicas: int = Field(1, ge=0, description="standbys per task; Kafka Streams has 0")
     acceptable_recovery_lag: int = Field(
         10_000, ge=0, description="a replica within this many records is caught up; Kafka Streams has 10,000"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 import structlog
 from pyspark import SparkContext
@@ -19,7 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher
-from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, DeadLetterReason
+from processor.sink.layouts import Layout, Refusal
 from processor.sink.protocol import SinkTarget
 from processor.sink.tasks import (
     CHANGELOG,
@@ -39,6 +41,8 @@ OnBatch = Callable[[int, Counter[str], float], None]
 """Told of each batch: id, counts by kind (changelog, tombstone, skipped, or a dead letter's reason), seconds."""
 
 _POOL = "STATEHOUSE_WORKER_POOL"
+_PLAIN: Final = Layout()
+_SUFFIX: Final = "_suffix"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
 
 
@@ -61,12 +65,13 @@ def _own_workers(context: SparkContext) -> Iterator[None]:
         context.environment.pop(_POOL, None)
 
 
-def sink_rows(frame: DataFrame, partition_count: int) -> DataFrame:
-    """Return a store's frame as the tasks take it, each row with its sink partition.
+def sink_rows(frame: DataFrame, partition_count: int, layout: Layout = _PLAIN) -> DataFrame:
+    """Return a store's frame as the tasks take it: record keys, and each row with its sink partition.
 
-    A record belongs to its key's changelog partition; a dead letter to its source partition's number, modulo.
+    A record belongs to the changelog partition of its key without window or session; a dead letter to its source
+    partition's number, modulo. Rows that can't be records become dead letters.
     """
-    have = set(frame.columns)
+    have = frame.columns
     columns: dict[str, Column] = {
         name: F.col(name).cast(kind) if name in have else F.lit(None).cast(kind)
         for name, kind in _OPTIONAL_TYPES.items()
@@ -74,12 +79,23 @@ def sink_rows(frame: DataFrame, partition_count: int) -> DataFrame:
     columns |= {name: F.col(name).cast("binary") for name in (KEY, VALUE)}
     stamped = F.unix_millis(F.col(TIMESTAMP).cast("timestamp")) if TIMESTAMP in have else F.lit(None).cast("bigint")
     columns[TIMESTAMP_MS] = stamped
+    null_key = Refusal(F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a store's row without a key")
+    reason, detail = columns[REASON], columns[DETAIL]
+    for refusal in (null_key, *layout.refusals(have)):
+        is_first = reason.isNull() & refusal.condition
+        detail = F.when(is_first, refusal.detail).otherwise(detail)
+        reason = F.when(is_first, refusal.reason.value).otherwise(reason)
+    columns |= {REASON: reason, DETAIL: detail}
+    suffix = layout.suffix(have)
+    columns[_SUFFIX] = F.lit(b"") if suffix is None else suffix
     rows = frame.select(*(column.alias(name) for name, column in columns.items()))
     place = F.arrow_udf(lambda keys: changelog_partitions(keys, partition_count), "int")
     refused = F.col(REASON).isNotNull()
     placed = rows.withColumn(SINK_PARTITION, place(F.when(~refused, F.col(KEY))))
-    sink_partition = F.when(refused, F.col(PARTITION) % partition_count).otherwise(F.col(SINK_PARTITION))
-    return placed.withColumn(SINK_PARTITION, sink_partition).select(*TASK_COLUMNS)
+    of_dead_letter = F.coalesce(F.col(PARTITION), F.lit(0)) % partition_count
+    sink_partition = F.when(refused, of_dead_letter).otherwise(F.col(SINK_PARTITION))
+    record_key = F.when(refused, F.col(KEY)).otherwise(F.concat(KEY, _SUFFIX))
+    return placed.withColumns({SINK_PARTITION: sink_partition, KEY: record_key}).select(*TASK_COLUMNS)
 
 
 class StoreSink:
@@ -92,10 +108,11 @@ class StoreSink:
         commits: CommitsPublisher,
         on_batch: OnBatch,
         *,
+        layout: Layout = _PLAIN,
         tasks: int,
     ) -> None:
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
-        self._tasks = tasks
+        self._layout, self._tasks = layout, tasks
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -131,7 +148,7 @@ class StoreSink:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
         count = self._target.partition_count
         task = SinkTask(self._target, batch_id)
-        rows = sink_rows(frame, count).repartitionById(min(count, self._tasks), SINK_PARTITION)
+        rows = sink_rows(frame, count, self._layout).repartitionById(min(count, self._tasks), SINK_PARTITION)
         counts: Counter[str] = Counter()
         with _own_workers(frame.sparkSession.sparkContext):
             written = rows.mapInArrow(task, COUNTS_SCHEMA)

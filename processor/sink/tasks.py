@@ -97,13 +97,10 @@ class SinkTask:
                 timestamp=timestamp,
             )
             return TOMBSTONE if row[VALUE] is None else CHANGELOG
-        headers = {
-            "reason": row[REASON],
-            "detail": row[DETAIL] or "",
-            "source_topic": row[TOPIC],
-            "source_partition": str(row[PARTITION]),
-            "source_offset": str(row[OFFSET]),
-        }
+        origin = {"source_topic": row[TOPIC], "source_partition": row[PARTITION], "source_offset": row[OFFSET]}
+        headers = {"reason": row[REASON], "detail": row[DETAIL] or ""}
+        # An aggregate's row comes from no single record.
+        headers |= {name: str(place) for name, place in origin.items() if place is not None}
         produce_record(
             producer,
             self.target.dead_letters_topic,

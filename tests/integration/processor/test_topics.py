@@ -1,10 +1,13 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from processor.application import Source, SourceKind, StoreDeclaration
+from processor.application import Application
+from processor.settings import ProcessorSettings
 from processor.topics import create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.clients import admin
@@ -20,27 +23,19 @@ def client(kafka: EmbeddedKafka):
     return admin(kafka.bootstrap, "tests")
 
 
-def declared(name: str = "boards", **settings: Any):
-    return StoreDeclaration(name, frame=None, **settings)
+SETTINGS = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused")
+TIME = "timestamp"
 
 
-def create(
-    client: AdminClient,
-    application: str,
-    store: StoreDeclaration,
-    *,
-    sources: Sequence[Source] = (),
-    counts: dict[str, int] | None = None,
-):
-    return create_topics(
-        client,
-        application,
-        [store],
-        sources,
-        counts or {},
-        min_compaction_lag_ms=600_000,
-        replication_factor=-1,
-    )
+def declared(application: str, *streams: str) -> Application:
+    app = Application(application, lambda _source: frame())
+    for topic in streams:
+        app.stream(topic)
+    return app
+
+
+def frame(**types: str):
+    return SimpleNamespace(dtypes=list(({"key": "string", "value": "string"} | types).items()), columns=list(types))
 
 
 def settings_of(client: AdminClient, topic: str):
@@ -53,18 +48,19 @@ def test_a_missing_source_is_named_with_the_remedy(
 ):
     there, absent = unique_name("there"), unique_name("absent")
     create_topic(kafka.bootstrap, there, partitions=2)
-    sources = [Source(topic, SourceKind.STREAM) for topic in (there, absent)]
     with pytest.raises(ConfigurationError, match=f"source topic {absent} not found: create it"):
-        wait_for_sources(client, sources, 0.3)
-    assert wait_for_sources(client, sources[:1], 0.3) == {there: 2}
+        wait_for_sources(client, [there, absent], 0.3)
+    assert wait_for_sources(client, [there], 0.3) == {there: 2}
 
 
 def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique_name: Callable[[str], str]):
     application = unique_name("app")
-    sources = [Source("scores", SourceKind.STREAM), Source("all", SourceKind.GLOBAL_TABLE)]
-    store = declared(config={"segment.bytes": "1048576"})
-    topics = create(client, application, store, sources=sources, counts={"scores": 3, "all": 9})
-    assert topics.stores == {"boards": 3}
+    app = declared(application, "scores")
+    app.global_table("all")
+    app.store("boards", frame(), config={"segment.bytes": "1048576"})
+    app.global_store("everything", "all")
+    topics = create_topics(client, app, {"scores": 3, "all": 9}, SETTINGS)
+    assert topics.stores == {"boards": 3, "everything": 9}
     changelog = changelog_topic(application, "boards")
     control = [members_topic(application), assignment_topic(application), commits_topic(application)]
     counts = partition_counts(client, [changelog, dead_letters_topic(application), *control])
@@ -73,20 +69,55 @@ def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique
     assert settings["cleanup.policy"] == "compact"
     assert settings["min.compaction.lag.ms"] == "600000"
     assert settings["segment.bytes"] == "1048576"
+    assert settings["message.timestamp.type"] == "CreateTime"
     assert settings["message.timestamp.after.max.ms"] == str(2**63 - 1)
     assert all(settings_of(client, topic)["cleanup.policy"] == "compact" for topic in control)
     assert settings_of(client, dead_letters_topic(application))["cleanup.policy"] == "delete"
+
+
+def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
+    client: AdminClient, unique_name: Callable[[str], str]
+):
+    application, hour = unique_name("app"), timedelta(hours=1)
+    app = declared(application, "scores")
+    app.window_store("windows", frame(window_start=TIME), timedelta(minutes=1), retention=hour)
+    app.session_store("sessions", frame(session_start=TIME, session_end=TIME), config={"retention.ms": "5"})
+    app.versioned_store("versions", frame(timestamp=TIME), hour)
+    app.store("latest", frame(), logging=False)
+    create_topics(client, app, {"scores": 1}, SETTINGS)
+    windows, sessions, versions, latest = (
+        settings_of(client, store.declaration.changelog_topic) for store in app.stores
+    )
+    assert windows["cleanup.policy"] == sessions["cleanup.policy"] == "compact,delete"
+    assert windows["retention.ms"] == str(3_600_000 + 86_400_000)
+    assert windows["message.timestamp.type"] == sessions["message.timestamp.type"] == "LogAppendTime"
+    assert windows["min.compaction.lag.ms"] == "600000"
+    assert sessions["retention.ms"] == "5", "the store's own setting is the stronger"
+    assert versions["cleanup.policy"] == "compact"
+    assert versions["message.timestamp.type"] == "CreateTime", "a version's time is its record's"
+    assert versions["min.compaction.lag.ms"] == str(3_600_000 + 86_400_000)
+    assert latest["cleanup.policy"] == "delete"
+    assert latest["retention.ms"] == latest["segment.ms"] == "600000"
 
 
 def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_settings(
     client: AdminClient, unique_name: Callable[[str], str]
 ):
     application = unique_name("app")
-    sources = [Source("scores", SourceKind.STREAM)]
-    create(client, application, declared(), sources=sources, counts={"scores": 3})
-    changed = declared(config={"min.compaction.lag.ms": "5"})
-    assert create(client, application, changed, sources=sources, counts={"scores": 8}).stores == {"boards": 3}
+
+    def create(scores: int, **options: Any):
+        app = declared(application, "scores")
+        app.window_store("boards", frame(window_start=TIME), timedelta(minutes=1), **options)
+        return create_topics(client, app, {"scores": scores}, SETTINGS)
+
+    create(3)
+    assert create(8, retention=timedelta(hours=1), config={"segment.ms": "70000"}).stores == {"boards": 3}
     changelog = changelog_topic(application, "boards")
-    poll_until(lambda: settings_of(client, changelog)["min.compaction.lag.ms"] == "5", 10.0, "the changed setting")
+
+    def changed():
+        now = settings_of(client, changelog)
+        return (now["segment.ms"], now["retention.ms"]) == ("70000", str(3_600_000 + 86_400_000))
+
+    poll_until(changed, 10.0, "the changed settings")
     with pytest.raises(ConfigurationError, match="has 3 partitions, the application wants 4"):
-        create(client, application, declared(partitions=4), sources=sources, counts={"scores": 3})
+        create(3, partitions=4)

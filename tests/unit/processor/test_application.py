@@ -1,9 +1,11 @@
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from processor.application import Application, SourceKind
+from processor.ownership.settings import StoreDeclaration
 from processor.rows import ORIGIN, VERDICT
 from processor.topics import _largest
 from statehouse.errors import ConfigurationError, ContractError
@@ -33,30 +35,121 @@ def test_a_topic_is_of_one_kind(app: Application):
         app.table("events")
 
 
+def frame(*names: str, **types: str):
+    """Return what a declaration asks of a frame: its columns and their types."""
+    dtypes = dict.fromkeys(names, "string") | types
+    return SimpleNamespace(columns=list(dtypes), dtypes=list(dtypes.items()))
+
+
+TIME, STRUCT = "timestamp", "struct<start:timestamp,end:timestamp>"
+MINUTE = timedelta(minutes=1)
+WINDOWS = frame("key", "value", window=STRUCT)
+SESSIONS = frame("key", "value", session_start=TIME, session_end=TIME)
+
+
 def test_a_store_takes_a_frame_with_key_and_value(app: Application):
-    app.store("counts", SimpleNamespace(columns=["key", "value"]), partitions=3, config={"segment.ms": "1"})
-    (store,) = app.stores
-    assert (store.name, store.partitions, store.config) == ("counts", 3, {"segment.ms": "1"})
+    app.store("counts", frame("key", "value"), partitions=3, config={"segment.ms": "1"}, max_entries=7)
+    app.store("words", frame("key", "value"), kind="word-sketch", in_memory=True)
+    app.store("baskets", frame("key", "value"), logging=False)
+    counts, words, baskets = app.stores
+    assert (counts.name, counts.partitions, counts.config, counts.max_entries) == ("counts", 3, {"segment.ms": "1"}, 7)
+    assert counts.declaration == StoreDeclaration("counts", "counts", 0, "demo-counts-changelog")
+    assert (words.declaration.kind, words.declaration.in_memory) == ("word-sketch", True)
+    assert (baskets.declaration.ephemeral, baskets.declaration.changelog_topic) == (True, "demo-baskets-updates")
+
+
+def test_stores_of_each_kind_are_declared_with_their_times(app: Application):
+    app.window_store("windows", WINDOWS, MINUTE)
+    app.window_store("all", frame("key", "value", window_start=TIME, sequence="int"), MINUTE, retain_duplicates=True)
+    app.session_store("sessions", SESSIONS, retention=10 * MINUTE)
+    app.session_store("closed", frame("key", "value", session_window=STRUCT), inactivity_gap=MINUTE)
+    app.versioned_store("versions", frame("key", "value", timestamp=TIME), 5 * MINUTE)
+    windows, every, sessions, closed, versions = (store.declaration for store in app.stores)
+    assert (windows.kind, windows.window_size_ms, windows.retention_ms) == ("window", 60_000, 86_400_000)
+    assert every.retain_duplicates
+    assert (sessions.kind, sessions.retention_ms) == ("session", 600_000)
+    assert closed.kind == "session"
+    assert (versions.kind, versions.retention_ms) == ("versioned", 300_000)
+    modes = [store.output_mode for store in app.stores]
+    assert modes == ["update", "update", "update", "append", "update"], "Spark's sessions come when they close"
+
+
+def test_a_global_store_is_a_topic(app: Application):
+    app.global_store("products", "shop-products", "long", "json")
+    (store,) = app.global_stores
+    assert (store.is_global, store.changelog_topic, store.key_serde) == (True, "shop-products", "long")
+    with pytest.raises(ConfigurationError, match="declared twice"):
+        app.store("products", frame("key", "value"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dataframe": SimpleNamespace(columns=["key"])}, "lacks value"),
-        ({"dataframe": SimpleNamespace(columns=["key", "value", *VERDICT])}, "lacks topic, partition, offset"),
-        ({"key_serde": "avro"}, "key serde 'avro' is none of"),
+        ({"dataframe": frame("key")}, "lacks value"),
+        ({"dataframe": frame("key", value="bigint")}, "value of its frame is bigint, it must be string or binary"),
+        ({"dataframe": frame("key", "value", *VERDICT)}, "lacks topic, partition, offset"),
+        ({"key_serde": "avro"}, "key serde: unknown serde 'avro'"),
         ({"partitions": 0}, "must be at least 1"),
+        ({"kind": "window"}, r"declare a window store with app.window_store"),
+        ({"kind": "Word sketch"}, "name of a plug-in"),
+        ({"max_entries": 0}, "max_entries=0 must be at least 1"),
+        ({"max_entries": 5, "kind": "custom"}, "max_entries goes with a key-value store"),
+        ({"max_entries": 5, "output_mode": "append"}, "max_entries goes with a key-value store"),
+        ({"output_mode": "complete"}, "must be update or append"),
+        ({"retention": 5}, "unknown retention; further options are config"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(app: Application, arguments: dict[str, Any], message: str):
-    frame = SimpleNamespace(columns=["key", "value"])
     with pytest.raises(ConfigurationError, match=message):
-        app.store("counts", **({"dataframe": frame} | arguments))
+        app.store("counts", **({"dataframe": frame("key", "value")} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataframe": frame("key", "value")}, "lacks window_start"),
+        ({"dataframe": frame("key", "value", window_start="bigint")}, "window_start of its frame is bigint"),
+        ({"dataframe": frame("key", "value", window="string")}, "window of its frame is string"),
+        ({"dataframe": frame("key", "value", window=STRUCT, sequence="int")}, "nothing without retain_duplicates"),
+        ({"retain_duplicates": True}, "lacks sequence"),
+        ({"window_size": timedelta(0)}, "must last above 0 ms"),
+        ({"window_size": timedelta(microseconds=7)}, "whole milliseconds"),
+        ({"grace": -MINUTE}, "can't be negative"),
+        ({"retention": MINUTE}, r"'counts': its retention \(0:01:00\) must be larger than window size \+ grace"),
+        ({"retention": 6 * MINUTE, "grace": 5 * MINUTE}, r"\(0:01:00 \+ 0:05:00 = 0:06:00\)"),
+    ],
+)
+def test_a_window_store_that_cannot_work_is_refused(app: Application, arguments: dict[str, Any], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        app.window_store("counts", **({"dataframe": WINDOWS, "window_size": MINUTE} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataframe": frame("key", "value", session_start=TIME)}, "lacks session_end"),
+        ({"dataframe": frame("key", "value", session_window=STRUCT)}, "say the inactivity_gap"),
+        ({"inactivity_gap": timedelta(days=1)}, r"larger than inactivity gap \+ grace"),
+    ],
+)
+def test_a_session_store_that_cannot_work_is_refused(app: Application, arguments: dict[str, Any], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        app.session_store("visits", **({"dataframe": SESSIONS} | arguments))
+
+
+def test_a_versioned_store_needs_times_a_history_and_its_log(app: Application):
+    with pytest.raises(ConfigurationError, match="lacks timestamp"):
+        app.versioned_store("prices", frame("key", "value"), MINUTE)
+    versions = frame("key", "value", timestamp=TIME)
+    with pytest.raises(ConfigurationError, match="needs a retention"):
+        app.versioned_store("prices", versions, timedelta(0))
+    with pytest.raises(ConfigurationError, match="begin anew with every restart"):
+        app.versioned_store("prices", versions, MINUTE, logging=False)
 
 
 def test_names_must_fit_topics(app: Application):
     with pytest.raises(ContractError):
-        app.store("not a name", SimpleNamespace(columns=["key", "value"]))
+        app.store("not a name", frame("key", "value"))
     with pytest.raises(ContractError):
         Application("no/app", lambda source: source)
 

@@ -1,0 +1,90 @@
+"""A store of bounded size, as Spark's state operator: each changelog partition keeps its last updated entries.
+
+A partition's keys in order of recency are one state value, read and written whole: an update costs nothing but memory,
+a batch costs in proportion to `max_entries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from processor.operators.recency import Update, bounded
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.sink.batch import sink_rows
+from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS
+
+_COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
+_OUT_TYPE: Final = (
+    f"{KEY} binary, {VALUE} binary, {TIMESTAMP_MS} bigint, {TOPIC} string, {PARTITION} int, {OFFSET} bigint, "
+    f"{REASON} string, {DETAIL} string"
+)
+_STATE_TYPE: Final = "keys array<binary>"
+_row_of = itemgetter(*_COLUMNS)
+
+
+def lru(frame: DataFrame, max_entries: int, partition_count: int) -> DataFrame:
+    """Bound a store's frame to `max_entries` keys in each of the changelog's partitions.
+
+    The updates of a batch apply in the order of their timestamps; what an update displaces comes as a null value.
+    A key gives one row a batch at most. Dead letters pass through.
+    """
+    rows = sink_rows(frame, partition_count).select(SINK_PARTITION, *_COLUMNS)
+    kept = rows.groupBy(SINK_PARTITION).transformWithState(
+        statefulProcessor=_LruProcessor(max_entries),
+        outputStructType=_OUT_TYPE,
+        outputMode="Update",
+        timeMode="None",
+    )
+    return kept.withColumn(TIMESTAMP, F.timestamp_millis(TIMESTAMP_MS)).drop(TIMESTAMP_MS)
+
+
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sort key of a record: its time, then where it came from, then what tells rows of an aggregate apart.
+
+    Total, because a batch that is run again must give the same, and its rows come from a shuffle in any order.
+    """
+    key, value, timestamp_ms, _, partition, offset, _, _ = row
+    numbers = [-1 if number is None else number for number in (timestamp_ms, partition, offset)]
+    return (*numbers, key, value is not None, value or b"")
+
+
+class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+    """Runs `bounded` on a partition's rows of a batch: a call to the JVM each to read and to write the keys."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._keys = handle.getValueState("keys", _STATE_TYPE)
+
+    def handleInputRows(  # noqa: N802 - Spark's names
+        self,
+        key: tuple[int],  # noqa: ARG002
+        rows: Iterator[Row],
+        timerValues: object,  # noqa: N803, ARG002
+    ) -> Iterable[Row]:
+        out = Row(*_COLUMNS)
+        records = []
+        for row in map(_row_of, rows):
+            if row[_COLUMNS.index(REASON)] is None:
+                records.append(row)
+            else:
+                yield out(*row)
+        if not records:
+            return
+        records.sort(key=_order)
+        kept = self._keys.get()
+        updates = (Update(bytes(row[0]), None if row[1] is None else bytes(row[1]), row[2]) for row in records)
+        publish, keys = bounded(() if kept is None else map(bytes, kept[0]), updates, self._max_entries)
+        self._keys.update((keys,))
+        for update in publish:
+            yield out(*update, None, None, None, None, None)
+
+    def close(self) -> None:
+        pass
