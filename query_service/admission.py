@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from query_service.lifecycle import TaskState
 from query_service.replica import StoreReplica, TaskReplica
@@ -12,7 +12,7 @@ from statehouse import consistency, paging
 from statehouse.consistency import Freshness, ReplicaFreshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
-from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.topology import HeldId, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1
@@ -25,7 +25,7 @@ class Admission:
     """
 
     def __init__(
-        self, host: types_pb2.Host, replicas: Mapping[TaskId, TaskReplica], is_confirmed: Callable[[], bool]
+        self, host: types_pb2.Host, replicas: Mapping[HeldId, TaskReplica], is_confirmed: Callable[[], bool]
     ) -> None:
         self.view = NodeView()
         self._host = host
@@ -39,11 +39,25 @@ class Admission:
         | query_service_pb2.FetchSessionsRequest
         | query_service_pb2.GetAsOfRequest,
     ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
-        """Return the store, the serialized key, and what answers for a request about one key."""
+        """Return the store, the serialized key, and what answers for a request about one key.
+
+        In a global store the key may also be in one of the `other_partitions`.
+        """
         served = self.store(request.store)
         key = paging.serialized_key(request.key, served.key_serde)
         partition = partition_for(key, served.spec.partition_count)
         return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+
+    def other_partitions(
+        self, served: ServedStore, first: int, request: query_service_pb2.GetRequest
+    ) -> Iterator[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
+        """Return what answers for a global store's partitions other than `first`.
+
+        Whoever writes its topic may place keys as he likes: librdkafka's own partitioner is not Java's.
+        """
+        for partition in range(served.spec.partition_count if served.spec.is_global else 0):
+            if partition != first:
+                yield self.admit(served, partition, request.freshness, request.forwarding)
 
     def store(self, name: str) -> ServedStore:
         """Return a store by name.
@@ -102,20 +116,22 @@ class Admission:
             raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
         assignment = self.view.assignment
         assert assignment is not None  # noqa: S101 - store() has checked
-        task = self._replicas.get(TaskId(served.spec.sub_topology, partition))
+        task = self._replicas.get(served.spec.held_as(partition))
         if task is None:
-            raise self._not_owned(served.spec, partition)
-        replica = task.stores.get(served.spec.name)
+            raise self._not_held(served.spec, partition)
+        replica = task.of(served.spec, partition)
         if task.state is TaskState.ERROR:
             raise LookupFailure(Reason.TASK_FAILED, f"task {task.task} stopped: {task.error}", {"task": str(task.task)})
         if task.state is not TaskState.RUNNING or replica is None:
             raise self._restoring(task, replica)
         confirmed = self._is_confirmed()
-        is_active = task.role is Role.ACTIVE and confirmed and forwarding.epoch <= assignment.epoch
         staleness_ms = replica.staleness_ms(time.monotonic())
         lag = replica.lag
+        claimed = task.role if task.role in consistency.ANSWERS_AS_ACTIVE else Role.STANDBY
+        if claimed is Role.ACTIVE and not (confirmed and forwarding.epoch <= assignment.epoch):
+            claimed = Role.STANDBY
         # An unconfirmed active keeps its name for the check, so that the failure can say so.
-        role = Role.ACTIVE if is_active or (task.role is Role.ACTIVE and not confirmed) else Role.STANDBY
+        role = claimed if confirmed else task.role
         broken = consistency.violation(bound, ReplicaFreshness(role, confirmed, lag, staleness_ms))
         if broken is not None:
             reason, message = broken
@@ -124,7 +140,7 @@ class Admission:
             partition=partition,
             epoch=assignment.epoch,
             host=self._host,
-            role=types_pb2.REPLICA_ROLE_ACTIVE if is_active else types_pb2.REPLICA_ROLE_STANDBY,
+            role=types_pb2.ReplicaRole.ValueType(claimed.value),
             position=replica.position,
             lag=lag,
             staleness_ms=staleness_ms,
@@ -133,7 +149,11 @@ class Admission:
         )
         return replica, stamp
 
-    def _not_owned(self, spec: StoreSpec, partition: int) -> LookupFailure:
+    def _not_held(self, spec: StoreSpec, partition: int) -> LookupFailure:
+        if spec.is_global:
+            return LookupFailure(
+                Reason.PARTITION_RESTORING, f"this node has not opened the global store {spec.name} yet"
+            )
         route = self._route(spec, partition)
         holder = route.active.instance_id or "nobody"
         return LookupFailure(
@@ -156,7 +176,8 @@ class Admission:
     def _route(self, spec: StoreSpec, partition: int) -> errors_pb2.Route:
         assignment = self.view.assignment
         assert assignment is not None  # noqa: S101 - callers have checked
-        holders = assignment.tasks.get(TaskId(spec.sub_topology, partition))
+        held = spec.held_as(partition)
+        holders = assignment.tasks.get(held) if isinstance(held, TaskId) else None
         route = errors_pb2.Route(store=spec.name, partition=partition, epoch=assignment.epoch)
         if holders is not None:
             if holders.active is not None:

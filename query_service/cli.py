@@ -60,9 +60,7 @@ def state(
     action: Annotated[StateAction, typer.Argument(help="inspect: show each task's stores.", show_default=False)],  # noqa: ARG001 - there is only one so far
     directory: Annotated[
         Path,
-        typer.Argument(
-            metavar="DIR", help="A node's state_dir, an application's folder or a task's.", show_default=False
-        ),
+        typer.Argument(metavar="DIR", help="A node's state_dir, or a folder in it.", show_default=False),
     ],
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -76,11 +74,24 @@ def state(
         print_json(stores)
         return
     print_table(
-        ("task", "store", "position", "topic", "at end", "format", "bytes", "keys (about)", "locked by", "note"),
+        (
+            "task",
+            "store",
+            "partition",
+            "position",
+            "topic",
+            "at end",
+            "format",
+            "bytes",
+            "keys (about)",
+            "locked by",
+            "note",
+        ),
         [
             (
                 store.task,
                 store.store,
+                store.partition,
                 store.position,
                 store.topic,
                 store.at_end,

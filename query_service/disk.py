@@ -14,12 +14,17 @@ import structlog
 from query_service.checkpoint import Checkpoint
 from query_service.faults import Fault, TaskFault
 from statehouse.errors import ContractError
-from statehouse.topology import TaskId
+from statehouse.topology import HeldId, StoreSpec, TaskId
 
 log = structlog.get_logger(__name__)
 
 LOCK_FILE = ".lock"
 _CHECKPOINT = ".checkpoint"
+
+
+def store_folder(spec: StoreSpec, partition: int) -> str:
+    """Name a store partition's folder: a task has one of each of its stores, a global store has all its partitions."""
+    return str(partition) if spec.is_global else spec.name
 
 
 class TaskLocked(TaskFault):
@@ -126,8 +131,8 @@ class StateDirectory:
         if self.path.resolve().is_relative_to("/tmp"):  # noqa: S108 - warned about, not used by us
             log.warning("state_dir is under /tmp: a reboot costs a full restore; set state_dir", path=str(self.path))
 
-    def task(self, task: TaskId) -> TaskDirectory:
-        """Return a task's folder."""
+    def task(self, task: HeldId) -> TaskDirectory:
+        """Return the folder of a task or of a copy of a global store."""
         return TaskDirectory(self.path / str(task))
 
     def dormant(self, on_fault: Callable[[Fault], None]) -> dict[TaskId, dict[str, Checkpoint]]:

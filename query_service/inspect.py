@@ -15,10 +15,11 @@ from query_service.disk import LOCK_FILE, CheckpointUnreadable, TaskDirectory
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.rocksdb_engine import read_closed_store
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.topology import TaskId
+from statehouse.topology import GLOBAL_FOLDER, GlobalId, HeldId, TaskId
 
-# A state directory, an application's in it, or a task's in that: tasks are at most this far below what is named.
-_MAX_DEPTH = 2
+# A state directory, an application's in it, a task's in that, a global store's one deeper: what is looked for is at
+# most this far below what is named.
+_MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class StoreOnDisk:
 
     Attributes:
         path: the store's directory.
-        task: the task it is of.
+        task: the task it is of, or "global/<store>".
         store: the store's name.
+        partition: the changelog partition.
         topic: changelog topic.
         topic_id: the broker's id of it.
         position: next offset needed.
@@ -44,6 +46,7 @@ class StoreOnDisk:
     path: str
     task: str
     store: str
+    partition: int
     topic: str | None
     topic_id: str | None
     position: int | None
@@ -56,7 +59,7 @@ class StoreOnDisk:
 
 
 def stores_in(directory: Path) -> list[StoreOnDisk]:
-    """Return every store under a state directory, an application's directory or a task's.
+    """Return every store under a state directory, an application's directory, a task's or a global store's.
 
     Raises:
         ConfigurationError: there is no such directory.
@@ -64,22 +67,30 @@ def stores_in(directory: Path) -> list[StoreOnDisk]:
     """
     if not directory.is_dir():
         raise ConfigurationError(f"{directory} is no directory: name a node's state_dir or a folder in it")
-    return [store for path in _tasks_in(directory.resolve(), _MAX_DEPTH) for store in _stores_of(path)]
+    return [store for held, path in _held_in(directory.resolve(), _MAX_DEPTH) for store in _stores_of(held, path)]
 
 
-def _tasks_in(directory: Path, depth: int) -> Iterator[Path]:
+def _held_in(directory: Path, depth: int) -> Iterator[tuple[HeldId, Path]]:
+    held = _held_as(directory)
+    if held is not None:
+        yield held, directory
+    elif depth > 0:
+        for child in sorted(directory.iterdir()):
+            if child.is_dir():
+                yield from _held_in(child, depth - 1)
+
+
+def _held_as(directory: Path) -> HeldId | None:
+    """Return what a folder is of, None if it is neither a task's nor a global store's."""
     try:
-        TaskId.parse(directory.name)
+        return TaskId.parse(directory.name)
     except ContractError:
-        if depth > 0:
-            for child in sorted(directory.iterdir()):
-                if child.is_dir():
-                    yield from _tasks_in(child, depth - 1)
-    else:
-        yield directory
+        # An application may be named as that folder is: only a store's has a lock in it.
+        is_global = directory.parent.name == GLOBAL_FOLDER and (directory / LOCK_FILE).exists()
+        return GlobalId(directory.name) if is_global else None
 
 
-def _stores_of(path: Path) -> Iterator[StoreOnDisk]:
+def _stores_of(held: HeldId, path: Path) -> Iterator[StoreOnDisk]:
     try:
         copies = TaskDirectory(path).read_checkpoints()
     except CheckpointUnreadable:
@@ -88,10 +99,10 @@ def _stores_of(path: Path) -> Iterator[StoreOnDisk]:
     with _borrowed(path) as holder:
         for name in sorted(names):
             if holder is None:
-                yield _from_store(path, name)
+                yield _from_store(held, path, name)
             else:
                 note = f"open in process {holder}: from .checkpoint" if name in copies else f"open in process {holder}"
-                yield _described(path, name, copies.get(name), None, holder, note)
+                yield _described(held, path, name, copies.get(name), None, holder, note)
 
 
 @contextmanager
@@ -113,24 +124,31 @@ def _borrowed(path: Path) -> Iterator[str | None]:
         os.close(lock_fd)
 
 
-def _from_store(path: Path, name: str) -> StoreOnDisk:
+def _from_store(held: HeldId, path: Path, name: str) -> StoreOnDisk:
     try:
         checkpoint, keys = read_closed_store(path / name)
     except StoreUnusable as error:
-        return _described(path, name, None, None, None, f"can't be read: {error}")
+        return _described(held, path, name, None, None, None, f"can't be read: {error}")
     return _described(
-        path, name, checkpoint, keys, None, "" if checkpoint else "no checkpoint: restored from the start"
+        held, path, name, checkpoint, keys, None, "" if checkpoint else "no checkpoint: restored from the start"
     )
 
 
 def _described(
-    path: Path, name: str, checkpoint: Checkpoint | None, keys: int | None, locked_by: str | None, note: str
+    held: HeldId,
+    path: Path,
+    name: str,
+    checkpoint: Checkpoint | None,
+    keys: int | None,
+    locked_by: str | None,
+    note: str,
 ) -> StoreOnDisk:
     at_end = None if checkpoint is None else datetime.fromtimestamp(checkpoint.at_end_ms / 1000, UTC)
     return StoreOnDisk(
         str(path / name),
-        path.name,
-        name,
+        str(held),
+        held.store if isinstance(held, GlobalId) else name,
+        int(name) if isinstance(held, GlobalId) else held.partition,
         None if checkpoint is None else checkpoint.topic,
         None if checkpoint is None else checkpoint.topic_id,
         None if checkpoint is None else checkpoint.position,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statehouse.errors import StatehouseError
-from statehouse.topology import Role, TaskId
+from statehouse.topology import HeldId, Role
 
 
 class InvalidTransition(StatehouseError):
@@ -100,12 +100,12 @@ def settled_state(current: NodeState, task_states: Iterable[TaskState], *, assig
 class TaskChanges:
     """What leads from the tasks a node holds to those it is assigned."""
 
-    opened: Mapping[TaskId, Role]
-    role_changes: Mapping[TaskId, Role]
-    closed: frozenset[TaskId]
+    opened: Mapping[HeldId, Role]
+    role_changes: Mapping[HeldId, Role]
+    closed: frozenset[HeldId]
 
 
-def task_changes(held: Mapping[TaskId, Role], assigned: Mapping[TaskId, Role]) -> TaskChanges:
+def task_changes(held: Mapping[HeldId, Role], assigned: Mapping[HeldId, Role]) -> TaskChanges:
     """Return the changes; a task that stays keeps its state whatever becomes of its role."""
     return TaskChanges(
         {task: role for task, role in assigned.items() if task not in held},

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import structlog
 
 from query_service.lifecycle import NodeState, TaskState
-from statehouse.topology import TaskId
+from statehouse.topology import HeldId
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class StateListener(Protocol):
     def on_node_state(self, old: NodeState, new: NodeState) -> None:
         """Take a change of the node's state."""
 
-    def on_task_state(self, task: TaskId, old: TaskState, new: TaskState) -> None:
+    def on_task_state(self, task: HeldId, old: TaskState, new: TaskState) -> None:
         """Take a change of a task's state."""
 
 
@@ -149,7 +149,7 @@ class Listeners:
         """Tell."""
         self._tell(StateListener, "on_node_state", old, new)
 
-    def on_task_state(self, task: TaskId, old: TaskState, new: TaskState) -> None:
+    def on_task_state(self, task: HeldId, old: TaskState, new: TaskState) -> None:
         """Tell."""
         self._tell(StateListener, "on_task_state", task, old, new)
 

@@ -6,7 +6,7 @@ import structlog
 
 from query_service.lifecycle import NodeState, TaskState
 from query_service.listeners import StorePartition
-from statehouse.topology import TaskId
+from statehouse.topology import HeldId
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ class LogListener:
         """Take a change of the node's state."""
         log.info("state changed", old=old.value, new=new.value)
 
-    def on_task_state(self, task: TaskId, old: TaskState, new: TaskState) -> None:
+    def on_task_state(self, task: HeldId, old: TaskState, new: TaskState) -> None:
         """Take a change of a task's state."""
         log.debug("task state changed", task=str(task), old=old.value, new=new.value)
 

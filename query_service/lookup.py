@@ -49,6 +49,13 @@ class LookupEngine:
         """
         served, key, replica, stamp = self._admission.admit_key(request)
         data = _latest(replica, key)
+        if data is None and served.spec.is_global:
+            # "Not found" takes all partitions, and is said by the one that the key should be in.
+            for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
+                data = _latest(other, key)
+                if data is not None:
+                    stamp = other_stamp
+                    break
         if data is None:
             return query_service_pb2.GetResponse(found=False, replica=stamp)
         value = decoded_value(served, data, raw=request.raw)

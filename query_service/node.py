@@ -212,7 +212,7 @@ class QueryNode:
             self._heartbeat_due.set()
 
     def _task_changed(self) -> None:
-        states = [task.state for task in self.tasks.replicas.values()]
+        states = self.tasks.states()
         self._enter(settled_state(self._state, states, assigned=self._assignment is not None))
         self._heartbeat_due.set()
         serving = self._state in {NodeState.RUNNING, NodeState.REBALANCING} and (
@@ -226,7 +226,7 @@ class QueryNode:
             return
         self._assignment = assignment
         self._compile_view()
-        wanted = assignment.tasks_of(self._settings.instance_id)
+        wanted = assignment.held_by(self._settings.instance_id)
         log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
         self.tasks.assign(assignment, wanted)
         self._task_changed()
@@ -316,6 +316,7 @@ class QueryNode:
             self.epoch,
             self._heartbeats,
             MappingProxyType(self.tasks.report()),
+            MappingProxyType(self.tasks.global_report()),
         )
 
 

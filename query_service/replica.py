@@ -10,13 +10,13 @@ from dataclasses import replace
 import structlog
 
 from query_service.checkpoint import Checkpoint
-from query_service.disk import TaskDirectory
+from query_service.disk import TaskDirectory, store_folder
 from query_service.faults import Fault, TaskFault
 from query_service.lifecycle import TaskState, next_task_state
 from query_service.listeners import StateListener
 from query_service.stores.base import Record, StateStore
-from statehouse.membership import ReplicaReport, StorePosition
-from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
+from statehouse.topology import HeldId, Role, StoreSpec
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +73,16 @@ class StoreReplica:
         self._write_lock = threading.Lock()
         self._end: tuple[int, float, int] | None = None  # offset, monotonic s and wall ms when it was asked for
         self._at_end: float | None = None
+
+    @property
+    def held_as(self) -> HeldId:
+        """The task, or the copy of a global store, that it is part of."""
+        return self.spec.held_as(self.partition)
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder in the task's."""
+        return store_folder(self.spec, self.partition)
 
     @property
     def topic_partition(self) -> tuple[str, int]:
@@ -173,9 +183,12 @@ class StoreReplica:
 
 
 class TaskReplica:
-    """A task on this node: its stores, its role and its state."""
+    """A task, or a copy of a global store, on this node: its stores, its role and its state.
 
-    def __init__(self, task: TaskId, role: Role, directory: TaskDirectory, listener: StateListener) -> None:
+    `stores` are by the names of their folders: of a task each store's one partition, of a global store every partition.
+    """
+
+    def __init__(self, task: HeldId, role: Role, directory: TaskDirectory, listener: StateListener) -> None:
         self._listener = listener
         self.task = task
         self.role = role
@@ -199,13 +212,23 @@ class TaskReplica:
         """Whether the state is one of these at this moment; it may change at every await."""
         return self.state in states
 
+    def of(self, spec: StoreSpec, partition: int) -> StoreReplica | None:
+        """Return its replica of a store partition, None if that is not open."""
+        return self.stores.get(store_folder(spec, partition))
+
     def report(self) -> ReplicaReport:
-        """Return what the heartbeat says of it."""
+        """Return what the heartbeat says of a task."""
         return ReplicaReport(
-            self.role,
-            self.state.value,
-            {name: StorePosition(replica.position, replica.end_offset) for name, replica in self.stores.items()},
+            self.role, self.state.value, {store.spec.name: _reported(store) for store in self.stores.values()}
         )
+
+    def global_report(self) -> GlobalReport:
+        """Return what the heartbeat says of a copy of a global store."""
+        return GlobalReport(self.state.value, {store.partition: _reported(store) for store in self.stores.values()})
+
+
+def _reported(store: StoreReplica) -> StorePosition:
+    return StorePosition(store.position, store.end_offset)
 
 
 def monotonic_and_wall_ms() -> tuple[float, int]:

@@ -9,6 +9,7 @@ import grpc.aio
 
 from query_service.replica import StoreReplica, TaskReplica
 from statehouse.rpc.status import failing_cleanly
+from statehouse.topology import GlobalId, HeldId
 from statehouse.v1 import (
     node_service_pb2,
     node_service_pb2_grpc,
@@ -84,7 +85,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             incarnation=self._node.incarnation,
             state=self._node.state.value,
             epoch=self._node.epoch,
-            tasks=[_task(task, now) for _, task in sorted(self._node.tasks.replicas.items())],
+            tasks=[_task(task, now) for task in sorted(self._node.tasks.replicas.values(), key=_place)],
         )
 
     GetNode = failing_cleanly(_get_node)
@@ -105,8 +106,16 @@ def _task(task: TaskReplica, now: float) -> node_service_pb2.TaskReplica:
         role=types_pb2.ReplicaRole.ValueType(task.role.value),
         state=task.state.value,
         error=task.error,
-        stores=[_store(store, now) for _, store in sorted(task.stores.items())],
+        stores=[
+            _store(store, now)
+            for store in sorted(task.stores.values(), key=lambda store: (store.spec.name, store.partition))
+        ],
     )
+
+
+def _place(task: TaskReplica) -> tuple[bool, HeldId]:
+    """Return a sort key: tasks, then global stores."""
+    return isinstance(task.task, GlobalId), task.task
 
 
 def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:

@@ -1,4 +1,4 @@
-"""Tasks: carries out what the assignment asks for. Opens, restores, hands to the follower, closes.
+"""Tasks and global stores: carries out what the assignment asks for. Opens, restores, hands to the follower, closes.
 
 Runs on the node's event loop; slow steps (RocksDB, admin calls) run in worker threads. Each task has one
 driver at a time, which works until the task is what the newest assignment wants, so an assignment may
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from query_service.checkpoint import Changelog, Checkpoint, restore_start
-from query_service.disk import StateDirectory, TaskDirectory
+from query_service.disk import StateDirectory, TaskDirectory, store_folder
 from query_service.faults import Fault, Outcome, fault_of
 from query_service.lifecycle import TaskState, task_changes
 from query_service.listeners import Listeners
@@ -27,11 +27,12 @@ from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from statehouse.assignment import Assignment
+from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.topics import topic_id, topic_settings
-from statehouse.membership import ReplicaReport, StorePosition
-from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
+from statehouse.topology import GlobalId, HeldId, Role, StoreSpec, TaskId
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,8 @@ _FOLLOWED_BATCH_RECORDS = 5_000
 
 class TaskManager:
     """Holds the node's task replicas and keeps them as the assignment wants them.
+
+    A copy of a global store is held like a task.
 
     `on_change()` is called on the event loop whenever a task's state changed.
     """
@@ -58,16 +61,16 @@ class TaskManager:
         resources: StoreResources,
         restore_batch_records: int,
     ) -> None:
-        self.replicas: dict[TaskId, TaskReplica] = {}
+        self.replicas: dict[HeldId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
         self._admin: AdminClient = clients.admin(bootstrap, f"{client_id}-tasks")
         self._directory = directory
         self._on_change = on_change
         self._resources = resources
         self._assignment = Assignment()
-        self._wanted: dict[TaskId, Role] = {}
-        self._drivers: dict[TaskId, asyncio.Task[None]] = {}
-        self._retries: dict[TaskId, float] = {}
+        self._wanted: dict[HeldId, Role] = {}
+        self._drivers: dict[HeldId, asyncio.Task[None]] = {}
+        self._retries: dict[HeldId, float] = {}
         self._listeners, self._metrics = listeners, metrics
         self._reporter = ReplicaReporter(listeners)
         self._dormant = directory.dormant(lambda fault: metrics.fault(fault, Outcome.PASSED_OVER))
@@ -92,7 +95,7 @@ class TaskManager:
         self._restorer.start()
         self._follower.start()
 
-    def assign(self, assignment: Assignment, wanted: Mapping[TaskId, Role]) -> None:
+    def assign(self, assignment: Assignment, wanted: Mapping[HeldId, Role]) -> None:
         """Take the newest assignment."""
         self._assignment, self._wanted = assignment, dict(wanted)
         changes = task_changes({task: replica.role for task, replica in self.replicas.items()}, wanted)
@@ -107,14 +110,19 @@ class TaskManager:
         replica.role = role
         if replica.is_in(TaskState.RESTORING, TaskState.RUNNING):
             for store in replica.stores.values():
-                self._reporter.role_changed(store, as_standby=role is not Role.ACTIVE)
+                self._reporter.role_changed(store, as_standby=role not in ANSWERS_AS_ACTIVE)
 
     def store_replicas(self) -> list[StoreReplica]:
         """Return every open store replica. Safe to call from any thread."""
         return [replica for task in list(self.replicas.values()) for replica in list(task.stores.values())]
 
+    def states(self) -> list[TaskState]:
+        """Return the state of each replica; one that is still to be opened counts as created."""
+        missing = self._wanted.keys() - self.replicas.keys()
+        return [replica.state for replica in self.replicas.values()] + [TaskState.CREATED] * len(missing)
+
     def report(self) -> dict[TaskId, ReplicaReport]:
-        """Return what the heartbeat says: the replicas held, and what else is on disk."""
+        """Return what the heartbeat says of tasks: the replicas held, and what else is on disk."""
         reports = {
             task: ReplicaReport(
                 Role.DORMANT,
@@ -123,7 +131,13 @@ class TaskManager:
             )
             for task, checkpoints in self._dormant.items()
         }
-        return reports | {task: replica.report() for task, replica in self.replicas.items()}
+        return reports | {task: replica.report() for task, replica in self.replicas.items() if isinstance(task, TaskId)}
+
+    def global_report(self) -> dict[str, GlobalReport]:
+        """Return what the heartbeat says of global stores."""
+        return {
+            held.store: replica.global_report() for held, replica in self.replicas.items() if isinstance(held, GlobalId)
+        }
 
     async def save_checkpoints(self) -> None:
         """Write every running task's checkpoint, in the stores and as readable copies."""
@@ -155,12 +169,12 @@ class TaskManager:
             log.warning("checkpoint not written", task=str(task.task), error=str(error))
             self._metrics.fault(fault_of(error), Outcome.PASSED_OVER)
 
-    def _drive(self, task: TaskId) -> None:
+    def _drive(self, task: HeldId) -> None:
         """Make sure that something works towards what is wanted of a task."""
         if task not in self._drivers:
             self._drivers[task] = self._loop.create_task(self._driver(task))
 
-    async def _driver(self, task: TaskId) -> None:
+    async def _driver(self, task: HeldId) -> None:
         try:
             while (task in self._wanted) != (task in self.replicas):
                 if task in self._wanted:
@@ -173,30 +187,32 @@ class TaskManager:
         finally:
             del self._drivers[task]
 
-    async def _open(self, task: TaskId, role: Role) -> None:
+    async def _open(self, task: HeldId, role: Role) -> None:
         """Lock the folder, open the stores, start to restore."""
         replica = TaskReplica(task, role, self._directory.task(task), self._listeners)
         self.replicas[task] = replica
         try:
-            specs = self._assignment.stores_of(task.sub_topology)
-            if any(spec.is_persistent for spec in specs):
+            partitions = self._assignment.partitions_of(task)
+            if any(spec.is_persistent for spec, _ in partitions):
                 await asyncio.to_thread(replica.directory.acquire)
-            for spec in specs:
-                replica.stores[spec.name] = await asyncio.to_thread(self._open_store, spec, task, replica.directory)
+            for spec, partition in partitions:
+                store = await asyncio.to_thread(self._open_store, spec, partition, replica.directory)
+                replica.stores[store.folder] = store
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this task alone
             self._fail(replica, error)
             return
-        self._dormant.pop(task, None)
+        if isinstance(task, TaskId):
+            self._dormant.pop(task, None)
         replica.to(TaskState.RESTORING)
         for store in replica.stores.values():
             self._reporter.restoring(store)
             await asyncio.wrap_future(self._restorer.add(store))
 
-    def _open_store(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
+    def _open_store(self, spec: StoreSpec, partition: int, directory: TaskDirectory) -> StoreReplica:
         """Open a store where its checkpoint allows it, else wipe it and begin anew. Runs in a worker thread."""
         if spec.ephemeral:
-            return self._open_ephemeral(spec, task, directory)
-        at = (spec.changelog_topic, task.partition)
+            return self._open_ephemeral(spec, partition, directory)
+        at = (spec.changelog_topic, partition)
         retention = topic_settings(self._admin, spec.changelog_topic)
         changelog = Changelog(
             spec.changelog_topic,
@@ -207,12 +223,14 @@ class TaskManager:
             expires="delete" in retention["cleanup.policy"],
         )
         now_ms = monotonic_and_wall_ms()[1]
-        path = directory.store_path(spec.name)
+        folder = store_folder(spec, partition)
+        path = directory.store_path(folder)
+        facts = {"task": str(spec.held_as(partition)), "store": spec.name, "partition": partition}
         try:
             store = open_store(spec, path, self._resources)
             start = restore_start(store.checkpoint(), changelog, now_ms)
             if start.position is not None:
-                log.info("store opened", task=str(task), store=spec.name, position=start.position, reason=start.reason)
+                log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:
                     self._metrics.fault(start.fault, Outcome.PASSED_OVER)
                 checkpoint = store.checkpoint()
@@ -220,7 +238,7 @@ class TaskManager:
                 checkpoint = checkpoint.moved(start.position)
                 return StoreReplica(
                     spec,
-                    task.partition,
+                    partition,
                     store,
                     checkpoint,
                     changelog.tombstones_kept_ms,
@@ -230,14 +248,14 @@ class TaskManager:
             fault, reason = start.fault or Fault.NO_STATE, start.reason
         except StoreUnusable as error:
             fault, reason = error.fault, str(error)
-        log.info("store restored from the start", task=str(task), store=spec.name, fault=fault.value, reason=reason)
+        log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
         self._metrics.full_restore(spec.name, fault)
-        directory.wipe_store(spec.name)
+        directory.wipe_store(folder)
         checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
         store = open_store(spec, path, self._resources)
         return StoreReplica(
             spec,
-            task.partition,
+            partition,
             store,
             checkpoint,
             changelog.tombstones_kept_ms,
@@ -245,20 +263,20 @@ class TaskManager:
             restored_in_full=True,
         )
 
-    def _open_ephemeral(self, spec: StoreSpec, task: TaskId, directory: TaskDirectory) -> StoreReplica:
+    def _open_ephemeral(self, spec: StoreSpec, partition: int, directory: TaskDirectory) -> StoreReplica:
         """Begin with nothing, at the end of the topic. Runs in a worker thread.
 
         Whatever would make another store start over (a lost place, a topic created anew) makes this one begin again.
         """
-        at = (spec.changelog_topic, task.partition)
+        at = (spec.changelog_topic, partition)
         found_id = topic_id(self._admin, spec.changelog_topic)
         end = last_stable_offsets(self._admin, [at])[at]
         # Taken after the end: of what was updated later than this, nothing is missing.
         since_ms = monotonic_and_wall_ms()[1]
-        log.info("ephemeral store opened", task=str(task), store=spec.name, position=end)
+        log.info("ephemeral store opened", task=str(spec.held_as(partition)), store=spec.name, position=end)
         checkpoint = Checkpoint(spec.changelog_topic, found_id, end, since_ms)
-        store = open_store(spec, directory.store_path(spec.name), self._resources)
-        return StoreReplica(spec, task.partition, store, checkpoint, since_ms=since_ms)
+        store = open_store(spec, directory.store_path(store_folder(spec, partition)), self._resources)
+        return StoreReplica(spec, partition, store, checkpoint, since_ms=since_ms)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""
@@ -273,7 +291,7 @@ class TaskManager:
         checkpoints = await asyncio.to_thread(_close_stores, replica, failed=failed)
         replica.to(TaskState.CLOSED)
         del self.replicas[replica.task]
-        if checkpoints:
+        if checkpoints and isinstance(replica.task, TaskId):
             self._dormant[replica.task] = checkpoints
         log.info("task closed", task=str(replica.task))
 
@@ -283,8 +301,8 @@ class TaskManager:
 
     async def _restored(self, store: StoreReplica) -> None:
         """Hand a store that has reached the end to the follower; with all of them there the task runs."""
-        replica = self.replicas.get(TaskId(store.spec.sub_topology, store.partition))
-        if replica is None or replica.stores.get(store.spec.name) is not store:
+        replica = self.replicas.get(store.held_as)
+        if replica is None or replica.stores.get(store.folder) is not store:
             return
         if not replica.is_in(TaskState.RESTORING) or store.following:
             return
@@ -295,7 +313,7 @@ class TaskManager:
         if (loss := store.outran_retention()) is not None:
             self._fail(replica, loss)
             return
-        self._reporter.restored(store, as_standby=replica.role is not Role.ACTIVE)
+        self._reporter.restored(store, as_standby=replica.role not in ANSWERS_AS_ACTIVE)
         await asyncio.wrap_future(self._follower.add(store))
         if replica.is_in(TaskState.RESTORING) and all(each.following for each in replica.stores.values()):
             # From here on a crash must leave something to report: what a node kept is what it gets back first.
@@ -309,8 +327,8 @@ class TaskManager:
         """Called on a replicator's thread."""
 
         def fail() -> None:
-            replica = self.replicas.get(TaskId(store.spec.sub_topology, store.partition))
-            if replica is not None and replica.stores.get(store.spec.name) is store:
+            replica = self.replicas.get(store.held_as)
+            if replica is not None and replica.stores.get(store.folder) is store:
                 self._fail(replica, error)
 
         self._loop.call_soon_threadsafe(fail)

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
-from statehouse.topology import MURMUR2, Role, StoreSpec, SubTopology, TaskId
+from statehouse.topology import MURMUR2, GlobalId, HeldId, Role, StoreSpec, SubTopology, TaskId
 
 MANIFEST_KEY = "epoch"
 
@@ -74,6 +74,20 @@ class Assignment:
     def global_stores(self) -> tuple[StoreSpec, ...]:
         """The stores that every node holds, by name."""
         return tuple(spec for _, spec in sorted(self.stores.items()) if spec.is_global)
+
+    def held_by(self, instance_id: str) -> dict[HeldId, Role]:
+        """Return what a node holds, with its role in each: its tasks, and every global store."""
+        held: dict[HeldId, Role] = dict(self.tasks_of(instance_id).items())
+        for spec in self.global_stores:
+            held[GlobalId(spec.name)] = Role.GLOBAL
+        return held
+
+    def partitions_of(self, held: HeldId) -> tuple[tuple[StoreSpec, int], ...]:
+        """Return the store partitions in a task, or in a copy of a global store: all of its topic's."""
+        if isinstance(held, GlobalId):
+            spec = self.stores[held.store]
+            return tuple((spec, partition) for partition in range(spec.partition_count))
+        return tuple((spec, held.partition) for spec in self.stores_of(held.sub_topology))
 
 
 def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, list[tuple[bytes, bytes | None]]]:

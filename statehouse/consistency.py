@@ -37,6 +37,8 @@ class Freshness:
 
 
 ANY = Freshness()
+ANSWERS_AS_ACTIVE = frozenset({Role.ACTIVE, Role.GLOBAL})
+"""Roles that satisfy a demand for the active: every copy of a global store is as good as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,12 @@ class ReplicaFreshness:
 def violation(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str] | None:
     """Return why the replica may not answer within the bound, None if it may."""
     if bound.active_only:
-        if replica.role is not Role.ACTIVE:
+        if replica.role not in ANSWERS_AS_ACTIVE:
             return Reason.NOT_ACTIVE, f"this replica is {replica.role.name.lower()}, the active was demanded"
         if not replica.confirmed:
-            return (
-                Reason.ACTIVE_UNCONFIRMED,
-                "named active, but out of touch with Kafka for longer than the session timeout",
-            )
+            role = replica.role.name.lower()
+            message = f"this replica is {role}, but out of touch with Kafka for longer than the session timeout"
+            return Reason.ACTIVE_UNCONFIRMED, message
     if bound.max_lag is not None and (replica.lag is None or replica.lag > bound.max_lag):
         return Reason.LAG_EXCEEDS_BOUND, f"lag {_shown(replica.lag)} exceeds max_lag {bound.max_lag}"
     if bound.max_staleness_ms is not None and (

@@ -15,6 +15,7 @@ SESSION = "session"
 VERSIONED = "versioned"
 STORE_KINDS = (KEY_VALUE, WINDOW, SESSION, VERSIONED)
 MURMUR2 = "murmur2"
+GLOBAL_FOLDER = "global"
 
 # Kafka's rule for topic names, less the length the suffixes need.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
@@ -55,6 +56,21 @@ class TaskId:
         return cls(int(match[1]), int(match[2]))
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class GlobalId:
+    """A node's copy of a global store: held like a task, by every node and without being assigned."""
+
+    store: str
+
+    def __str__(self) -> str:
+        """Return `global/<store>`, as in directory names and on the wire."""
+        return f"{GLOBAL_FOLDER}/{self.store}"
+
+
+HeldId = TaskId | GlobalId
+"""What a node holds: its tasks, and its copies of global stores."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
     """A store, as the processor publishes it.
@@ -92,6 +108,10 @@ class StoreSpec:
     def is_persistent(self) -> bool:
         """Whether nodes keep it on disk."""
         return not self.in_memory and not self.ephemeral
+
+    def held_as(self, partition: int) -> HeldId:
+        """Return as part of what a node holds a partition."""
+        return GlobalId(self.name) if self.is_global else TaskId(self.sub_topology, partition)
 
 
 @dataclass(frozen=True, slots=True)

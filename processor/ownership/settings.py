@@ -89,6 +89,8 @@ class StoreDeclaration:
                 f"store {self.name}: a window must last above 0 ms and at most the retention (window_size_ms is "
                 f"{self.window_size_ms}, retention_ms {self.retention_ms})"
             )
+        if self.is_global and self.kind != KEY_VALUE:
+            raise ConfigurationError(f"store {self.name}: a global store is a key-value store, not a {self.kind} one")
         if self.is_global and self.ephemeral:
             raise ConfigurationError(
                 f"store {self.name}: a global store is read from its topic's start, an ephemeral one from its end: "

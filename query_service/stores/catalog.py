@@ -26,6 +26,8 @@ def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateS
     """
     if spec.kind in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
         raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
+    if spec.is_global and spec.kind != KEY_VALUE:
+        raise ConfigurationError(f"store {spec.name} is a global {spec.kind} store; a global store is a key-value one")
     engine: Engine = (
         RocksDBEngine(path, resources) if spec.is_persistent else MemoryEngine(resources.memory_store_max_bytes)
     )

@@ -159,13 +159,16 @@ class Fleet:
         changelog_config: Mapping[str, str] | None = None,
         heartbeat_interval_ms: int = 100,
         session_timeout_ms: int = 2_000,
+        beside: Iterable[StoreSpec] = (),
         **spec: Any,
     ) -> None:
+        """Create the topics. `beside`: further stores to publish, whose topics are there already."""
         self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
         self.partitions = partitions
         self.changelog = changelog_topic(application_id, STORE)
         self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
         self.spec = StoreSpec(STORE, self.changelog, partitions, 0, value_serde=value_serde, **spec)
+        self.stores = MappingProxyType({each.name: each for each in (self.spec, *beside)})
         self.assignment = Assignment()
         self.processes: list[ServerProcess] = []
         create_topic(
@@ -227,7 +230,7 @@ class Fleet:
             self.assignment.epoch + 1,
             reason,
             "test",
-            MappingProxyType({STORE: self.spec}),
+            self.stores,
             MappingProxyType({0: SubTopology(0, "query", self.partitions)}),
             MappingProxyType({TaskId(0, partition): holder for partition, holder in enumerate(holders)}),
         )
@@ -283,7 +286,7 @@ class Fleet:
     def wait_running(self, processes: Iterable[ServerProcess], timeout_s: float = 30.0) -> None:
         """Wait until every task the nodes hold at the newest epoch runs."""
         for process in processes:
-            assigned = {str(task) for task in self.assignment.tasks_of(process.name)}
+            assigned = {str(held) for held in self.assignment.held_by(process.name)}
 
             def settled(process: ServerProcess = process, assigned: set[str] = assigned) -> bool:
                 node = process.node()

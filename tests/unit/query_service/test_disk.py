@@ -19,7 +19,7 @@ from query_service.inspect import stores_in
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.topology import TaskId
+from statehouse.topology import GlobalId, TaskId
 
 AT = Checkpoint("topic", "id", 7, 1_700_000_000_000)
 ENTRIES = [(b"k%04d" % nth, os.urandom(200)) for nth in range(5_000)]
@@ -129,6 +129,24 @@ def test_inspection_of_a_closed_store(task: TaskDirectory) -> None:
     assert {path: path.read_bytes() for path in task.path.rglob("*") if path.is_file()} == before
 
 
+def test_inspection_of_a_global_store(tmp_path: Path) -> None:
+    # The application has the name of the folder of global stores.
+    folder = StateDirectory(tmp_path, "global").task(GlobalId("profiles"))
+    folder.acquire()
+    for partition in range(2):
+        engine = RocksDBEngine(folder.store_path(str(partition)))
+        engine.write({"default": [(b"a", b"1")]}, AT)
+        engine.close()
+    folder.release()
+    for directory in (folder.path, folder.path.parent, folder.path.parents[1], tmp_path):
+        found = stores_in(directory)
+        assert [(each.task, each.store, each.partition) for each in found] == [
+            ("global/profiles", "profiles", 0),
+            ("global/profiles", "profiles", 1),
+        ]
+    assert StateDirectory(tmp_path, "global").dormant() == {}
+
+
 def test_inspection_leaves_an_open_store_alone(task: TaskDirectory) -> None:
     task.acquire()
     (found,) = stores_in(task.path)
@@ -151,6 +169,6 @@ def test_inspection_on_the_command_line(task: TaskDirectory) -> None:
     app.command("state")(state)
     table = CliRunner().invoke(app, ["inspect", str(task.path)])
     assert table.exit_code == 0
-    assert table.output.splitlines()[1].split()[:4] == ["0_3", "counts", "7", "topic"]
+    assert table.output.splitlines()[1].split()[:5] == ["0_3", "counts", "3", "7", "topic"]
     document = json.loads(CliRunner().invoke(app, ["inspect", str(task.path), "-o", "json"]).output)
     assert (document[0]["position"], document[0]["topic_id"]) == (7, "id")
