@@ -60,7 +60,8 @@ class StoreReplica:
         self.position = checkpoint.position
         self.skipped = 0
         self.late = 0
-        self.following = False
+        self.restored = False  # it has reached the end of the log once
+        self.following = False  # the follower reads on for it
         self.restored_from = checkpoint.position
         self.restored_to = checkpoint.position if restored_to is None else restored_to
         self.restored_in_full = restored_in_full
@@ -122,7 +123,7 @@ class StoreReplica:
             self._checkpoint = replace(self._checkpoint, position=position, stream_time_ms=applied.stream_time_ms)
         self.position = position
         self.late += applied.late
-        if not self.following:
+        if not self.restored:
             self.restored_records += len(records) - len(applied.unreadable)
         return applied.unreadable
 

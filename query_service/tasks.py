@@ -304,9 +304,9 @@ class TaskManager:
         replica = self.replicas.get(store.held_as)
         if replica is None or replica.stores.get(store.folder) is not store:
             return
-        if not replica.is_in(TaskState.RESTORING) or store.following:
+        if not replica.is_in(TaskState.RESTORING) or store.restored:
             return
-        store.following = True
+        store.restored = True
         await asyncio.wrap_future(self._restorer.remove(store))
         if not replica.is_in(TaskState.RESTORING):
             return  # closed meanwhile
@@ -315,6 +315,8 @@ class TaskManager:
             return
         self._reporter.restored(store, as_standby=replica.role not in ANSWERS_AS_ACTIVE)
         await asyncio.wrap_future(self._follower.add(store))
+        # Not before: the last of the task's stores to get here makes it run, and nobody looks after the others then.
+        store.following = True
         if replica.is_in(TaskState.RESTORING) and all(each.following for each in replica.stores.values()):
             # From here on a crash must leave something to report: what a node kept is what it gets back first.
             await self._save(replica)

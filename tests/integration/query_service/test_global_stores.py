@@ -28,22 +28,22 @@ TASK = f"global/{PROFILES}"
 class GlobalFleet(Fleet):
     """A fleet with a global store of three partitions beside its ordinary one."""
 
-    def __init__(self, bootstrap: str, application_id: str, directory: Path) -> None:
-        self.topic = f"{application_id}-players"
-        self.profiles = StoreSpec(PROFILES, self.topic, PARTITIONS, 0, value_serde="string", is_global=True)
+    def __init__(self, bootstrap: str, application_id: str, directory: Path, count: int = PARTITIONS) -> None:
+        self.topic, self.count = f"{application_id}-players", count
+        self.profiles = StoreSpec(PROFILES, self.topic, count, 0, value_serde="string", is_global=True)
         self.create_source(bootstrap)
         super().__init__(bootstrap, application_id, directory, beside=[self.profiles])
 
     def create_source(self, bootstrap: str) -> None:
-        create_topic(bootstrap, self.topic, PARTITIONS, {"cleanup.policy": "compact"})
+        create_topic(bootstrap, self.topic, self.count, {"cleanup.policy": "compact"})
 
     def write(self, entries: dict[str, str | None], shift: int = 0) -> None:
         """Write to the source topic; `shift`: by a partitioner that is that many partitions off."""
-        for partition in range(PARTITIONS):
+        for partition in range(self.count):
             records = [
                 (key.encode(), None if value is None else value.encode())
                 for key, value in entries.items()
-                if (partition_for(key.encode(), PARTITIONS) + shift) % PARTITIONS == partition
+                if (partition_for(key.encode(), self.count) + shift) % self.count == partition
             ]
             produce(self.bootstrap, self.topic, records, partition)
 
@@ -203,6 +203,19 @@ def test_its_failure_leaves_the_tasks_alone(fleet: GlobalFleet) -> None:
     folder.unlink()
     poll_until(lambda: value_of(node, "a") == "1", 60, "the global store to recover")
     shutil.rmtree(folder)
+
+
+def test_every_partition_is_followed_once_it_is_restored(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Many reach their ends at once, and none is forgotten on its way from the restorer to the follower."""
+    with GlobalFleet(kafka.bootstrap, unique_name("app"), tmp_path, count=16) as fleet:
+        keys = [f"k{nth}" for nth in range(100)]
+        fleet.write(dict.fromkeys(keys, "1"))
+        (node,) = fleet.started("n1")
+        fleet.write(dict.fromkeys(keys, "2"))
+        for key in keys:
+            poll_until(lambda key=key: value_of(node, key) == "2", 10, f"the update of {key}")
 
 
 def test_not_found_takes_all_of_it_restored(fleet: GlobalFleet) -> None:

@@ -144,7 +144,7 @@ def test_inspection_of_a_global_store(tmp_path: Path) -> None:
             ("global/profiles", "profiles", 0),
             ("global/profiles", "profiles", 1),
         ]
-    assert StateDirectory(tmp_path, "global").dormant() == {}
+    assert StateDirectory(tmp_path, "global").dormant([].append) == {}
 
 
 def test_inspection_leaves_an_open_store_alone(task: TaskDirectory) -> None:
