@@ -74,11 +74,12 @@ baseline: tools ## Make the present contract the one that `check` holds later on
 
 setup: $(VENV)/.ready ## Create the virtual environment from the lock file
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml
+$(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or run make PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  -e . -e examples/word_sketch
 	touch $@
 
 tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned; install Maven from Debian's packages if it is missing

@@ -37,7 +37,8 @@ class Admission:
         request: query_service_pb2.GetRequest
         | query_service_pb2.FetchWindowsRequest
         | query_service_pb2.FetchSessionsRequest
-        | query_service_pb2.GetAsOfRequest,
+        | query_service_pb2.GetAsOfRequest
+        | query_service_pb2.QueryStoreRequest,
     ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
         """Return the store, the serialized key, and what answers for a request about one key.
 

@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from query_service.replica import StoreReplica
+from query_service.stores.custom import CustomQueries
+from query_service.stores.key_value import KeyValueStore
 from statehouse.errors import LookupFailure, Reason
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 
@@ -29,11 +31,24 @@ def of_kind(replica: StoreReplica, kind: type[S], query: str, spec_kind: str | N
         LookupFailure: WRONG_STORE_KIND.
 
     """
-    spec = replica.spec
-    if not isinstance(replica.store, kind) or (spec_kind is not None and spec.kind != spec_kind):
-        raise LookupFailure(
-            Reason.WRONG_STORE_KIND,
-            f"{spec.name} is a {spec.kind} store and has no {query}; it has {', '.join(QUERIES[spec.kind])}",
-            {"store": spec.name, "kind": spec.kind, "query": query},
-        )
+    if not isinstance(replica.store, kind) or (spec_kind is not None and replica.spec.kind != spec_kind):
+        raise wrong_kind(replica, query)
     return replica.store
+
+
+def wrong_kind(replica: StoreReplica, query: str) -> LookupFailure:
+    """Return the failure of a query that the replica's store doesn't have."""
+    spec = replica.spec
+    return LookupFailure(
+        Reason.WRONG_STORE_KIND,
+        f"{spec.name} is a {spec.kind} store and has no {query}; it has {', '.join(_queries_of(replica))}",
+        {"store": spec.name, "kind": spec.kind, "query": query},
+    )
+
+
+def _queries_of(replica: StoreReplica) -> tuple[str, ...]:
+    if replica.spec.kind in QUERIES:
+        return QUERIES[replica.spec.kind]
+    # A custom store has what it inherits, and its own.
+    inherited = QUERIES[KEY_VALUE] if isinstance(replica.store, KeyValueStore) else ("Count",)
+    return (*inherited, "QueryStore") if isinstance(replica.store, CustomQueries) else inherited

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import structlog
+
 from query_service.admission import Admission
-from query_service.kinds import of_kind
+from query_service.kinds import of_kind, wrong_kind
 from query_service.open_scans import OpenScans
 from query_service.replica import StoreReplica
 from query_service.stores.base import Page
+from query_service.stores.custom import CustomQueries
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import BeforeHistory, VersionedStore
 from query_service.stores.windows import TimedStore
@@ -17,9 +20,11 @@ from query_service.values import decoded_value
 from statehouse import ordered_keys, paging
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
-from statehouse.serdes import shown_value
+from statehouse.serdes import from_json_value, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2
+
+log = structlog.get_logger(__name__)
 
 K = TypeVar("K", WindowKey, SessionKey)
 
@@ -156,6 +161,38 @@ class LookupEngine:
         return query_service_pb2.GetAsOfResponse(
             found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
         )
+
+    async def query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
+        """Ask a custom store a query of its own.
+
+        Raises:
+            LookupFailure: this node can't answer, or the store's query failed; the reason says why.
+
+        """
+        _, key, replica, stamp = self._admission.admit_key(request)
+        store, spec, name = replica.store, replica.spec, request.query
+        if not isinstance(store, CustomQueries):
+            raise wrong_kind(replica, "QueryStore")
+        if name not in store.query_names:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST,
+                f"{spec.name} has no query {name!r}; there are: {', '.join(sorted(store.query_names))}",
+                {"store": spec.name, "query": name},
+            )
+        arguments = {field: from_json_value(value) for field, value in request.arguments.fields.items()}
+        try:
+            # A plug-in may take its time: it must not take the event loop's.
+            result = json_value(await self._open_scans.run(replica, lambda _walk: store.query(name, key, arguments)))
+        except LookupFailure:
+            raise
+        except Exception as error:
+            log.exception("a custom store's query failed", store=spec.name, kind=spec.kind, query=name)
+            raise LookupFailure(
+                Reason.INTERNAL,
+                f"query {name!r} of {spec.name} failed: {type(error).__name__}: {error}",
+                {"store": spec.name, "query": name},
+            ) from error
+        return query_service_pb2.QueryStoreResponse(result=result, replica=stamp)
 
     async def _timed_page(
         self,

@@ -62,6 +62,9 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
         return self._lookups.get_as_of(request)
 
+    async def _query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
+        return await self._lookups.query_store(request)
+
     Get = failing_cleanly(_get)
     BatchGet = failing_cleanly(_batch_get)
     Scan = failing_cleanly(_scan)
@@ -70,6 +73,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     FetchWindows = failing_cleanly(_fetch_windows)
     FetchSessions = failing_cleanly(_fetch_sessions)
     GetAsOf = failing_cleanly(_get_as_of)
+    QueryStore = failing_cleanly(_query_store)
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):

@@ -28,6 +28,7 @@ from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from statehouse.assignment import Assignment
 from statehouse.consistency import ANSWERS_AS_ACTIVE
+from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.topics import topic_id, topic_settings
@@ -340,9 +341,11 @@ class TaskManager:
         if replica.state not in {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING}:
             return  # it has failed already, or is being closed
         fault = Fault.BROKER if isinstance(error, KafkaException) else fault_of(error)
-        log.error("task stopped", task=str(replica.task), fault=fault.value, error=str(error))
+        # Of what is not ours the message alone may say nothing: a KeyError's is the key.
+        message = str(error) if isinstance(error, StatehouseError | OSError) else f"{type(error).__name__}: {error}"
+        log.error("task stopped", task=str(replica.task), fault=fault.value, error=message)
         self._metrics.fault(fault, Outcome.TASK_STOPPED)
-        replica.to(TaskState.ERROR, f"{fault}: {error}")
+        replica.to(TaskState.ERROR, f"{fault}: {message}")
         delay_s = self._retries.get(replica.task, _RETRY_FIRST_S)
         self._retries[replica.task] = min(delay_s * 2, _RETRY_MAX_S)
         self._loop.call_later(delay_s, self._retry, replica)

@@ -27,7 +27,7 @@ from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
 # Their requests begin with the fields of GetRequest, and the router needs no other.
-_KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf")
+_KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "QueryStore")
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
 Response = TypeVar("Response")

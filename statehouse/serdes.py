@@ -18,8 +18,12 @@ from google.protobuf import struct_pb2
 from statehouse.errors import ConfigurationError
 from statehouse.v1 import types_pb2
 
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
+# Above this a 64-bit float has no fractions left: whether it was written as an integer can't be told any more.
+_EXACT_INTEGERS_BELOW = 2**53
 
 
 class Serde(Protocol):
@@ -120,7 +124,7 @@ class JsonSerde:
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Parse."""
-        return types_pb2.Value(json=_json_value(json.loads(data)))
+        return types_pb2.Value(json=json_value(json.loads(data)))
 
 
 def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or float, by the form
@@ -130,8 +134,13 @@ def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or f
         raise ValueError(f"{len(data)} bytes where {form.size} are expected") from error
 
 
-def _json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever json.loads gives
-    """Build protobuf's Value; several times faster than json_format, which checks what json.loads has checked."""
+def json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever json.loads gives
+    """Build protobuf's Value; several times faster than json_format, which checks what json.loads has checked.
+
+    Raises:
+        ValueError: it is not JSON.
+
+    """
     match document:
         case None:
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)
@@ -148,12 +157,34 @@ def _json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever j
         case str():
             return struct_pb2.Value(string_value=document)
         case list():
-            return struct_pb2.Value(list_value=struct_pb2.ListValue(values=map(_json_value, document)))
+            return struct_pb2.Value(list_value=struct_pb2.ListValue(values=map(json_value, document)))
         case dict():
-            fields = {name: _json_value(item) for name, item in document.items()}
+            fields = {name: json_value(item) for name, item in document.items()}
             return struct_pb2.Value(struct_value=struct_pb2.Struct(fields=fields))
         case _:
             raise ValueError(f"{type(document).__name__} is not JSON")
+
+
+def from_json_value(document: struct_pb2.Value) -> JsonValue:
+    """Return a JSON document as Python has it.
+
+    The wire has 64-bit floats only; one without a fraction is shown as the integer it almost always was.
+    """
+    match document.WhichOneof("kind"):
+        case "number_value":
+            number = document.number_value
+            return int(number) if number.is_integer() and abs(number) < _EXACT_INTEGERS_BELOW else number
+        case "string_value":
+            return document.string_value
+        case "bool_value":
+            return document.bool_value
+        case "list_value":
+            return [from_json_value(item) for item in document.list_value.values]
+        case "struct_value":
+            # A map on the wire has no order; sorted, equal documents at least print alike.
+            return {name: from_json_value(item) for name, item in sorted(document.struct_value.fields.items())}
+        case _:
+            return None
 
 
 SERDES: Mapping[str, Serde] = MappingProxyType(

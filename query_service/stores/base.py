@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.walk import Walk
@@ -70,6 +70,7 @@ class PageBuilder(Generic[T]):
         return Page(self._entries, more)
 
 
+@runtime_checkable
 class StateStore(Protocol):
     """The face that replication gets."""
 

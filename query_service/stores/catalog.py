@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from query_service.stores.base import StateStore
+from query_service.stores.custom import StoreSupplier, custom_supplier
 from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
@@ -15,12 +18,24 @@ from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
 from statehouse.errors import ConfigurationError
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
 
+_BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
+    {
+        KEY_VALUE: lambda _spec, engine: KeyValueStore(engine),
+        WINDOW: lambda spec, engine: TimedStore(
+            engine, WINDOWS, spec.retention_ms, retain_duplicates=spec.retain_duplicates
+        ),
+        SESSION: lambda spec, engine: TimedStore(engine, SESSIONS, spec.retention_ms),
+        VERSIONED: lambda spec, engine: VersionedStore(engine, spec.retention_ms),
+    }
+)
+
 
 def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:
     """Open a store's partition: under `path`, or in memory.
 
     Raises:
         StoreUnusable: what is under the path is no intact store of ours.
+        PluginFailed: of a custom kind.
         ConfigurationError: the specification can't be served.
 
     """
@@ -28,15 +43,12 @@ def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateS
         raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
     if spec.is_global and spec.kind != KEY_VALUE:
         raise ConfigurationError(f"store {spec.name} is a global {spec.kind} store; a global store is a key-value one")
+    supply = _BUILT_IN.get(spec.kind) or custom_supplier(spec)
     engine: Engine = (
         RocksDBEngine(path, resources) if spec.is_persistent else MemoryEngine(resources.memory_store_max_bytes)
     )
-    if spec.kind == KEY_VALUE:
-        return KeyValueStore(engine)
-    if spec.kind == WINDOW:
-        return TimedStore(engine, WINDOWS, spec.retention_ms, retain_duplicates=spec.retain_duplicates)
-    if spec.kind == SESSION:
-        return TimedStore(engine, SESSIONS, spec.retention_ms)
-    if spec.kind == VERSIONED:
-        return VersionedStore(engine, spec.retention_ms)
-    raise ConfigurationError(f"store {spec.name} is of an unknown kind {spec.kind!r}")
+    try:
+        return supply(spec, engine)
+    except BaseException:
+        engine.close()  # it would keep the database locked against the next try
+        raise

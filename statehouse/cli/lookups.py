@@ -1,7 +1,8 @@
-"""`statehouse get`, `scan`, `scan-windows`, `count` and `locate`."""
+"""`statehouse get`, `scan`, `scan-windows`, `query`, `count` and `locate`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -167,6 +168,39 @@ def scan_windows(
             limit,
         )
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
+
+
+def query(
+    store: StoreArgument,
+    key: KeyArgument,
+    name: Annotated[str, typer.Argument(metavar="QUERY", help="Query of the store's own.", show_default=False)],
+    arguments: Annotated[str, typer.Option(metavar="JSON", help="What the query needs beside the key.")] = "{}",
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Ask a custom store a query of its own.
+
+    Example: statehouse query word-sketches news estimate --arguments '{"item": "spark"}'
+    """
+    try:
+        given = json.loads(arguments)
+    except ValueError as error:
+        raise typer.BadParameter(f"--arguments is not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
+    with Client(router_address(router), timeout=timeout) as client:
+        answer = client.query_store(
+            store, key, name, given, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+        )
+    if fmt is Output.JSON:
+        output.print_json(answer)
+        return
+    output.print_facts([("result", _shown(answer.result))])
+    print_stamps((answer.replica,))
 
 
 def count(

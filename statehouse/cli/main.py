@@ -71,6 +71,7 @@ _READ, _LOCAL = "Reading", "Local cluster"
 app.command(rich_help_panel=_READ)(lookups.get)
 app.command(rich_help_panel=_READ)(lookups.scan)
 app.command(rich_help_panel=_READ)(lookups.scan_windows)
+app.command(rich_help_panel=_READ)(lookups.query)
 app.command(rich_help_panel=_READ)(lookups.count)
 app.command(rich_help_panel=_READ)(lookups.locate)
 app.command(rich_help_panel=_READ)(fleet.status)

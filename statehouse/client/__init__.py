@@ -16,12 +16,12 @@ from statehouse.client.answers import (
     Entry,
     Fleet,
     Host,
-    JsonValue,
     KeyedWindow,
     KeyLike,
     Location,
     Node,
     Page,
+    QueryAnswer,
     Replica,
     Stamp,
     Store,
@@ -31,6 +31,7 @@ from statehouse.client.answers import (
 )
 from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
 from statehouse.client.synchronous import Client
+from statehouse.serdes import JsonValue
 
 __all__ = (
     "DEFAULT_TARGET",
@@ -49,6 +50,7 @@ __all__ = (
     "Location",
     "Node",
     "Page",
+    "QueryAnswer",
     "Replica",
     "Stamp",
     "Store",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+from statehouse.serdes import JsonValue
+
 StoreValue = JsonValue | bytes
 """A value as Python has it; which of them a store yields is said by its value serde."""
 KeyLike = str | bytes
@@ -115,6 +116,14 @@ class WindowPage:
 
     windows: tuple[KeyedWindow, ...]
     replicas: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswer:
+    """What a custom store answered to a query of its own, and who did."""
+
+    result: JsonValue
+    replica: Stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -10,9 +10,21 @@ import grpc
 import grpc.aio
 
 from statehouse.client import conversion
-from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyedWindow, KeyLike, Location, Page, WindowPage
+from statehouse.client.answers import (
+    Answer,
+    Count,
+    Entry,
+    Fleet,
+    KeyedWindow,
+    KeyLike,
+    Location,
+    Page,
+    QueryAnswer,
+    WindowPage,
+)
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.serdes import JsonValue
 from statehouse.v1 import (
     fleet_service_pb2,
     fleet_service_pb2_grpc,
@@ -256,6 +268,37 @@ class AsyncClient:
         async for page in pages:
             for window in page.windows:
                 yield window
+
+    async def query_store(
+        self,
+        store: str,
+        key: KeyLike,
+        query: str,
+        arguments: Mapping[str, JsonValue] | None = None,
+        *,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> QueryAnswer:
+        """Ask a custom store a query of its own about a key; `arguments` are what it needs beside, as JSON has it.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, or the request is wrong.
+            ValueError: an argument is not JSON.
+
+        """
+        request = query_service_pb2.QueryStoreRequest(
+            store=store,
+            key=conversion.to_key(key),
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+            query=query,
+            arguments=conversion.to_arguments(arguments or {}),
+        )
+        seconds = self._seconds(timeout)
+        return conversion.from_query_store(await self._call(self._query.QueryStore(request, timeout=seconds), seconds))
 
     async def count(
         self,

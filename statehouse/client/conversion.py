@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf import struct_pb2
 
 from statehouse.client.answers import (
@@ -11,12 +13,12 @@ from statehouse.client.answers import (
     Entry,
     Fleet,
     Host,
-    JsonValue,
     KeyedWindow,
     KeyLike,
     Location,
     Node,
     Page,
+    QueryAnswer,
     Replica,
     Stamp,
     Store,
@@ -25,11 +27,10 @@ from statehouse.client.answers import (
     WindowPage,
 )
 from statehouse.errors import reason_name
+from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 
 _ROLE_PREFIX = "REPLICA_ROLE_"
-# Above this a 64-bit float has no fractions left: whether it was written as an integer can't be told any more.
-_EXACT_INTEGERS_BELOW = 2**53
 
 
 def to_key(key: KeyLike) -> types_pb2.Key:
@@ -49,33 +50,11 @@ def from_key(key: types_pb2.Key) -> KeyLike:
     return key.raw if key.WhichOneof("key") == "raw" else key.text
 
 
-def from_json(document: struct_pb2.Value) -> JsonValue:
-    """Return a JSON document as Python has it.
-
-    The wire has 64-bit floats only; one without a fraction is shown as the integer it almost always was.
-    """
-    match document.WhichOneof("kind"):
-        case "number_value":
-            number = document.number_value
-            return int(number) if number.is_integer() and abs(number) < _EXACT_INTEGERS_BELOW else number
-        case "string_value":
-            return document.string_value
-        case "bool_value":
-            return document.bool_value
-        case "list_value":
-            return [from_json(item) for item in document.list_value.values]
-        case "struct_value":
-            # A map on the wire has no order; sorted, equal documents at least print alike.
-            return {name: from_json(item) for name, item in sorted(document.struct_value.fields.items())}
-        case _:
-            return None
-
-
 def from_value(value: types_pb2.Value) -> StoreValue:
     """Return a store's value as Python has it."""
     match value.WhichOneof("value"):
         case "json":
-            return from_json(value.json)
+            return from_json_value(value.json)
         case "text":
             return value.text
         case "long":
@@ -155,6 +134,21 @@ def from_scan_windows(response: query_service_pb2.ScanWindowsResponse) -> Window
         ),
         tuple(map(from_stamp, response.replicas)),
     )
+
+
+def to_arguments(arguments: Mapping[str, JsonValue]) -> struct_pb2.Struct:
+    """Return a query's arguments in their wire form.
+
+    Raises:
+        ValueError: one is not JSON.
+
+    """
+    return struct_pb2.Struct(fields={name: json_value(value) for name, value in arguments.items()})
+
+
+def from_query_store(response: query_service_pb2.QueryStoreResponse) -> QueryAnswer:
+    """Return a custom store's answer."""
+    return QueryAnswer(from_json_value(response.result), from_stamp(response.replica))
 
 
 def from_count(response: query_service_pb2.CountResponse) -> Count:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from statehouse.client.answers import Answer, Count, Entry, Fleet, KeyedWindow, KeyLike, Location, Page, WindowPage
+from statehouse.client.answers import (
+    Answer,
+    Count,
+    Entry,
+    Fleet,
+    KeyedWindow,
+    KeyLike,
+    Location,
+    Page,
+    QueryAnswer,
+    WindowPage,
+)
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
     DEFAULT_TIMEOUT_S,
     AsyncClient,
 )
+from statehouse.serdes import JsonValue
 
 Item = TypeVar("Item")
 _END: Final = object()
@@ -201,6 +213,32 @@ class Client:
                 max_lag=max_lag,
                 max_staleness_ms=max_staleness_ms,
                 raw=raw,
+                timeout=timeout,
+            )
+        )
+
+    def query_store(
+        self,
+        store: str,
+        key: KeyLike,
+        query: str,
+        arguments: Mapping[str, JsonValue] | None = None,
+        *,
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> QueryAnswer:
+        """Ask a custom store a query of its own about a key."""
+        return self._run(
+            self._client.query_store(
+                store,
+                key,
+                query,
+                arguments,
+                active_only=active_only,
+                max_lag=max_lag,
+                max_staleness_ms=max_staleness_ms,
                 timeout=timeout,
             )
         )

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+from google.protobuf import json_format
 from grpc_status import rpc_status
 
 from statehouse import paging
 from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.status import to_status
-from statehouse.serdes import serde
+from statehouse.serdes import json_value, serde
 from statehouse.v1 import (
     errors_pb2,
     fleet_service_pb2,
@@ -104,6 +105,14 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         if len(page) < len(found):
             response.next_page_token = paging.next_page_token(request, page[-1][0])
         return response
+
+    def QueryStore(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.QueryStoreRequest, context: Any
+    ) -> query_service_pb2.QueryStoreResponse:
+        """Answer every query with its name and arguments."""
+        self._take(request, request.store, context)
+        result = json_value({"query": request.query, **json_format.MessageToDict(request.arguments)})
+        return query_service_pb2.QueryStoreResponse(result=result, replica=STAMP)
 
     def Count(self, request: query_service_pb2.CountRequest, context: Any) -> query_service_pb2.CountResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)

@@ -104,6 +104,17 @@ def test_scan_windows_prints_a_table_or_a_line_of_json_a_window(run: Run):
     assert run("scan-windows", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
 
 
+def test_query_passes_arguments_and_prints_the_result_and_its_proof(run: Run):
+    table = run("query", "boards", "1", "estimate", "--arguments", '{"item": "spark"}')
+    document = json.loads(run("query", "boards", "1", "estimate", "-o", "json").stdout)
+
+    assert '"item": "spark"' in table.stdout
+    assert "node-a" in table.stdout
+    assert (document["result"], document["replica"]["partition"]) == ({"query": "estimate"}, 3)
+    for wrong in ("{", "[1]"):
+        assert run("query", "boards", "1", "estimate", "--arguments", wrong).exit_code == ExitCode.USAGE
+
+
 def test_raw_bytes_are_marked_in_json_and_readable_in_tables(run: Run):
     assert json.loads(run("get", "boards", "6", "--raw", "-o", "json").stdout)["value"] == {
         "hex": b'{"score":12.5}'.hex()

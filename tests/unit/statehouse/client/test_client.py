@@ -90,6 +90,17 @@ def test_a_scan_reads_no_further_than_it_is_asked(client: Client, router: FakeRo
     assert len(router.requests) == 1
 
 
+def test_a_custom_query_takes_json_and_gives_json(client: Client, router: FakeRouter):
+    arguments = {"item": "ü", "numbers": [1, 2.5, None], "deep": {"yes": True}}
+    answer = client.query_store("boards", "k", "estimate", arguments, max_lag=3)
+
+    assert answer.result == {"query": "estimate", **arguments}
+    assert (answer.replica.role, router.requests[-1].freshness.max_lag) == ("ACTIVE", 3)
+    assert client.query_store("boards", b"k", "estimate").result == {"query": "estimate"}
+    with pytest.raises(ValueError, match="not JSON"):
+        client.query_store("boards", "k", "estimate", {"item": b"bytes"})  # type: ignore[dict-item]
+
+
 def test_count_and_locate_and_fleet(client: Client):
     assert client.count("boards", exact=True).count == 3
     assert client.count("boards").exact is False
