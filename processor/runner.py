@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from processor.application import Application, OutputMode, Store
@@ -109,8 +109,10 @@ class Processor:
         if settings.metrics_port is not None:
             log.info("metrics served", port=self.metrics.serve(settings.metrics_port))
         self._controller = self._start_controller(app, topics)
-        for store in app.stores:
-            self._running.append(self._start_query(session, store, topics))
+        # All frames first: a running query's batches change the environment that Python functions are wrapped with.
+        frames = [_bounded(store, topics) for store in app.stores]
+        for store, frame in zip(app.stores, frames, strict=True):
+            self._running.append(self._start_query(session, store, frame, topics))
         log.info("processor started", application_id=application_id, stores=[*topics.stores])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
@@ -162,7 +164,9 @@ class Processor:
         controller.start()
         return controller
 
-    def _start_query(self, session: SparkSession, store: Store, topics: ApplicationTopics) -> _Running:
+    def _start_query(
+        self, session: SparkSession, store: Store, frame: DataFrame, topics: ApplicationTopics
+    ) -> _Running:
         settings, application_id = self._settings, self._topology.application_id
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{store.name}"
         checkpoint = CheckpointReader(session, directory)
@@ -188,9 +192,6 @@ class Processor:
         if latest is not None:
             # Says at once that the processor lives, before the first batch has anything to do.
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
-        frame = store.frame
-        if store.max_entries is not None:
-            frame = lru(frame, store.max_entries, changelog.partition_count)
         with _set_for_a_while(session, _query_settings(store)):
             query = (
                 frame.writeStream.queryName(store.name)
@@ -206,6 +207,13 @@ class Processor:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
+
+
+def _bounded(store: Store, topics: ApplicationTopics) -> DataFrame:
+    """Return a store's frame, bounded if it is to be; a bound is one of each partition of the changelog."""
+    if store.max_entries is None:
+        return store.frame
+    return lru(store.frame, store.max_entries, topics.stores[store.name])
 
 
 def _query_settings(store: Store) -> dict[str, str]:

@@ -41,6 +41,8 @@ OnBatch = Callable[[int, Counter[str], float], None]
 """Told of each batch: id, counts by kind (changelog, tombstone, skipped, or a dead letter's reason), seconds."""
 
 _POOL = "STATEHOUSE_WORKER_POOL"
+# Each store's batches come in a thread of its own, and all wrap Python functions with the one environment.
+_PLANNING = threading.Lock()
 _PLAIN: Final = Layout()
 _SUFFIX: Final = "_suffix"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
@@ -148,10 +150,11 @@ class StoreSink:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
         count = self._target.partition_count
         task = SinkTask(self._target, batch_id)
-        rows = sink_rows(frame, count, self._layout).repartitionById(min(count, self._tasks), SINK_PARTITION)
+        with _PLANNING:
+            rows = sink_rows(frame, count, self._layout).repartitionById(min(count, self._tasks), SINK_PARTITION)
+            with _own_workers(frame.sparkSession.sparkContext):
+                written = rows.mapInArrow(task, COUNTS_SCHEMA)
         counts: Counter[str] = Counter()
-        with _own_workers(frame.sparkSession.sparkContext):
-            written = rows.mapInArrow(task, COUNTS_SCHEMA)
         for _, kind, records in written.collect():
             counts[kind] += records
         source_ends = self._checkpoint.source_ends(batch_id)
