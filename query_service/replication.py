@@ -144,7 +144,9 @@ class Replicator:
         slices: dict[Key, _Slice] = {}
         for message in messages:
             key = (message.topic(), message.partition())
-            slices.setdefault(key, _Slice()).add(message)
+            if (slice_ := slices.get(key)) is None:
+                slice_ = slices[key] = _Slice()
+            slice_.add(message)
         for key, slice_ in slices.items():
             replica = self._replicas.get(key)
             if replica is None:

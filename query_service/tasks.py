@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 30.0
-_FOLLOWED_BATCH_RECORDS = 5_000
+_FOLLOWED_BATCH_RECORDS = 1_000
 
 
 class TaskManager:

@@ -110,7 +110,7 @@ class NodeSettings(CommonSettings):
         description="byte budget of one partition of an in-memory store; beyond it its task stops",
     )
     restore_batch_records: int = Field(
-        5_000, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
+        1_000, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
     )
     max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
     max_open_scans: int = Field(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.walk import Walk
@@ -16,8 +16,7 @@ from query_service.stores.walk import Walk
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A changelog record with a key; a None value is a tombstone. `timestamp_ms`: event time."""
 
     key: bytes

@@ -13,6 +13,11 @@ from collections.abc import Mapping
 from rocksdict import BlockBasedOptions, Cache, Options, WriteBufferManager
 
 _MIB = 1024 * 1024
+# Kafka Streams' size. Restores are quicker with it than with RocksDB's 64 MiB: it fits the CPU's caches better.
+_MEMTABLE_BYTES = 16 * _MIB
+# What a memtable takes as soon as it holds anything. RocksDB's 1 MiB, for two families or more a store, would go far
+# beyond the write buffer with a hundred stores.
+_ARENA_BLOCK_BYTES = 64 * 1024
 _BLOOM_BITS_PER_KEY = 10.0  # one lookup in a hundred of an absent key reads a block for nothing
 _TICKERS = {
     "block.cache.hit": "block_cache_hits_total",
@@ -63,6 +68,11 @@ class StoreResources:
         options.create_missing_column_families(True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_manager(self._write_buffers)
+        options.set_write_buffer_size(_MEMTABLE_BYTES)
+        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+        # The families of a store are flushed together, else the checkpoint's, written in every batch and never full,
+        # would keep all write-ahead logs.
+        options.set_atomic_flush(True)
         # Counting costs a point read a tenth (0.2 us). One set of counters: it takes memory per core.
         options.enable_statistics()
         # A few old log files are enough to see what happened, and keep directories small.

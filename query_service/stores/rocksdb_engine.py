@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
@@ -76,6 +76,7 @@ class RocksDBEngine:
         self._path = path
         self._damage: str | None = None
         self._lock = threading.Condition()
+        self._writing = threading.Lock()  # taken before the other; a write may take long, when RocksDB is behind
         self._views = 0
         self._doomed: dict[str, Rdict] = {}
         self._closed = False
@@ -125,8 +126,8 @@ class RocksDBEngine:
 
     @contextmanager
     def view(self, families: Collection[str]) -> Iterator[View]:
-        """Lend iterators made between two batches: one moment for all families."""
-        with self._lock:
+        """Lend iterators made between two batches: one moment for all families. A single one needs no waiting."""
+        with self._writing if len(families) > 1 else nullcontext(), self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
             self._views += 1
@@ -175,7 +176,7 @@ class RocksDBEngine:
                     batch.put(key, value, handle)
         batch.put(_CHECKPOINT_KEY, checkpoint.to_json().encode(), self._handles[_META])
         try:
-            with self._lock:
+            with self._writing:
                 self._db.write(batch)
         except Exception as error:
             self._note_failure(error)
@@ -252,11 +253,12 @@ class RocksDBEngine:
             opened = [*self._families.values(), self._meta, self._db]
             self._families.clear()
         failure: Exception | None = None
-        for held in opened:  # all of them: one left open would keep the database locked
-            try:
-                held.close()
-            except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-                failure = error
+        with self._writing:
+            for held in opened:  # all of them: one left open would keep the database locked
+                try:
+                    held.close()
+                except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+                    failure = error
         if failure is not None:
             raise DiskRefused(self._path, failure) from failure
 

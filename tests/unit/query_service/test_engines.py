@@ -83,6 +83,28 @@ def test_memory_budget_is_kept_and_nothing_half_written() -> None:
     assert engine.size_bytes() == 0
 
 
+def test_memory_of_many_stores_stays_within_the_one_bound(tmp_path: Path) -> None:
+    cache, buffer = 24 * 1024 * 1024, 8 * 1024 * 1024
+    resources = StoreResources(block_cache_bytes=cache, write_buffer_bytes=buffer)
+    engines = [RocksDBEngine(tmp_path / str(nth), resources) for nth in range(16)]
+    peak = dict.fromkeys(resources.statistics(), 0)
+    for batch in range(20):
+        for engine in engines:
+            rows: list[tuple[bytes, bytes | None]] = [(b"%d-%d" % (batch, n), os.urandom(1_000)) for n in range(100)]
+            engine.write({"default": rows, "segment-1": rows[:10]}, AT)
+            peak = {name: max(peak[name], value) for name, value in resources.statistics().items()}
+    for engine in engines:
+        with engine.view(["default"]) as view:
+            assert sum(1 for _ in view.entries("default", b"", None, reverse=False)) == 2_000
+        peak = {name: max(peak[name], value) for name, value in resources.statistics().items()}
+    # 35 MB were written and read. Above the bounds may be what is being flushed.
+    assert buffer // 2 < peak["write_buffer_bytes"] < 3 * buffer
+    assert cache // 2 < peak["block_cache_bytes"] < cache + 2 * buffer
+    for engine in engines:
+        engine.close()
+    assert not resources.statistics()["write_buffer_bytes"]
+
+
 def test_statistics_of_stores_and_of_what_they_share(tmp_path: Path) -> None:
     resources = StoreResources()
     engines = [RocksDBEngine(tmp_path / name, resources) for name in "ab"]
