@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from processor.sink.tasks import CHANGELOG, SKIPPED, TOMBSTONE
+from statehouse.observability.metrics import new_registry
 
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
@@ -15,7 +16,7 @@ class ProcessorMetrics:
     """Counters by store; a registry of its own, so that several can live in one process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = new_registry()
         self._records = Counter(
             "statehouse_processor_changelog_records",
             "Records committed to a store's changelog.",

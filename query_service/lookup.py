@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import structlog
 
 from query_service.admission import Admission
 from query_service.kinds import of_kind, wrong_kind
+from query_service.metrics import NodeMetrics, Query
 from query_service.open_scans import OpenScans
 from query_service.replica import StoreReplica
 from query_service.stores.base import Page
@@ -36,11 +38,12 @@ class LookupEngine:
         self,
         admission: Admission,
         open_scans: OpenScans,
+        metrics: NodeMetrics,
         *,
         max_batch_entries: int,
         max_message_bytes: int,
     ) -> None:
-        self._admission, self._open_scans = admission, open_scans
+        self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
         self._max_batch_entries = max_batch_entries
         # JSON values grow when they are typed; a page of a quarter of the message leaves room for it.
         self._max_page_bytes = max_message_bytes // 4
@@ -52,6 +55,7 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
         data = _latest(replica, key)
         if data is None and served.spec.is_global:
@@ -61,6 +65,7 @@ class LookupEngine:
                 if data is not None:
                     stamp = other_stamp
                     break
+        replica.metrics.reads[Query.GET].add(started, 0 if data is None else len(data))
         if data is None:
             return query_service_pb2.GetResponse(found=False, replica=stamp)
         value = decoded_value(served, data, raw=request.raw)
@@ -83,6 +88,7 @@ class LookupEngine:
             try:
                 response.results.add(response=self.get(request))
             except LookupFailure as failure:
+                self._metrics.batch_entry_failed(failure.reason.name)
                 response.results.add(error=failure.to_proto())
         return response
 
@@ -95,12 +101,14 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
         first_ms, last_ms = paging.time_span(request)
         page, token = await self._timed_page(
             replica, store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
         )
+        replica.metrics.reads[Query.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
         for window, data in page.entries:
             value = shown_value(served.value_serde, data, raw=request.raw)
@@ -117,6 +125,7 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
         first_ms, last_ms = paging.time_span(request)
@@ -129,6 +138,7 @@ class LookupEngine:
             lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
             (first_ms, paging.LAST_MS),
         )
+        replica.metrics.reads[Query.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp, next_page_token=token)
         for session, data in page.entries:
             value = shown_value(served.value_serde, data, raw=request.raw)
@@ -142,6 +152,7 @@ class LookupEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, VersionedStore, "GetAsOf")
         if not request.HasField("as_of_ms"):
@@ -155,6 +166,7 @@ class LookupEngine:
                 raise LookupFailure(
                     Reason.BEFORE_HISTORY, str(error), {"history_start_ms": str(store.history_start_ms)}
                 ) from error
+        replica.metrics.reads[Query.GET_AS_OF].add(started, 0 if version is None else len(version.value))
         if version is None:
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
         value = decoded_value(served, version.value, raw=request.raw)
@@ -169,6 +181,7 @@ class LookupEngine:
             LookupFailure: this node can't answer, or the store's query failed; the reason says why.
 
         """
+        started = time.perf_counter()
         _, key, replica, stamp = self._admission.admit_key(request)
         store, spec, name = replica.store, replica.spec, request.query
         if not isinstance(store, CustomQueries):
@@ -192,6 +205,7 @@ class LookupEngine:
                 f"query {name!r} of {spec.name} failed: {type(error).__name__}: {error}",
                 {"store": spec.name, "query": name},
             ) from error
+        replica.metrics.reads[Query.CUSTOM].add(started, 0)
         return query_service_pb2.QueryStoreResponse(result=result, replica=stamp)
 
     async def _timed_page(
@@ -212,6 +226,11 @@ class LookupEngine:
         )
         token = paging.next_page_token(request, page.entries[-1][0].to_entry_key()) if page.more else ""
         return page, token
+
+
+def _size(page: Page[tuple[K, bytes]]) -> int:
+    """Return the bytes of a page's values."""
+    return sum(len(data) for _, data in page.entries)
 
 
 def _latest(replica: StoreReplica, key: bytes) -> bytes | None:

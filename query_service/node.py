@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import KafkaException
 
 from query_service.admission import Admission
+from query_service.collector import NodeCollector, NodeFacts
 from query_service.disk import StateDirectory
 from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
 from query_service.listeners import Listener, Listeners
@@ -35,6 +36,7 @@ from statehouse.errors import ContractError
 from statehouse.kafka import clients
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member, decode_member, encode_member
+from statehouse.observability.metrics import MetricsServer
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import NodeSettings
 from statehouse.topology import Role, assignment_topic, members_topic
@@ -58,6 +60,7 @@ class QueryNode:
         self.metrics = NodeMetrics()
         self._listeners = Listeners()
         self._listeners.add("log", LogListener())
+        self._listeners.add("metrics", self.metrics)
         for listener in listeners:
             self._listeners.add(type(listener).__name__, listener)
         self._listeners.add_installed()
@@ -117,6 +120,7 @@ class QueryNode:
         self.lookups = LookupEngine(
             self._admission,
             self.open_scans,
+            self.metrics,
             max_batch_entries=settings.max_batch_entries,
             max_message_bytes=settings.max_message_bytes,
         )
@@ -128,6 +132,26 @@ class QueryNode:
             max_message_bytes=settings.max_message_bytes,
         )
         self._host.port = settings.advertised_port or self._server.port
+        self.metrics.registry.register(
+            NodeCollector(
+                NodeFacts(
+                    metrics=self.metrics,
+                    listeners=self._listeners,
+                    resources=self.resources,
+                    state=lambda: self._state,
+                    epoch=lambda: self.epoch,
+                    tasks=lambda: list(self.tasks.replicas.values()),
+                    open_scans=self.open_scans,
+                    dormant_tasks=self.tasks.dormant_tasks,
+                    kafka_silence_s=self._assignment_log.seconds_since_contact,
+                )
+            )
+        )
+        self._metrics_server = (
+            None
+            if settings.metrics_port is None
+            else MetricsServer(self.metrics.registry, settings.bind_host, settings.metrics_port)
+        )
 
     @property
     def state(self) -> NodeState:
@@ -194,6 +218,8 @@ class QueryNode:
             self._producer.produce(topic, key=self._settings.instance_id.encode(), value=None, partition=0)
         await asyncio.to_thread(self._producer.flush, 5.0)
         await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
+        if self._metrics_server is not None:
+            await asyncio.to_thread(self._metrics_server.close)
         log.info("stopped")
 
     async def _hand_over(self) -> None:

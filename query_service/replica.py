@@ -14,6 +14,7 @@ from query_service.disk import TaskDirectory, store_folder
 from query_service.faults import Fault, TaskFault
 from query_service.lifecycle import TaskState, next_task_state
 from query_service.listeners import StateListener
+from query_service.metrics import ReplicaMetrics
 from query_service.stores.base import Record, StateStore
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
 from statehouse.topology import HeldId, Role, StoreSpec
@@ -41,6 +42,7 @@ class StoreReplica:
         partition: int,
         store: StateStore,
         checkpoint: Checkpoint,
+        metrics: ReplicaMetrics,
         tombstones_kept_ms: int | None = None,
         since_ms: int | None = None,
         restored_to: int | None = None,
@@ -48,6 +50,7 @@ class StoreReplica:
     ) -> None:
         """Take an open store.
 
+        `metrics`: the counters of the store in the task's role; replaced when that changes.
         `tombstones_kept_ms`: how long after their writing the log surely holds tombstones; None is for ever.
         `since_ms`: when an ephemeral store began, empty, to follow its updates.
         `restored_to`: the log's end when the store was opened; None where nothing is restored.
@@ -56,6 +59,7 @@ class StoreReplica:
         self.spec = spec
         self.partition = partition
         self.store = store
+        self.metrics = metrics
         self.since_ms = since_ms
         self.position = checkpoint.position
         self.skipped = 0
@@ -123,6 +127,7 @@ class StoreReplica:
             self._checkpoint = replace(self._checkpoint, position=position, stream_time_ms=applied.stream_time_ms)
         self.position = position
         self.late += applied.late
+        self.metrics.applied(records, applied, restoring=not self.restored)
         if not self.restored:
             self.restored_records += len(records) - len(applied.unreadable)
         return applied.unreadable
@@ -130,6 +135,7 @@ class StoreReplica:
     def note_skipped(self, offset: int, reason: str) -> None:
         """Count and log a record that was passed over."""
         self.skipped += 1
+        self.metrics.skipped.inc()
         log.warning(
             "unreadable record skipped",
             topic=self.spec.changelog_topic,

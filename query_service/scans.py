@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from query_service.admission import Admission
 from query_service.kinds import of_kind
+from query_service.metrics import Query
 from query_service.open_scans import OpenScans
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.windows import TimedStore
@@ -28,6 +31,7 @@ class ScanEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served = self._admission.store(request.store)
         keys = paging.key_range(request, served.key_serde)
         partition = self._admission.partition(served, request)
@@ -35,6 +39,8 @@ class ScanEngine:
         limit, max_bytes = paging.page_size(request), self._max_page_bytes
         store = of_kind(replica, KeyValueStore, "Scan")
         page = await self._open_scans.run(replica, lambda walk: store.scan(keys, limit, max_bytes, walk))
+        size = sum(len(key) + len(data) for key, data in page.entries)
+        replica.metrics.reads[_query(request)].add(started, size)
         response = query_service_pb2.ScanResponse(replicas=[stamp])
         for key, data in page.entries:
             response.entries.add(
@@ -54,6 +60,7 @@ class ScanEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served = self._admission.store(request.store)
         keys = paging.entry_key_range(request, served.key_serde)
         partition = self._admission.partition(served, request)
@@ -67,6 +74,8 @@ class ScanEngine:
                 keys, lambda window: first_ms <= window.start_ms <= last_ms, first_ms, last_ms, limit, max_bytes, walk
             ),
         )
+        size = sum(len(entry.key) + len(data) for entry, data in page.entries)
+        replica.metrics.reads[Query.SCAN_WINDOWS].add(started, size)
         response = query_service_pb2.ScanWindowsResponse(replicas=[stamp])
         for entry, data in page.entries:
             response.windows.add(
@@ -89,6 +98,7 @@ class ScanEngine:
             LookupFailure: this node can't answer; the reason says why.
 
         """
+        started = time.perf_counter()
         served = self._admission.store(request.store)
         partition = self._admission.partition(served, request)
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
@@ -96,4 +106,12 @@ class ScanEngine:
             count = await self._open_scans.run(replica, replica.store.exact_count)
         else:
             count = replica.store.approximate_count()
+        replica.metrics.reads[Query.COUNT].add(started, 0)
         return query_service_pb2.CountResponse(count=count, exact=request.exact, replicas=[stamp])
+
+
+def _query(request: query_service_pb2.ScanRequest) -> Query:
+    """Return what a scan is asked for."""
+    if request.HasField("prefix"):
+        return Query.PREFIX
+    return Query.RANGE if request.HasField("from_key") or request.HasField("to_key") else Query.ALL

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 
 from query_service.replica import StoreReplica, TaskReplica
+from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.status import failing_cleanly
 from statehouse.topology import GlobalId, HeldId
 from statehouse.v1 import (
@@ -20,17 +23,45 @@ from statehouse.v1 import (
 
 if TYPE_CHECKING:
     from query_service.lookup import LookupEngine
+    from query_service.metrics import NodeMetrics
     from query_service.node import QueryNode
     from query_service.scans import ScanEngine
 
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def _counted(method: str, handler: Callable[[Any, Request], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+    """Make a servicer method of a handler, and count its calls by outcome."""
+
+    @functools.wraps(handler)
+    async def counting(self: Any, request: Request) -> Response:  # noqa: ANN401 - any of the servicers
+        outcome = "CANCELLED"
+        try:
+            response = await handler(self, request)
+        except LookupFailure as failure:
+            outcome = failure.reason.name
+            raise
+        except Exception:
+            outcome = Reason.INTERNAL.name
+            raise
+        else:
+            outcome = "OK"
+            return response
+        finally:
+            self.metrics.call(method, outcome)
+
+    return failing_cleanly(counting)
+
 
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     """Answers for the partitions that this node holds."""
 
-    def __init__(self, lookups: LookupEngine, scans: ScanEngine) -> None:
+    def __init__(self, lookups: LookupEngine, scans: ScanEngine, metrics: NodeMetrics) -> None:
         self._lookups, self._scans = lookups, scans
+        self.metrics = metrics
 
     async def _get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         return self._lookups.get(request)
@@ -65,15 +96,15 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
         return await self._lookups.query_store(request)
 
-    Get = failing_cleanly(_get)
-    BatchGet = failing_cleanly(_batch_get)
-    Scan = failing_cleanly(_scan)
-    ScanWindows = failing_cleanly(_scan_windows)
-    Count = failing_cleanly(_count)
-    FetchWindows = failing_cleanly(_fetch_windows)
-    FetchSessions = failing_cleanly(_fetch_sessions)
-    GetAsOf = failing_cleanly(_get_as_of)
-    QueryStore = failing_cleanly(_query_store)
+    Get = _counted("Get", _get)
+    BatchGet = _counted("BatchGet", _batch_get)
+    Scan = _counted("Scan", _scan)
+    ScanWindows = _counted("ScanWindows", _scan_windows)
+    Count = _counted("Count", _count)
+    FetchWindows = _counted("FetchWindows", _fetch_windows)
+    FetchSessions = _counted("FetchSessions", _fetch_sessions)
+    GetAsOf = _counted("GetAsOf", _get_as_of)
+    QueryStore = _counted("QueryStore", _query_store)
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
@@ -81,6 +112,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
 
     def __init__(self, node: QueryNode) -> None:
         self._node = node
+        self.metrics = node.metrics
 
     async def _get_node(self, _request: node_service_pb2.GetNodeRequest) -> node_service_pb2.GetNodeResponse:
         now = time.monotonic()
@@ -92,13 +124,13 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             tasks=[_task(task, now) for task in sorted(self._node.tasks.replicas.values(), key=_place)],
         )
 
-    GetNode = failing_cleanly(_get_node)
+    GetNode = _counted("GetNode", _get_node)
 
 
 def register(server: grpc.aio.Server, node: QueryNode) -> None:
     """Add the node's services to a server."""
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-        QueryServicer(node.lookups, node.scans),  # type: ignore[abstract] # the rest answers UNIMPLEMENTED
+        QueryServicer(node.lookups, node.scans, node.metrics),  # type: ignore[abstract] # the rest answers UNIMPLEMENTED
         server,
     )
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from query_service.checkpoint import Changelog, Checkpoint, restore_start
-from query_service.disk import StateDirectory, TaskDirectory, store_folder
+from query_service.disk import StateDirectory, store_folder
 from query_service.faults import Fault, Outcome, fault_of
 from query_service.lifecycle import TaskState, task_changes
 from query_service.listeners import Listeners
@@ -104,6 +104,8 @@ class TaskManager:
             self._change_role(self.replicas[task], role)
         for task in {*changes.opened, *changes.closed}:
             self._drive(task)
+        if changes.opened or changes.role_changes or changes.closed:
+            self._metrics.rebalance()
         if changes.role_changes:
             self._on_change()
 
@@ -112,6 +114,8 @@ class TaskManager:
         if replica.is_in(TaskState.RESTORING, TaskState.RUNNING):
             for store in replica.stores.values():
                 self._reporter.role_changed(store, as_standby=role not in ANSWERS_AS_ACTIVE)
+        for store in replica.stores.values():
+            store.metrics = self._metrics.of(store.spec.name, role)
 
     def store_replicas(self) -> list[StoreReplica]:
         """Return every open store replica. Safe to call from any thread."""
@@ -121,6 +125,10 @@ class TaskManager:
         """Return the state of each replica; one that is still to be opened counts as created."""
         missing = self._wanted.keys() - self.replicas.keys()
         return [replica.state for replica in self.replicas.values()] + [TaskState.CREATED] * len(missing)
+
+    def dormant_tasks(self) -> int:
+        """Return of how many tasks there is state on disk beside those held."""
+        return len(self._dormant.keys() - self.replicas.keys())
 
     def report(self) -> dict[TaskId, ReplicaReport]:
         """Return what the heartbeat says of tasks: the replicas held, and what else is on disk."""
@@ -197,7 +205,7 @@ class TaskManager:
             if any(spec.is_persistent for spec, _ in partitions):
                 await asyncio.to_thread(replica.directory.acquire)
             for spec, partition in partitions:
-                store = await asyncio.to_thread(self._open_store, spec, partition, replica.directory)
+                store = await asyncio.to_thread(self._open_store, spec, partition, replica)
                 replica.stores[store.folder] = store
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this task alone
             self._fail(replica, error)
@@ -206,14 +214,16 @@ class TaskManager:
             self._dormant.pop(task, None)
         replica.to(TaskState.RESTORING)
         for store in replica.stores.values():
+            store.metrics = self._metrics.of(store.spec.name, replica.role)  # it may have changed meanwhile
             self._reporter.restoring(store)
             await asyncio.wrap_future(self._restorer.add(store))
 
-    def _open_store(self, spec: StoreSpec, partition: int, directory: TaskDirectory) -> StoreReplica:
+    def _open_store(self, spec: StoreSpec, partition: int, replica: TaskReplica) -> StoreReplica:
         """Open a store where its checkpoint allows it, else wipe it and begin anew. Runs in a worker thread."""
         if spec.ephemeral:
-            return self._open_ephemeral(spec, partition, directory)
+            return self._open_ephemeral(spec, partition, replica)
         at = (spec.changelog_topic, partition)
+        directory, metrics = replica.directory, self._metrics.of(spec.name, replica.role)
         retention = topic_settings(self._admin, spec.changelog_topic)
         changelog = Changelog(
             spec.changelog_topic,
@@ -242,6 +252,7 @@ class TaskManager:
                     partition,
                     store,
                     checkpoint,
+                    metrics,
                     changelog.tombstones_kept_ms,
                     restored_to=changelog.end_offset,
                 )
@@ -259,12 +270,13 @@ class TaskManager:
             partition,
             store,
             checkpoint,
+            metrics,
             changelog.tombstones_kept_ms,
             restored_to=changelog.end_offset,
             restored_in_full=True,
         )
 
-    def _open_ephemeral(self, spec: StoreSpec, partition: int, directory: TaskDirectory) -> StoreReplica:
+    def _open_ephemeral(self, spec: StoreSpec, partition: int, replica: TaskReplica) -> StoreReplica:
         """Begin with nothing, at the end of the topic. Runs in a worker thread.
 
         Whatever would make another store start over (a lost place, a topic created anew) makes this one begin again.
@@ -276,8 +288,9 @@ class TaskManager:
         since_ms = monotonic_and_wall_ms()[1]
         log.info("ephemeral store opened", task=str(spec.held_as(partition)), store=spec.name, position=end)
         checkpoint = Checkpoint(spec.changelog_topic, found_id, end, since_ms)
-        store = open_store(spec, directory.store_path(store_folder(spec, partition)), self._resources)
-        return StoreReplica(spec, partition, store, checkpoint, since_ms=since_ms)
+        store = open_store(spec, replica.directory.store_path(store_folder(spec, partition)), self._resources)
+        metrics = self._metrics.of(spec.name, replica.role)
+        return StoreReplica(spec, partition, store, checkpoint, metrics, since_ms=since_ms)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""

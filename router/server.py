@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import grpc.aio
-import prometheus_client
 import structlog
 
 from router.batch import BatchGetter
@@ -26,6 +25,7 @@ from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
 from statehouse.observability import logs
+from statehouse.observability.metrics import MetricsServer
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
 from statehouse.topology import assignment_topic, members_topic
@@ -177,9 +177,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
     follower = FleetFollower(settings, server.tracker, asyncio.get_running_loop())
     metrics_server = None
     if settings.metrics_port is not None:
-        metrics_server, _ = prometheus_client.start_http_server(
-            settings.metrics_port, settings.bind_host, registry=server.metrics.registry
-        )
+        metrics_server = MetricsServer(server.metrics.registry, settings.bind_host, settings.metrics_port)
     await server.start()
     follower.start()
     try:
@@ -189,8 +187,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         await server.stop()
         await follower.stop()
         if metrics_server is not None:
-            metrics_server.shutdown()
-            metrics_server.server_close()
+            metrics_server.close()
 
 
 def run(settings: RouterSettings) -> None:

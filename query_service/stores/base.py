@@ -31,12 +31,14 @@ class Applied:
     Attributes:
         unreadable: (index in the batch, reason) of records whose key is not of the store's layout.
         late: how many records were older than the retention and were dropped.
+        expired_segments: how many segments were dropped by expiry.
         stream_time_ms: largest time the store has seen, -1 before the first.
 
     """
 
     unreadable: list[tuple[int, str]] = field(default_factory=list)
     late: int = 0
+    expired_segments: int = 0
     stream_time_ms: int = -1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rocksdict import AccessType, DbClosedError, Rdict, RdictIter, ReadOptions, WriteBatch
+from rocksdict import AccessType, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.checkpoint import Checkpoint, UnknownFormat
 from query_service.faults import Fault, TaskFault
@@ -230,14 +230,14 @@ class RocksDBEngine:
 
     def statistics(self) -> Mapping[str, int]:
         """Return the sums over the families of what RocksDB says; nothing once closed."""
-        sums = dict.fromkeys(_PROPERTIES, 0)
-        try:
-            for name, rocksdb_property in _PROPERTIES.items():
-                for held in [self._db, self._meta, *self._families.values()]:
-                    sums[name] += held.property_int_value(rocksdb_property) or 0
-        except DbClosedError:
-            return {}
-        return sums
+        with self._lock:  # rocksdict refuses, with a RuntimeError, what meets a close
+            if self._closed:
+                return {}
+            opened = [self._db, self._meta, *self._families.values()]
+            return {
+                name: sum(held.property_int_value(rocksdb_property) or 0 for held in opened)
+                for name, rocksdb_property in _PROPERTIES.items()
+            }
 
     def close(self) -> None:
         """Close the database once the last view is returned.

@@ -88,6 +88,7 @@ class TimedStore(Generic[K]):
         self._stream_time_ms = stream_time_ms
         for family in expired:
             self._engine.drop(family)
+        applied.expired_segments = len(expired)
         applied.stream_time_ms = stream_time_ms
         return applied
 

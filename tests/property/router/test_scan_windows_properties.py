@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from query_service.admission import Admission
 from query_service.checkpoint import Checkpoint
+from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
 from query_service.replica import StoreReplica
 from query_service.scans import ScanEngine
@@ -32,6 +33,7 @@ SERVED = ServedStore(SPEC, serde("bytes"), serde("bytes"))
 # Keys that are each other's prefixes, with the bytes that escaping is about.
 KEY = st.sampled_from([b"", b"\0", b"\0\0", b"\0\1", b"\0\xff", b"a", b"a\0", b"a\1", b"a\xff", b"ab", b"\xff"])
 WINDOW_KEY = st.builds(WindowKey, KEY, st.integers(0, 4), st.sampled_from([0, 1, 2**31 - 1, 2**32 - 1]))
+METRICS = NodeMetrics().of("windows", Role.ACTIVE)
 OPEN_SCANS = OpenScans(max_open=PARTITIONS, timeout_s=60.0)
 
 
@@ -45,7 +47,7 @@ class Nodes:
             mine = [each for each in windows if partition_for(each.key, PARTITIONS) == partition]
             at = Checkpoint("t", "id", len(mine), 1)
             store.apply([Record(each.to_bytes(), repr(each).encode(), each.start_ms) for each in mine], at)
-            self.replicas.append(StoreReplica(SPEC, partition, store, at))
+            self.replicas.append(StoreReplica(SPEC, partition, store, at, METRICS))
         self.engine = ScanEngine(self, OPEN_SCANS, max_message_bytes=4 * node_page_bytes)  # type: ignore[arg-type]
         self.partition = Admission.partition
 

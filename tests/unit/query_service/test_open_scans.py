@@ -15,6 +15,7 @@ import pytest
 from query_service.admission import Admission
 from query_service.checkpoint import Checkpoint
 from query_service.lookup import LookupEngine
+from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
 from query_service.replica import StoreReplica
 from query_service.scans import ScanEngine
@@ -31,10 +32,11 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import KeyRange
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.serdes import serde
-from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, StoreSpec
+from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 
 AT = Checkpoint("t", "id", 1, 1)
+METRICS = NodeMetrics()
 KEY = types_pb2.Key(raw=b"k")
 Call = Callable[[query_service_pb2_grpc.QueryServiceStub], Any]
 
@@ -76,7 +78,7 @@ class OneStore:
 
     def __init__(self, kind: str, store: StateStore) -> None:
         self.served = ServedStore(StoreSpec("s", "t", 1, 0, kind), serde("bytes"), serde("bytes"))
-        self.replica = StoreReplica(self.served.spec, 0, store, AT)
+        self.replica = StoreReplica(self.served.spec, 0, store, AT, METRICS.of("s", Role.ACTIVE))
         self.partition = Admission.partition
 
     def store(self, _name: str) -> ServedStore:
@@ -97,11 +99,11 @@ class Node:
         self.store = make_store(kind, self.engine)
         self.open_scans = OpenScans(max_open=max_open, timeout_s=timeout_s)
         self.admission: Any = OneStore(kind, self.store)
-        lookups = LookupEngine(self.admission, self.open_scans, max_batch_entries=10, max_message_bytes=10**6)
+        lookups = LookupEngine(self.admission, self.open_scans, METRICS, max_batch_entries=10, max_message_bytes=10**6)
         scans = ScanEngine(self.admission, self.open_scans, max_message_bytes=10**6)
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-            QueryServicer(lookups, scans),  # type: ignore[abstract]
+            QueryServicer(lookups, scans, METRICS),  # type: ignore[abstract]
             self._server,
         )
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")

@@ -1,0 +1,191 @@
+"""Metrics that are read when somebody scrapes: how far replicas are, how large, how fresh, and what RocksDB says."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from query_service.lifecycle import NodeState, TaskState
+from query_service.listeners import Listeners
+from query_service.metrics import READ_BUCKETS_S, NodeMetrics
+from query_service.open_scans import OpenScans
+from query_service.replica import TaskReplica
+from query_service.stores.base import StateStore
+from query_service.stores.resources import StoreResources
+from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
+
+log = structlog.get_logger(__name__)
+
+_PREFIX = "statehouse_node"
+_REPLICA = ("store", "role")
+_SUMS: Mapping[str, str] = {
+    "partitions": "Replicas of the store's partitions",
+    "position": "Next offsets needed, summed over partitions",
+    "lag_records": "Records not yet applied, an upper bound, summed over partitions whose lag is known",
+    "lag_unknown": "Partitions whose lag is not known yet",
+    "staleness_unknown": "Partitions that have not yet confirmed being at the end of their log",
+    "restore_remaining_records": "What restores have yet to read, in offsets, summed over restoring partitions",
+    "open_iterators": "Reads of ranges that hold the store open",
+    **{name: meaning[0].upper() + meaning[1:] for name, meaning in STORE_STATISTICS.items()},
+}
+_MAXIMA: Mapping[str, str] = {
+    "lag_records_max": "Largest lag of a partition",
+    "staleness_seconds_max": "Longest time since a partition last confirmed being at the end of its log",
+}
+
+
+@dataclass(slots=True)
+class NodeFacts:
+    """Where the collector finds what it reads; all of it may be read on any thread."""
+
+    metrics: NodeMetrics
+    listeners: Listeners
+    resources: StoreResources
+    state: Callable[[], NodeState]
+    epoch: Callable[[], int]
+    tasks: Callable[[], Iterable[TaskReplica]]
+    open_scans: OpenScans
+    dormant_tasks: Callable[[], int]
+    kafka_silence_s: Callable[[], float | None]
+
+
+@dataclass(slots=True)
+class _Replicas:
+    """The sums and maxima over a store's replicas in one role."""
+
+    sums: Counter[str] = field(default_factory=Counter)
+    maxima: dict[str, float] = field(default_factory=dict)
+
+
+class NodeCollector(Collector):
+    """Gives a registry what a node is like at the moment of the scrape."""
+
+    def __init__(self, facts: NodeFacts) -> None:
+        self._facts = facts
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: what there is need not be collected in order to be registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        yield from self._node()
+        yield from self._replicas()
+        yield from self._reads()
+        yield from self._listeners()
+        yield from _statistics("rocksdb", NODE_STATISTICS, self._facts.resources.statistics())
+
+    def _node(self) -> Iterator[Metric]:
+        present = self._facts.state()
+        state = GaugeMetricFamily(f"{_PREFIX}_state", "1 for the state the node is in", labels=("state",))
+        for each in NodeState:
+            state.add_metric((each.value,), each is present)
+        yield state
+        tasks = GaugeMetricFamily(f"{_PREFIX}_tasks", "Tasks on the node by state", labels=("state",))
+        counts = Counter(task.state for task in self._facts.tasks())
+        for task_state in TaskState:
+            tasks.add_metric((task_state.value,), counts[task_state])
+        yield tasks
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_dormant_tasks",
+            "Tasks not assigned to the node whose state it still keeps on disk",
+            self._facts.dormant_tasks(),
+        )
+        scans = self._facts.open_scans
+        yield GaugeMetricFamily(f"{_PREFIX}_open_scans", "Reads of many entries that are under way", scans.count)
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_oldest_scan_seconds",
+            "For how long the oldest of them has been open, 0 without any",
+            scans.oldest_s,
+        )
+        yield GaugeMetricFamily(f"{_PREFIX}_epoch", "Newest assignment epoch known, 0 before", self._facts.epoch())
+        silence = GaugeMetricFamily(f"{_PREFIX}_kafka_silence_seconds", "Time since the assignment topic was last read")
+        if (silence_s := self._facts.kafka_silence_s()) is not None:
+            silence.add_metric((), silence_s)
+        yield silence
+
+    def _replicas(self) -> Iterator[Metric]:
+        found: defaultdict[tuple[str, str], _Replicas] = defaultdict(_Replicas)
+        now = time.monotonic()
+        for task in self._facts.tasks():
+            for store in list(task.stores.values()):
+                into = found[store.spec.name, task.role.name]
+                sums = into.sums
+                lag, staleness_ms = store.lag, store.staleness_ms(now)
+                sums["partitions"] += 1
+                sums["position"] += store.position
+                sums["lag_records"] += lag or 0
+                sums["lag_unknown"] += lag is None
+                sums["staleness_unknown"] += staleness_ms is None
+                if not store.restored:
+                    sums["restore_remaining_records"] += max(0, store.restored_to - store.position)
+                sums.update(_of_store(store.store))
+                _raise(into.maxima, "lag_records_max", lag)
+                _raise(into.maxima, "staleness_seconds_max", None if staleness_ms is None else staleness_ms / 1000)
+        for name, meaning in _SUMS.items():
+            family = GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, labels=_REPLICA)
+            for labels, replicas in found.items():
+                if name in replicas.sums:
+                    family.add_metric(labels, replicas.sums[name])
+            yield family
+        for name, meaning in _MAXIMA.items():
+            family = GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, labels=_REPLICA)
+            for labels, replicas in found.items():
+                if name in replicas.maxima:
+                    family.add_metric(labels, replicas.maxima[name])
+            yield family
+
+    def _reads(self) -> Iterator[Metric]:
+        durations = HistogramMetricFamily(
+            f"{_PREFIX}_read_duration_seconds", "Time of a read in the node", labels=(*_REPLICA, "query")
+        )
+        read = CounterMetricFamily(f"{_PREFIX}_read_bytes", "Bytes that reads found", labels=(*_REPLICA, "query"))
+        bounds = [*map(str, READ_BUCKETS_S), "+Inf"]
+        for replica in self._facts.metrics.replicas():
+            for query, tally in replica.reads.items():
+                if any(tally.buckets):
+                    labels = (replica.store, replica.role.name, query.value)
+                    total = 0
+                    cumulative = [(bound, total := total + n) for bound, n in zip(bounds, tally.buckets, strict=True)]
+                    durations.add_metric(labels, cumulative, tally.seconds)
+                    read.add_metric(labels, tally.bytes)
+        yield durations
+        yield read
+
+    def _listeners(self) -> Iterator[Metric]:
+        for name, meaning, counts in (
+            ("listener_events_dropped", "Events a listener was too slow for", self._facts.listeners.dropped()),
+            ("listener_failures", "Events a listener raised at", self._facts.listeners.failed()),
+        ):
+            family = CounterMetricFamily(f"{_PREFIX}_{name}", meaning, labels=("listener",))
+            for listener, count in counts.items():
+                family.add_metric((listener,), count)
+            yield family
+
+
+def _of_store(store: StateStore) -> Mapping[str, int]:
+    """Return what a store says of itself; that of a package may fail, which must not cost the scrape."""
+    try:
+        return {"open_iterators": store.open_views(), **store.statistics()}
+    except Exception as error:  # noqa: BLE001 - as above
+        log.debug("a store's statistics can't be had", error=str(error))
+        return {}
+
+
+def _raise(maxima: dict[str, float], name: str, value: float | None) -> None:
+    """Keep the largest value that is known."""
+    if value is not None:
+        maxima[name] = max(value, maxima.get(name, value))
+
+
+def _statistics(part: str, meanings: Mapping[str, str], values: Mapping[str, int]) -> Iterator[Metric]:
+    for name, meaning in meanings.items():
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        yield kind(f"{_PREFIX}_{part}_{name}", meaning[0].upper() + meaning[1:], values.get(name, 0))

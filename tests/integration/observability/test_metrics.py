@@ -1,0 +1,159 @@
+"""What nodes, routers and the processor serve at /metrics; docs/metrics.md lists all of it and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from processor.metrics import ProcessorMetrics
+from statehouse.assignment import TaskAssignment
+from statehouse.composite import WindowKey
+from statehouse.errors import LookupFailure
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.metrics import Scrape, scrape, scrape_registry
+from tests.support.polling import poll_until
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+MINUTE = 60_000
+
+
+class Documented(NamedTuple):
+    kind: str
+    labels: frozenset[str]
+
+
+def documented(component: str) -> dict[str, Documented]:
+    """Read the page's rows `| name | type | labels | ...` of a component."""
+    rows = re.findall(rf"^\| `(statehouse_{component}_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    return {name: Documented(kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def assert_documented(scraped: Scrape, component: str) -> None:
+    """Compare names and types both ways, and labels where there are series."""
+    listed = documented(component)
+    served = {
+        f"{name}_total" if family.type == "counter" else name: family for name, family in scraped.families.items()
+    }
+    assert {name: family.type for name, family in served.items()} == {n: each.kind for n, each in listed.items()}
+    for name, family in served.items():
+        found = {frozenset(sample.labels.keys() - {"le"}) for sample in family.samples}
+        assert found <= {listed[name].labels}, name
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        yield fleet
+
+
+def use_all_reads(node: ServerProcess) -> None:
+    node.get("a")
+    batch = query_service_pb2.BatchGetRequest(
+        requests=[query_service_pb2.GetRequest(store=name, key=types_pb2.Key(text="a")) for name in (STORE, "none")]
+    )
+    node.call(node.query.BatchGet, batch)
+    a = types_pb2.Key(text="a")
+    for scan in ({}, {"prefix": a}, {"from_key": a}):
+        node.call(node.query.Scan, query_service_pb2.ScanRequest(store=STORE, partition=0, **scan))
+    node.call(node.query.Count, query_service_pb2.CountRequest(store=STORE, partition=0, exact=True))
+    with pytest.raises(LookupFailure):
+        node.get("a", store="none")
+
+
+def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
+    node_port, router_port = free_port(), free_port()
+    fleet.put({"a": "11", "b": "22", "c": "3", "d": None})
+    node = fleet.node("n1", metrics_port=node_port)
+    fleet.assign(TaskAssignment("n1"))
+    fleet.wait_running([node])
+    router = fleet.router(metrics_port=router_port)
+    poll_until(lambda: answers(router), 20, "the router")
+    fleet.put({"c": None})
+    poll_until(lambda: not node.get("c").found, 20, "the deletion")
+    before = scrape(node_port)
+    use_all_reads(node)
+    served = scrape(node_port)
+
+    of = {"store": STORE, "role": "ACTIVE"}
+    value = served.value
+    assert (value("statehouse_node_puts_total", **of), value("statehouse_node_deletes_total", **of)) == (3, 2)
+    assert value("statehouse_node_written_bytes_total", **of) == len("a11b22c3d") + len("c")
+    assert value("statehouse_node_restored_records_total", **of) == 4
+    assert value("statehouse_node_full_restores_total", store=STORE, fault="no_state") == 1
+    assert value("statehouse_node_position", **of) == 5
+    assert (value("statehouse_node_partitions", **of), value("statehouse_node_lag_records", **of)) == (1, 0)
+    assert value("statehouse_node_restore_remaining_records", **of) == 0
+    for query, times, size in (("get", 2, 4), ("all", 1, 6), ("prefix", 1, 3), ("range", 1, 6), ("count", 1, 0)):
+        for name, expected in (("read_duration_seconds_count", times), ("read_bytes_total", size)):
+            sample = f"statehouse_node_{name}"
+            assert value(sample, query=query, **of) - before.value(sample, query=query, **of) == expected, (query, name)
+    assert value("statehouse_node_calls_total", method="BatchGet", outcome="OK") >= 1
+    assert value("statehouse_node_calls_total", method="Get", outcome="UNKNOWN_STORE") == 1
+    assert value("statehouse_node_batch_entry_failures_total", reason="UNKNOWN_STORE") == 1
+    assert value("statehouse_node_state", state="RUNNING") == value("statehouse_node_tasks", state="running") == 1
+    assert served.labels("statehouse_node_state") == [{"state": "RUNNING"}]
+    assert value("statehouse_node_rebalances_total") == 1
+    assert value("statehouse_node_task_state_changes_total", **{"from": "restoring", "to": "running"}) == 1
+    assert value("statehouse_node_state_changes_total", to="RUNNING") >= 1
+    assert value("statehouse_node_rocksdb_block_cache_capacity_bytes") > 0
+    assert value("statehouse_node_rocksdb_bytes_written_total") > 0
+    assert value("statehouse_node_memtable_bytes", **of) > 0
+    assert served.labels("statehouse_node_faults_total") == []
+
+    fleet.assign(TaskAssignment("other", ("n1",)))
+    poll_until(
+        lambda: scrape(node_port).value("statehouse_node_partitions", store=STORE, role="STANDBY"), 20, "the role"
+    )
+    fleet.put({"e": "5"})
+    poll_until(lambda: scrape(node_port).value("statehouse_node_puts_total", role="STANDBY") == 1, 20, "the record")
+    assert scrape(node_port).value("statehouse_node_puts_total", **of) == 3, "what was counted in a role stays there"
+    fleet.assign(TaskAssignment("other"))
+    poll_until(lambda: scrape(node_port).value("statehouse_node_dormant_tasks") == 1, 20, "the task to be given up")
+    assert scrape(node_port).value("statehouse_node_partitions") == 0
+
+    assert_documented(served, "node")
+    assert_documented(scrape(router_port), "router")
+
+
+def test_late_records_and_expired_segments_are_counted(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    window = {"kind": "window", "retention_ms": 10 * MINUTE, "window_size_ms": MINUTE}
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1, **window) as fleet:
+        port = free_port()
+        starts = [0, 1, 30, 2]
+        fleet.put_records([("k", WindowKey(b"k", n * MINUTE).to_bytes(), b"v", n * MINUTE) for n in starts])
+        node = fleet.node("n1", metrics_port=port)
+        fleet.assign(TaskAssignment("n1"))
+        fleet.wait_running([node])
+        fleet.put_records([("k", b"short", b"v", 0), ("k", WindowKey(b"k", 60 * MINUTE).to_bytes(), b"v", 60 * MINUTE)])
+        poll_until(lambda: scrape(port).value("statehouse_node_skipped_records_total") == 1, 20, "the unreadable one")
+        poll_until(lambda: scrape(port).value("statehouse_node_position") == 6, 20, "the last record")
+        request = query_service_pb2.FetchWindowsRequest(store=STORE, key=types_pb2.Key(text="k"))
+        assert len(node.call(node.query.FetchWindows, request).windows) == 1
+        served = scrape(port)
+        assert served.value("statehouse_node_late_records_total", store=STORE) == 1
+        assert served.value("statehouse_node_expired_segments_total", store=STORE) == 2
+        assert served.value("statehouse_node_read_duration_seconds_count", query="fetch_windows") == 1
+        assert_documented(served, "node")
+
+
+def answers(process: ServerProcess) -> bool:
+    try:
+        return process.get("a").found
+    except LookupFailure:
+        return False
+
+
+def test_processor_s_metrics_are_documented() -> None:
+    metrics = ProcessorMetrics()
+    metrics.batch("boards", 7, Counter(changelog=3, tombstone=1, not_json=2, skipped=4), 0.25)
+    assert_documented(scrape_registry(metrics.registry), "processor")
