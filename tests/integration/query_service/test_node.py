@@ -99,6 +99,26 @@ def test_batch_has_an_outcome_per_key(fleet: Fleet) -> None:
     assert first.response.value.text == "1"
     assert second.error.reason == Reason.PARTITION_NOT_OWNED
 
+    # Through a router as well: a partition that nobody holds costs its own keys, and the others are answered.
+    router = fleet.router()
+    batch.requests.add(store="nope", key=types_pb2.Key(text=mine))
+    batch.requests.add(store=STORE, key=types_pb2.Key(text=mine))
+
+    def routed() -> list[query_service_pb2.BatchGetResult]:
+        try:
+            results = list(router.call(router.query.BatchGet, batch).results)
+        except LookupFailure as error:
+            assert error.reason is Reason.ROUTING_NOT_READY  # noqa: PT017 - polled
+            return []
+        return results if results[0].HasField("response") else []
+
+    results = poll_until(routed, 20, "the router")
+    assert [result.WhichOneof("outcome") for result in results] == ["response", "error", "error", "response"]
+    assert results[0].response.value.text == results[3].response.value.text == "1"
+    assert results[1].error.reason == Reason.NO_REPLICA_AVAILABLE
+    assert "the assignment names no node for the partition" in results[1].error.message
+    assert results[2].error.reason == Reason.UNKNOWN_STORE
+
 
 def test_scans_pages_in_key_order_both_ways(fleet: Fleet) -> None:
     keys = sorted(fleet.keys_in(1, 25), key=str.encode)
