@@ -80,7 +80,10 @@ class Admission:
             ) from None
 
     @staticmethod
-    def partition(served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest) -> int:
+    def partition(
+        served: ServedStore,
+        request: paging.RangeRequest | query_service_pb2.CountRequest | query_service_pb2.WatchRequest,
+    ) -> int:
         """Return the partition a request about many keys names.
 
         Raises:

@@ -21,6 +21,7 @@ from query_service.disk import StateDirectory
 from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
 from query_service.listeners import Listener, Listeners
 from query_service.log_listener import LogListener
+from query_service.log_reader import LogReader
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
@@ -31,6 +32,7 @@ from query_service.service import SERVICES, register
 from query_service.stores.resources import StoreResources
 from query_service.tasks import TaskManager
 from query_service.view import view_of
+from query_service.watching import WatchEngine
 from statehouse.assignment import Assignment, AssignmentReader
 from statehouse.errors import ContractError
 from statehouse.kafka import clients
@@ -92,6 +94,7 @@ class QueryNode:
             self.metrics,
             resources=self.resources,
             restore_batch_records=settings.restore_batch_records,
+            tail_bytes=settings.watch_tail_bytes,
         )
         self._ends = EndOffsetWatcher(
             settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas
@@ -125,6 +128,12 @@ class QueryNode:
             max_message_bytes=settings.max_message_bytes,
         )
         self.scans = ScanEngine(self._admission, self.open_scans, max_message_bytes=settings.max_message_bytes)
+        self.watches = WatchEngine(
+            self._admission,
+            self.open_scans,
+            LogReader(settings.bootstrap, client_id),
+            max_watches=settings.max_watches,
+        )
         self._server = RpcServer(
             f"{settings.bind_host}:{settings.node_port}",
             SERVICES,
@@ -203,8 +212,10 @@ class QueryNode:
         self._enter(NodeState.PENDING_SHUTDOWN)
         if self._drain:
             await self._hand_over()
+        self.watches.streams.stop()
         await self._server.stop(_STOP_GRACE_S)
         self.open_scans.close()
+        await self.watches.close()
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)

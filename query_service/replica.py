@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -16,10 +17,14 @@ from query_service.lifecycle import TaskState, next_task_state
 from query_service.listeners import StateListener
 from query_service.metrics import ReplicaMetrics
 from query_service.stores.base import Record, StateStore
+from query_service.tail import READ_AT_ONCE_S, Compaction, Tail
+from query_service.wakeup import Wakeup
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
 from statehouse.topology import HeldId, Role, StoreSpec
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class LogLost(TaskFault):
@@ -43,6 +48,8 @@ class StoreReplica:
         store: StateStore,
         checkpoint: Checkpoint,
         metrics: ReplicaMetrics,
+        *,
+        tail: Tail | None = None,
         tombstones_kept_ms: int | None = None,
         since_ms: int | None = None,
         restored_to: int | None = None,
@@ -51,6 +58,7 @@ class StoreReplica:
         """Take an open store.
 
         `metrics`: the counters of the store in the task's role; replaced when that changes.
+        `tail`: an empty one, at the checkpoint's position; None keeps nothing for watches.
         `tombstones_kept_ms`: how long after their writing the log surely holds tombstones; None is for ever.
         `since_ms`: when an ephemeral store began, empty, to follow its updates.
         `restored_to`: the log's end when the store was opened; None where nothing is restored.
@@ -60,6 +68,8 @@ class StoreReplica:
         self.partition = partition
         self.store = store
         self.metrics = metrics
+        self.tail = tail or Tail(0, Compaction(None), checkpoint.position)
+        self.advanced = Wakeup()
         self.since_ms = since_ms
         self.position = checkpoint.position
         self.skipped = 0
@@ -122,6 +132,7 @@ class StoreReplica:
 
     def apply(self, records: Sequence[Record], position: int) -> Sequence[tuple[int, str]]:
         """Write records in offset order and move to `position`; return (index, reason) of the unreadable ones."""
+        self._confirm()
         with self._write_lock:
             applied = self.store.apply(records, self._checkpoint.moved(position))
             self._checkpoint = replace(self._checkpoint, position=position, stream_time_ms=applied.stream_time_ms)
@@ -130,7 +141,13 @@ class StoreReplica:
         self.metrics.applied(records, applied, restoring=not self.restored)
         if not self.restored:
             self.restored_records += len(records) - len(applied.unreadable)
+        self._extend_tail(records, position)
         return applied.unreadable
+
+    def at_rest(self, read: Callable[[], T]) -> tuple[T, int]:
+        """Read between two writes; return what `read` found and the position that it is exactly of."""
+        with self._write_lock:
+            return read(), self._checkpoint.position
 
     def note_skipped(self, offset: int, reason: str) -> None:
         """Count and log a record that was passed over."""
@@ -150,6 +167,17 @@ class StoreReplica:
             with self._write_lock:
                 self._checkpoint = self._checkpoint.moved(position)
             self.position = position
+            self._extend_tail((), position)
+
+    def _extend_tail(self, records: Sequence[Record], position: int) -> None:
+        """Keep what is read since the end was reached once; a restore reads a log that may have been compacted."""
+        if self.restored:
+            now, now_ms = monotonic_and_wall_ms()
+            at_once = self._at_end is not None and now - self._at_end <= READ_AT_ONCE_S
+            self.tail.extend(records, position, now_ms, at_once=at_once)
+        else:
+            self.tail.restart(position)
+        self.advanced.poke()
 
     def save_checkpoint(self) -> Checkpoint:
         """Write the place into the store and return it."""
@@ -214,6 +242,8 @@ class TaskReplica:
         old, self.state = self.state, next_task_state(self.state, state)
         self.error = error
         self._listener.on_task_state(self.task, old, state)
+        for store in self.stores.values():
+            store.advanced.poke()  # whoever watches it must learn that it ends
 
     def is_in(self, *states: TaskState) -> bool:
         """Whether the state is one of these at this moment; it may change at every await."""

@@ -197,16 +197,15 @@ class _Slice:
 
 def _apply(replica: StoreReplica, messages: list[Message]) -> None:
     """Write messages; what can't be a record of this store is passed over, as every replica does, and counted."""
-    records, offsets = [], []
+    records = []
     for message in messages:
         key = message.key()
         if key is None:
             replica.note_skipped(message.offset(), "a record without a key")
         else:
-            records.append(Record(key, message.value(), message.timestamp()[1]))
-            offsets.append(message.offset())
+            records.append(Record(key, message.value(), message.timestamp()[1], message.offset()))
     for index, reason in replica.apply(records, messages[-1].offset() + 1):
-        replica.note_skipped(offsets[index], reason)
+        replica.note_skipped(records[index].offset, reason)
 
 
 class EndOffsetWatcher:

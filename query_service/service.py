@@ -11,7 +11,7 @@ import grpc.aio
 
 from query_service.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.status import failing_cleanly
+from statehouse.rpc.status import failing_cleanly, streaming_cleanly
 from statehouse.topology import GlobalId, HeldId
 from statehouse.v1 import (
     node_service_pb2,
@@ -26,21 +26,23 @@ if TYPE_CHECKING:
     from query_service.metrics import NodeMetrics
     from query_service.node import QueryNode
     from query_service.scans import ScanEngine
+    from query_service.watching import Send, WatchEngine
 
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
-Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-def _counted(method: str, handler: Callable[[Any, Request], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+def _counted(
+    method: str, handler: Callable[..., Awaitable[Response]], cleanly: Callable[[Any], Any] = failing_cleanly
+) -> Any:  # noqa: ANN401 - as `failing_cleanly`
     """Make a servicer method of a handler, and count its calls by outcome."""
 
     @functools.wraps(handler)
-    async def counting(self: Any, request: Request) -> Response:  # noqa: ANN401 - any of the servicers
+    async def counting(self: Any, *arguments: Any) -> Response:  # noqa: ANN401 - any of the servicers
         outcome = "CANCELLED"
         try:
-            response = await handler(self, request)
+            response = await handler(self, *arguments)
         except LookupFailure as failure:
             outcome = failure.reason.name
             raise
@@ -53,14 +55,14 @@ def _counted(method: str, handler: Callable[[Any, Request], Awaitable[Response]]
         finally:
             self.metrics.call(method, outcome)
 
-    return failing_cleanly(counting)
+    return cleanly(counting)
 
 
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     """Answers for the partitions that this node holds."""
 
-    def __init__(self, lookups: LookupEngine, scans: ScanEngine, metrics: NodeMetrics) -> None:
-        self._lookups, self._scans = lookups, scans
+    def __init__(self, lookups: LookupEngine, scans: ScanEngine, watches: WatchEngine, metrics: NodeMetrics) -> None:
+        self._lookups, self._scans, self._watches = lookups, scans, watches
         self.metrics = metrics
 
     async def _get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
@@ -96,6 +98,9 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
         return await self._lookups.query_store(request)
 
+    async def _watch(self, request: query_service_pb2.WatchRequest, send: Send) -> None:
+        await self._watches.watch(request, send)
+
     Get = _counted("Get", _get)
     BatchGet = _counted("BatchGet", _batch_get)
     Scan = _counted("Scan", _scan)
@@ -105,6 +110,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     FetchSessions = _counted("FetchSessions", _fetch_sessions)
     GetAsOf = _counted("GetAsOf", _get_as_of)
     QueryStore = _counted("QueryStore", _query_store)
+    Watch = _counted("Watch", _watch, streaming_cleanly)
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
@@ -130,7 +136,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
 def register(server: grpc.aio.Server, node: QueryNode) -> None:
     """Add the node's services to a server."""
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-        QueryServicer(node.lookups, node.scans, node.metrics),  # type: ignore[abstract] # the rest answers UNIMPLEMENTED
+        QueryServicer(node.lookups, node.scans, node.watches, node.metrics),
         server,
     )
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)

@@ -26,6 +26,7 @@ from query_service.reporting import ReplicaReporter
 from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
+from query_service.tail import Tail, compaction_of
 from statehouse.assignment import Assignment
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.errors import StatehouseError
@@ -61,6 +62,7 @@ class TaskManager:
         *,
         resources: StoreResources,
         restore_batch_records: int,
+        tail_bytes: int,
     ) -> None:
         self.replicas: dict[HeldId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
@@ -68,6 +70,7 @@ class TaskManager:
         self._directory = directory
         self._on_change = on_change
         self._resources = resources
+        self._tail_bytes = tail_bytes
         self._assignment = Assignment()
         self._wanted: dict[HeldId, Role] = {}
         self._drivers: dict[HeldId, asyncio.Task[None]] = {}
@@ -233,6 +236,7 @@ class TaskManager:
             int(retention["delete.retention.ms"]) if "compact" in retention["cleanup.policy"] else None,
             expires="delete" in retention["cleanup.policy"],
         )
+        compaction = compaction_of(retention)
         now_ms = monotonic_and_wall_ms()[1]
         folder = store_folder(spec, partition)
         path = directory.store_path(folder)
@@ -253,7 +257,8 @@ class TaskManager:
                     store,
                     checkpoint,
                     metrics,
-                    changelog.tombstones_kept_ms,
+                    tail=Tail(self._tail_bytes, compaction, start.position),
+                    tombstones_kept_ms=changelog.tombstones_kept_ms,
                     restored_to=changelog.end_offset,
                 )
             store.close()
@@ -271,7 +276,8 @@ class TaskManager:
             store,
             checkpoint,
             metrics,
-            changelog.tombstones_kept_ms,
+            tail=Tail(self._tail_bytes, compaction, checkpoint.position),
+            tombstones_kept_ms=changelog.tombstones_kept_ms,
             restored_to=changelog.end_offset,
             restored_in_full=True,
         )
@@ -290,7 +296,8 @@ class TaskManager:
         checkpoint = Checkpoint(spec.changelog_topic, found_id, end, since_ms)
         store = open_store(spec, replica.directory.store_path(store_folder(spec, partition)), self._resources)
         metrics = self._metrics.of(spec.name, replica.role)
-        return StoreReplica(spec, partition, store, checkpoint, metrics, since_ms=since_ms)
+        tail = Tail(self._tail_bytes, compaction_of(topic_settings(self._admin, spec.changelog_topic)), end)
+        return StoreReplica(spec, partition, store, checkpoint, metrics, tail=tail, since_ms=since_ms)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""

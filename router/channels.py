@@ -61,6 +61,12 @@ class NodeChannels:
         """
         return await self._link(node).call(f"/{QUERY_SERVICE}/{method}")(body, timeout=timeout_s)
 
+    def stream(self, node: Node, method: str, body: bytes) -> grpc.aio.UnaryStreamCall[bytes, bytes]:
+        """Call a method that answers with a stream; cancel the call when it is no longer read."""
+        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+        call = self._link(node).channel.unary_stream(f"/{QUERY_SERVICE}/{method}")
+        return call(body)
+
     async def probe(self, node: Node, timeout_s: float) -> bool:
         """Whether the node's process answers at all: a health check, of which any answer will do."""
         try:

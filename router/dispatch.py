@@ -49,7 +49,7 @@ _LEAST_SHARE_S = 0.05
 _NOTHING: Mapping[str, LookupFailure] = MappingProxyType({})
 
 # Failures that pass by themselves: ownership moves, nodes restart, a table is a moment old.
-_PASSING = frozenset(
+PASSING = frozenset(
     {
         Reason.PARTITION_NOT_OWNED,
         Reason.PARTITION_RESTORING,
@@ -95,7 +95,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """What a lookup has been through. Failures are by instance id, in the order they happened, first ones kept."""
 
     failures: dict[str, tuple[Replica, LookupFailure]] = field(default_factory=dict)
@@ -103,6 +103,7 @@ class _Progress:
     newest_epoch: int = 0
 
     def note(self, replica: Replica, failure: LookupFailure) -> None:
+        """Take a failure."""
         self.failures.setdefault(replica.instance_id, (replica, failure))
         self.latest[replica.instance_id] = failure
         if failure.route is not None:
@@ -129,7 +130,7 @@ class Dispatcher:
                 candidate said; or DEADLINE_EXCEEDED.
 
         """
-        progress = _Progress()
+        progress = Progress()
         routes = self._tables.current().store(call.store).partition(call.partition)
         for replica in routes.replicas:
             if (earlier := call.failed_before.get(replica.instance_id)) is not None:
@@ -144,7 +145,7 @@ class Dispatcher:
             if is_last or not await self._worth_another_round(progress, table.epoch, deadline):
                 break
             skipped = set()
-        raise self._failure(call, routes, progress, is_late=deadline.remaining_s < _LEAST_ATTEMPT_S)
+        raise self.failure(call, routes, progress, is_late=deadline.remaining_s < _LEAST_ATTEMPT_S)
 
     async def _round(
         self,
@@ -152,7 +153,7 @@ class Dispatcher:
         table: RoutingTable,
         routes: PartitionRoutes,
         deadline: Deadline,
-        progress: _Progress,
+        progress: Progress,
         asked: set[str],
     ) -> Answer | None:
         """Ask each candidate once, those in `asked` excepted; None if none answered or the time is up."""
@@ -201,9 +202,9 @@ class Dispatcher:
             return answer
         raise answer
 
-    async def _worth_another_round(self, progress: _Progress, epoch: int, deadline: Deadline) -> bool:
+    async def _worth_another_round(self, progress: Progress, epoch: int, deadline: Deadline) -> bool:
         """Whether to ask again; pauses first."""
-        if any(failure.reason not in _PASSING for failure in progress.latest.values()):
+        if any(failure.reason not in PASSING for failure in progress.latest.values()):
             return False
         remaining_s = deadline.remaining_s
         if progress.newest_epoch > epoch:
@@ -212,7 +213,7 @@ class Dispatcher:
             await self._tables.wait_for_epoch(epoch + 1, min(_PAUSE_S, remaining_s / 2))
         return deadline.remaining_s >= _LEAST_ATTEMPT_S
 
-    def _failure(self, call: Call, routes: PartitionRoutes, progress: _Progress, *, is_late: bool) -> LookupFailure:
+    def failure(self, call: Call, routes: PartitionRoutes, progress: Progress, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
         reasons = {failure.reason for failure in progress.latest.values()}
         if is_late:
@@ -233,7 +234,7 @@ class Dispatcher:
         message = "; ".join(part for part in parts if part)
         return LookupFailure(reason, message, metadata, route=routes.route(), candidates=candidates)
 
-    def _candidates(self, call: Call, routes: PartitionRoutes, progress: _Progress) -> list[errors_pb2.Candidate]:
+    def _candidates(self, call: Call, routes: PartitionRoutes, progress: Progress) -> list[errors_pb2.Candidate]:
         """Return every replica and why it gave no answer: those asked first, in order."""
         asked = [_asked(replica, failure) for replica, failure in progress.failures.values()]
         verdicts = judge(routes, call.freshness, self._health.suspects)

@@ -56,7 +56,8 @@ def freshness_of(message: types_pb2.Freshness) -> Freshness:
 
 
 def locate(
-    table: RoutingTable, request: query_service_pb2.GetRequest | fleet_service_pb2.LocateKeyRequest
+    table: RoutingTable,
+    request: query_service_pb2.GetRequest | query_service_pb2.WatchRequest | fleet_service_pb2.LocateKeyRequest,
 ) -> PartitionRoutes:
     """Return the partition a request's key is in.
 

@@ -20,6 +20,7 @@ from router.metrics import RouterMetrics
 from router.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.table import RoutingTable
+from router.watch import Patience, WatchRelay
 from statehouse.assignment import AssignmentReader
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
@@ -64,8 +65,17 @@ class RouterServer:
             max_message_bytes=settings.max_message_bytes,
         )
         scatter = Scatter(self.tables, dispatcher, max_message_bytes=settings.max_message_bytes)
+        self.watches = WatchRelay(
+            self.tables,
+            self.health,
+            self.channels.stream,
+            dispatcher,
+            self.metrics,
+            patience=Patience(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
+            max_watches=settings.max_watches,
+        )
         self._handlers = QueryHandlers(
-            self.tables, dispatcher, batches, scatter, self.metrics, settings.request_timeout_ms / 1_000
+            self.tables, dispatcher, batches, scatter, self.watches, self.metrics, settings.request_timeout_ms / 1_000
         )
         self._fleet = FleetServicer(settings.application_id, self.tables, self.tracker, self.health)
         self._is_serving = False
@@ -92,6 +102,7 @@ class RouterServer:
         self.tracker.close()
         if self._ready is not None:
             await self._ready
+        self.watches.streams.stop()
         await self._rpc.stop(grace_s)
         await self.health.close()
         await self.channels.close()

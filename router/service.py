@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -21,8 +22,9 @@ from router.holder import TableHolder
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
+from router.watch import Send, WatchRelay
 from statehouse.errors import LookupFailure
-from statehouse.rpc.status import failing_cleanly
+from statehouse.rpc.status import failing_cleanly, streaming_cleanly
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
@@ -43,6 +45,7 @@ class QueryHandlers:
     dispatcher: Dispatcher
     batches: BatchGetter
     scatter: Scatter
+    watches: WatchRelay
     metrics: RouterMetrics
     default_timeout_s: float
 
@@ -68,6 +71,9 @@ class QueryHandlers:
                 self._with_deadline(_count),
                 query_service_pb2.CountRequest.FromString,
                 query_service_pb2.CountResponse.SerializeToString,
+            ),
+            "Watch": grpc.unary_stream_rpc_method_handler(
+                functools.partial(_watch, self), query_service_pb2.WatchRequest.FromString
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(QUERY_SERVICE, handlers),))
@@ -141,6 +147,17 @@ async def _count(
     """Answer a Count."""
     message, deadline = request
     return await _counted(self, message.store, self.scatter.count(message, deadline))
+
+
+@streaming_cleanly
+async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, send: Send) -> None:
+    """Answer a Watch, for as long as the caller stays."""
+    started_at = asyncio.get_running_loop().time()
+    try:
+        await self.watches.watch(request, send)
+    except LookupFailure as failure:
+        self.observe(request.store, failure.reason.name, None, started_at)
+        raise
 
 
 async def _counted(self: QueryHandlers, store: str, work: Awaitable[Response]) -> Response:

@@ -13,7 +13,12 @@ _ZERO = b"\0\xff"
 
 def escaped(key: bytes) -> bytes:
     """Return the key so encoded; the order of encoded keys is the order of keys, none is another's prefix."""
-    return key.replace(b"\0", _ZERO) + _END
+    return escaped_prefix(key) + _END
+
+
+def escaped_prefix(prefix: bytes) -> bytes:
+    """Return what the encoded forms of all keys with this prefix, and only those, begin with."""
+    return prefix.replace(b"\0", _ZERO)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:

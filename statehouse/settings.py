@@ -119,6 +119,12 @@ class NodeSettings(CommonSettings):
     scan_timeout_ms: int = Field(
         30_000, ge=1, description="longest that one of them may read; Kafka Streams has no bound"
     )
+    max_watches: int = Field(1_000, ge=0, description="most watches at once; a router's of many partitions count each")
+    watch_tail_bytes: int = Field(
+        1024 * 1024,
+        ge=0,
+        description="latest changes kept in memory per store partition for watches; 0 keeps none, they read the log",
+    )
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 
     @model_validator(mode="after")
@@ -145,6 +151,10 @@ class RouterSettings(CommonSettings):
     request_timeout_ms: int = Field(5_000, ge=1, description="longest a request without a deadline of its own may take")
     attempt_timeout_ms: int = Field(
         250, ge=1, description="a candidate that has not answered by then is passed over for the next"
+    )
+    max_watches: int = Field(1_000, ge=0, description="most watches at once")
+    watch_resume_timeout_ms: int = Field(
+        60_000, ge=1, description="longest a watch waits for a replica that can go on where the last one broke off"
     )
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 

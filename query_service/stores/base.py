@@ -22,6 +22,7 @@ class Record(NamedTuple):
     key: bytes
     value: bytes | None
     timestamp_ms: int
+    offset: int = -1
 
 
 @dataclass(slots=True)

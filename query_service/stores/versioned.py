@@ -6,16 +6,18 @@ that were superseded before the history began are removed when their key is next
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from query_service.checkpoint import Checkpoint
-from query_service.stores.base import Applied, Record
+from query_service.stores.base import Applied, Page, PageBuilder, Record
 from query_service.stores.engine import Engine
 from query_service.stores.walk import Walk
 from statehouse import ordered_keys
 from statehouse.errors import StatehouseError
+from statehouse.paging import KeyRange
 
 _FAMILY = "default"
 _TIME = struct.Struct(">q")
@@ -125,6 +127,20 @@ class VersionedStore:
                     return None
                 return Version(data[1:], _TIME.unpack(entry[len(prefix) :])[0])
         return None
+
+    def latest(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> Page[tuple[bytes, bytes]]:
+        """Return keys with their latest values, of one moment; those whose latest version is a tombstone are left out.
+
+        `keys`: of escaped keys, ascending.
+        """
+        page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
+        with self._engine.view([_FAMILY]) as view:
+            versions = walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=False))
+            for key, of_key in itertools.groupby(versions, key=lambda entry: ordered_keys.split(entry[0])[0]):
+                *_, (_, data) = of_key
+                if data != _TOMBSTONE and not page.add((key, data[1:]), len(key) + len(data)):
+                    return page.page(more=True)
+        return page.page(more=False)
 
     def approximate_count(self) -> int:
         """Return the engine's estimate of the number of versions."""

@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def to_status(failure: LookupFailure) -> status_pb2.Status:
@@ -36,17 +37,40 @@ def failing_cleanly(
 ) -> Any:  # noqa: ANN401 - the generated base classes type the context for sync and aio at once
     """Make a servicer method of `handler(self, request)`: a `LookupFailure` becomes its status, a defect INTERNAL."""
 
-    async def method(self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]) -> Response:  # noqa: ANN401
+    async def method(self: Any, request: Request, context: _Context) -> Response:  # noqa: ANN401
         try:
             return await handler(self, request)
-        except LookupFailure as failure:
-            await context.abort_with_status(rpc_status.to_status(to_status(failure)))
-        except Exception:
-            log.exception("defect in a handler", method=handler.__name__)
-            defect = LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")
-            await context.abort_with_status(rpc_status.to_status(to_status(defect)))
+        except Exception as error:  # noqa: BLE001 - the caller is told, and the log
+            await _abort(context, handler.__name__, error)
         raise AssertionError("abort returns never")
 
     method.__doc__ = handler.__doc__
     method.__name__ = handler.__name__
     return method
+
+
+def streaming_cleanly(
+    handler: Callable[[Any, Request, Callable[[Response], Awaitable[None]]], Awaitable[None]],
+) -> Any:  # noqa: ANN401 - as above
+    """The same for a method that answers with a stream: `handler(self, request, send)`.
+
+    A coroutine and not a generator: when the caller leaves it is cancelled, and has cleaned up when that is done.
+    """
+
+    async def method(self: Any, request: Request, context: _Context) -> None:  # noqa: ANN401
+        try:
+            await handler(self, request, context.write)
+        except Exception as error:  # noqa: BLE001 - as above
+            await _abort(context, handler.__name__, error)
+
+    method.__doc__ = handler.__doc__
+    method.__name__ = handler.__name__
+    return method
+
+
+async def _abort(context: _Context, name: str, error: Exception) -> None:
+    """End a call with what its handler raised."""
+    if not isinstance(error, LookupFailure):
+        log.error("defect in a handler", method=name, exc_info=error)
+        error = LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))

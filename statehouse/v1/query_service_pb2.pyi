@@ -1050,19 +1050,25 @@ class WatchPosition(_message.Message):
 
     PARTITION_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     position: _builtins.int
     """Offset of the next changelog record the watcher has not seen. Always set."""
+    topic_id: _builtins.str
+    """Id of the changelog topic that the position is of: a topic that was
+    deleted and created anew has another. Empty: not compared.
+    """
     def __init__(
         self,
         *,
         partition: _builtins.int | None = ...,
         position: _builtins.int | None = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "_position", b"_position", "partition", b"partition", "position", b"position", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -1086,6 +1092,7 @@ class WatchResponse(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     GAP_FIELD_NUMBER: _builtins.int
     CURRENT_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """Where to resume the partition once these events are processed. Absent
     until its current values are complete.
@@ -1095,7 +1102,11 @@ class WatchResponse(_message.Message):
     proved that the log still had all of them.
     """
     current: _builtins.bool
-    """These events are current values, not changes."""
+    """These events are current values, not changes. They replace what the
+    watcher knew of the partition: what is not among them is not there.
+    """
+    topic_id: _builtins.str
+    """Id of the changelog topic that the position is of. Set with position."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchEvent]:
         """Current values or changes, in order; may be empty."""
@@ -1112,10 +1123,11 @@ class WatchResponse(_message.Message):
         position: _builtins.int | None = ...,
         gap: _builtins.bool = ...,
         current: _builtins.bool = ...,
+        topic_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "position", b"position", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "current", b"current", "events", b"events", "gap", b"gap", "position", b"position", "replica", b"replica"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "current", b"current", "events", b"events", "gap", b"gap", "position", b"position", "replica", b"replica", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
@@ -1153,7 +1165,9 @@ class WatchEvent(_message.Message):
 
     @_builtins.property
     def value(self) -> _types_pb2.Value:
-        """The value; absent if the change deleted it."""
+        """The value; absent if the change deleted it, or if the watched key has no
+        current value.
+        """
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -103,7 +103,7 @@ class Node:
         scans = ScanEngine(self.admission, self.open_scans, max_message_bytes=10**6)
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-            QueryServicer(lookups, scans, METRICS),  # type: ignore[abstract]
+            QueryServicer(lookups, scans, watches=cast("Any", None), metrics=METRICS),
             self._server,
         )
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")

@@ -1,0 +1,315 @@
+"""Watches on this node: what a key, a prefix or a partition holds now, then every change in the changelog's order.
+
+A watcher is a cursor over the replica's tail (`query_service.tail`), so one that is slow costs nothing but its own
+delay. A cursor that the tail no longer reaches back to goes on through the changelog, as long as it can be proved that
+the log still has every record since. Where it can't, the watcher is told (`gap`) and begins anew with current values.
+
+Each changelog record of the watched keys is sent once, by the changelog's order, whatever became of it in the store:
+records that arrive later than a store's retention are sent, entries that expire are not, as nothing is written then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from query_service.admission import Admission
+from query_service.log_reader import LogReader, LogUnreadable
+from query_service.open_scans import OpenScans
+from query_service.stores.base import Page
+from query_service.tail import Stretch
+from query_service.view import ServedStore
+from query_service.watched import Selection, Snapshot, Subject, Watched, watched
+from statehouse import paging
+from statehouse.errors import LookupFailure, Reason
+from statehouse.partitioning import partition_for
+from statehouse.rpc.streams import PROGRESS_INTERVAL_S, Streams
+from statehouse.serdes import shown_key, shown_value
+from statehouse.topology import KEY_VALUE, VERSIONED
+from statehouse.v1 import query_service_pb2, types_pb2
+
+Send = Callable[[query_service_pb2.WatchResponse], Awaitable[None]]
+
+_RESPONSE_RECORDS: Final = 500
+_RESPONSE_BYTES: Final = 256 * 1024
+_PAGES_AT_ONCE: Final = 4
+# How long a replica may take to get to a position that another one has got to.
+_CATCH_UP_S: Final = 1.0
+_ANY: Final = types_pb2.Freshness()
+
+
+class WatchEngine:
+    """Answers watches, at most `max_watches` at once. Lives on the event loop."""
+
+    def __init__(self, admission: Admission, scans: OpenScans, log: LogReader, *, max_watches: int) -> None:
+        self._admission, self._scans, self._log = admission, scans, log
+        # Many watches may begin at once, after a move; they take turns and leave scans their room.
+        self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
+        self.streams = Streams(max_watches, "node")
+
+    async def watch(self, request: query_service_pb2.WatchRequest, send: Send) -> None:
+        """Send a partition's responses until the caller leaves.
+
+        Raises:
+            LookupFailure: this node can't answer, or no longer; the reason says why.
+
+        """
+        watch = _Watch(self._admission, self._scans, self._log, self._pages, request, send)
+        await self.streams.run(watch.run())
+
+    async def close(self) -> None:
+        """End what reads for watches; `streams.stop()` comes first."""
+        await asyncio.to_thread(self._log.close)
+
+
+class _Watch:
+    """One watch of one partition.
+
+    `_cursor`: next offset to look at. `_told_from`: from where on positions are told, None while current values are
+    incomplete. Their pages are of several positions; resuming before the last of these would repeat changes.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        scans: OpenScans,
+        log: LogReader,
+        pages: asyncio.Semaphore,
+        request: query_service_pb2.WatchRequest,
+        send: Send,
+    ) -> None:
+        self._admission, self._scans, self._log, self._pages = admission, scans, log, pages
+        self._request, self._send = request, send
+        self._served = admission.store(request.store)
+        self._selection = _selection(request, self._served)
+        self._partition = self._partition_of(request, self._served)
+        self._replica, self._stamp = admission.admit(
+            self._served, self._partition, request.freshness, request.forwarding
+        )
+        self._watched: Watched = watched(self._served.spec, self._replica.store, self._selection)
+        # Of a key that has one value, and one partition where it can be.
+        self._says_absent = self._served.spec.kind in {KEY_VALUE, VERSIONED} and not self._served.spec.is_global
+        self._cursor = 0
+        self._told_from: int | None = None
+        self._snapshot: Snapshot | None = None
+        self._sent_at = 0.0
+
+    async def run(self) -> None:
+        """Send until cancelled.
+
+        Raises:
+            LookupFailure: the replica can't serve the watch any more.
+
+        """
+        resume = _resume(self._request, self._partition)
+        with self._replica.advanced.waiter() as advanced:
+            await self._respond()  # says that the watch stands, before anything that takes time
+            is_whole = resume is not None and await self._resume_at(resume, advanced)
+            if not is_whole:
+                await self._send_current_values(gap=resume is not None)
+            while True:
+                await self._follow(advanced)
+                await self._send_current_values(gap=True)
+
+    async def _resume_at(self, resume: query_service_pb2.WatchPosition, advanced: asyncio.Event) -> bool:
+        """Go to where an earlier watch got to; False if this log can't have been there.
+
+        Raises:
+            LookupFailure: LAG_EXCEEDS_BOUND, this replica is not there yet.
+
+        """
+        if resume.topic_id not in {"", self._replica.topic_id}:
+            return False
+        started_at = time.monotonic()
+        while self._replica.tail.end < resume.position:
+            advanced.clear()
+            waited_s = time.monotonic() - started_at
+            staleness_ms = self._replica.staleness_ms(time.monotonic())
+            if self._replica.tail.end >= resume.position:
+                break
+            if staleness_ms is not None and staleness_ms < waited_s * 1000:
+                return False  # the log ends before it: it was cut off, or this is another one
+            if waited_s > _CATCH_UP_S:
+                raise LookupFailure(
+                    Reason.LAG_EXCEEDS_BOUND,
+                    f"this replica is at {self._replica.tail.end}, the watch has been at {resume.position}",
+                    {"position": str(self._replica.tail.end), "resume": str(resume.position)},
+                )
+            await _wait(advanced, _CATCH_UP_S / 10)
+            self._admit()
+        self._cursor = self._told_from = resume.position
+        return True
+
+    async def _send_current_values(self, *, gap: bool) -> None:
+        """Send what there is, page by page, and set the cursor to where the changes since begin."""
+        if not self._watched.lists:
+            self._cursor = self._told_from = self._replica.tail.end
+            await self._respond(gap=gap)
+            return
+        self._snapshot, self._told_from = Snapshot(), None
+        after: bytes | None = None
+        is_last = False
+        while not is_last:
+            page, position = await self._page(after)
+            after = page.entries[-1][0].order if page.more else None
+            self._snapshot.add(after, position)
+            if is_last := not page.more:
+                self._cursor, self._told_from = self._snapshot.first_position, self._snapshot.last_position
+            events = [self._event(subject, value) for subject, value in page.entries]
+            if not events and self._says_absent and self._selection.key is not None:
+                events = [self._event(Subject(self._selection.key, b""), None)]
+            await self._respond(events, gap=gap, current=True)
+
+    async def _page(self, after: bytes | None) -> tuple[Page[tuple[Subject, bytes]], int]:
+        """Read a page and its position."""
+        async with self._pages:
+            self._admit()
+            return await self._scans.run(
+                self._replica,
+                lambda walk: self._replica.at_rest(lambda: self._watched.page(after, _RESPONSE_BYTES, walk)),
+            )
+
+    async def _follow(self, advanced: asyncio.Event) -> None:
+        """Send changes from the cursor on; return when some may be missing."""
+        while True:
+            advanced.clear()
+            self._admit()
+            stretch = self._replica.tail.read(self._cursor, _RESPONSE_RECORDS, _RESPONSE_BYTES)
+            if stretch is None:
+                stretch = await self._from_log()
+                if stretch is None:
+                    return
+            has_moved = stretch.position > self._cursor
+            events = self._changes(stretch)
+            self._cursor = stretch.position
+            if self._told_from is not None and self._cursor >= self._told_from:
+                self._snapshot = None
+            if events or time.monotonic() - self._sent_at >= PROGRESS_INTERVAL_S:
+                await self._respond(events)
+            elif has_moved:
+                await asyncio.sleep(0)  # many records of others' keys: the loop gets its turn
+            if not has_moved:
+                await _wait(advanced, PROGRESS_INTERVAL_S)
+
+    async def _from_log(self) -> Stretch | None:
+        """Read on from the changelog, up to the tail.
+
+        Raises:
+            LookupFailure: STALENESS_EXCEEDS_BOUND, the brokers can't be reached.
+
+        """
+        try:
+            stretch = await self._log.read(self._replica, self._cursor, self._replica.tail.start)
+        except LogUnreadable as error:
+            raise LookupFailure(
+                Reason.STALENESS_EXCEEDS_BOUND, f"the changelog can't be read from {self._cursor} on: {error}"
+            ) from error
+        self._admit()
+        return stretch
+
+    def _changes(self, stretch: Stretch) -> list[query_service_pb2.WatchEvent]:
+        events = []
+        for record in stretch.records:
+            subject = self._watched.subject(record.key)
+            if subject is None or (self._snapshot is not None and self._snapshot.holds(subject.order, record.offset)):
+                continue
+            event = self._event(subject, record.value)
+            event.offset, event.timestamp_ms = record.offset, record.timestamp_ms
+            events.append(event)
+        return events
+
+    def _event(self, subject: Subject, value: bytes | None) -> query_service_pb2.WatchEvent:
+        raw = self._request.raw
+        return query_service_pb2.WatchEvent(
+            key=shown_key(self._served.key_serde, subject.key, raw=raw),
+            value=None if value is None else shown_value(self._served.value_serde, value, raw=raw),
+            start_ms=subject.start_ms,
+            end_ms=subject.end_ms,
+        )
+
+    async def _respond(
+        self,
+        events: Iterable[query_service_pb2.WatchEvent] = (),
+        *,
+        gap: bool = False,
+        current: bool = False,
+    ) -> None:
+        """Send, with the position if the watch could be resumed there."""
+        response = query_service_pb2.WatchResponse(events=events, replica=self._stamp, gap=gap, current=current)
+        if self._told_from is not None and self._cursor >= self._told_from:
+            response.position, response.topic_id = self._cursor, self._replica.topic_id
+        await self._send(response)
+        self._sent_at = time.monotonic()
+
+    def _admit(self) -> None:
+        """Take a fresh stamp.
+
+        Raises:
+            LookupFailure: the replica doesn't serve any more.
+
+        """
+        replica, self._stamp = self._admission.admit(self._served, self._partition, _ANY, self._request.forwarding)
+        if replica is not self._replica:
+            raise self._ended()
+
+    def _ended(self) -> LookupFailure:
+        return LookupFailure(
+            Reason.PARTITION_RESTORING,
+            f"partition {self._partition} of {self._served.spec.name} was closed here; resume at another replica",
+        )
+
+    @staticmethod
+    def _partition_of(request: query_service_pb2.WatchRequest, served: ServedStore) -> int:
+        # Whoever writes a global store's topic may place keys as he likes, so one may be in any partition.
+        if not request.HasField("key") or served.spec.is_global:
+            return Admission.partition(served, request)
+        partition = partition_for(paging.serialized_key(request.key, served.key_serde), served.spec.partition_count)
+        if request.HasField("partition") and request.partition != partition:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, f"the key is in partition {partition}, not in {request.partition}: leave it out"
+            )
+        return partition
+
+
+def _selection(request: query_service_pb2.WatchRequest, served: ServedStore) -> Selection:
+    """Read which keys are watched.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST or INVALID_KEY.
+
+    """
+    if request.HasField("key") and request.HasField("prefix"):
+        raise LookupFailure(Reason.INVALID_REQUEST, "key excludes prefix")
+    if request.HasField("key"):
+        return Selection(key=paging.serialized_key(request.key, served.key_serde))
+    if request.HasField("prefix"):
+        return Selection(prefix=paging.serialized_key(request.prefix, served.key_serde))
+    return Selection()
+
+
+def _resume(request: query_service_pb2.WatchRequest, partition: int) -> query_service_pb2.WatchPosition | None:
+    """Return where the partition is to be resumed, None for a new watch.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST.
+
+    """
+    found = [each for each in request.resume if each.HasField("partition") and each.partition == partition]
+    if not found:
+        return None
+    if len(found) > 1 or not found[0].HasField("position") or found[0].position < 0:
+        raise LookupFailure(
+            Reason.INVALID_REQUEST, f"resume must name partition {partition} once, with a position from 0 on"
+        )
+    return found[0]
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, or until the time is up."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

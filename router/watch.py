@@ -1,0 +1,285 @@
+"""Watch: one stream to the caller, a stream a partition from the nodes, moved to another replica when one breaks off.
+
+The caller need not know where a partition is. The router remembers each partition's position; when its stream ends,
+with an error or in silence, it goes on at the next candidate from that position, for as long as the caller stays and
+somebody can answer. A node goes on from any position it can prove to be whole and says so where it can't, and no
+change is passed on twice: ones before the position are dropped.
+
+Nothing is queued. Each partition holds one response, waits for its turn to write, and reads the next one after; turns
+are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A caller that is slow slows
+the reading, and the nodes keep the changes in their logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from router.choice import ask_order
+from router.dispatch import PASSING, Call, Dispatcher, Progress
+from router.health import NodeHealth
+from router.holder import TableHolder
+from router.locate import freshness_of, locate, refuse_forwarded
+from router.metrics import RouterMetrics
+from router.table import Node, Replica, RoutingTable, StoreRoutes
+from statehouse.consistency import ANY
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.streams import SILENCE_S, Streams
+from statehouse.v1 import query_service_pb2
+
+log = structlog.get_logger(__name__)
+
+OpenStream = Callable[[Node, str, bytes], "grpc.aio.UnaryStreamCall[bytes, bytes]"]
+Send = Callable[[bytes], Awaitable[None]]
+
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 1.0
+# A node confirms a watch before it does anything for it.
+_FIRST_RESPONSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds to wait for a partition's first answer, and for one that goes on where another broke off."""
+
+    start_s: float
+    resume_s: float
+
+
+class WatchRelay:
+    """Answers Watch. Lives on the event loop. `open_stream(node, method, body)` calls a node."""
+
+    def __init__(
+        self,
+        tables: TableHolder,
+        health: NodeHealth,
+        open_stream: OpenStream,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        *,
+        patience: Patience,
+        max_watches: int,
+    ) -> None:
+        self.tables, self.health, self.open_stream = tables, health, open_stream
+        self.dispatcher, self.metrics, self.patience = dispatcher, metrics, patience
+        self.streams = Streams(max_watches, "router")
+
+    async def watch(self, request: query_service_pb2.WatchRequest, send: Send) -> None:
+        """Pass responses on until the caller leaves.
+
+        Raises:
+            LookupFailure: the request is wrong, or nobody can serve a partition any more.
+
+        """
+        await self.streams.run(self._watch(request, send))
+
+    async def _watch(self, request: query_service_pb2.WatchRequest, send: Send) -> None:
+        refuse_forwarded(request.forwarding)
+        table = self.tables.current()
+        store = table.store(request.store)
+        turn = asyncio.Lock()  # gRPC takes one message at a time; waiters get it in the order of asking
+
+        async def send_in_turn(data: bytes) -> None:
+            async with turn:
+                await send(data)
+
+        partitions = _partitions(table, store, request)
+        resume = _resume(store, request)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for partition in partitions:
+                    watch = _PartitionWatch(self, request, partition, resume.get(partition), send_in_turn)
+                    group.create_task(watch.run())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+
+class _PartitionWatch:
+    """One partition's part of a watch.
+
+    `_position`: where to go on, None before the first answer is complete. `_next_offset`: the first change that has not
+    been passed on.
+    """
+
+    def __init__(
+        self,
+        relay: WatchRelay,
+        request: query_service_pb2.WatchRequest,
+        partition: int,
+        position: query_service_pb2.WatchPosition | None,
+        send: Send,
+    ) -> None:
+        self._relay, self._request, self._partition, self._send = relay, request, partition, send
+        self._bound = freshness_of(request.freshness)
+        self._position = position
+        self._next_offset = 0
+        self._answered = False
+
+    async def run(self) -> None:
+        """Pass responses on until cancelled.
+
+        Raises:
+            LookupFailure: final, or nobody could answer in time.
+
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._relay.patience.start_s
+        progress, asked, pause_s = Progress(), set[str](), _PAUSE_FIRST_S
+        while True:
+            table = self._relay.tables.current()
+            replica = self._candidate(table, asked)
+            if replica is None:
+                if loop.time() >= give_up_at or not self._may_pass(progress):
+                    raise self._failure(table, progress)
+                await self._pause(table, progress, min(pause_s, max(0.0, give_up_at - loop.time())))
+                asked, pause_s = set(), min(2 * pause_s, _PAUSE_MAX_S)
+                continue
+            asked.add(replica.instance_id)
+            self._answered = False
+            failure = await self._follow(replica, table)
+            self._relay.metrics.attempt(failure.reason.name)
+            if not failure.elsewhere and failure.reason is not Reason.UNKNOWN_STORE:
+                raise failure
+            if self._answered:
+                self._bound = ANY  # it is for the first answer; from then on the position says how fresh is fresh
+                give_up_at = loop.time() + self._relay.patience.resume_s
+                progress, asked, pause_s = Progress(), {replica.instance_id}, _PAUSE_FIRST_S
+                log.info(
+                    "watch goes on at another replica",
+                    store=self._request.store,
+                    partition=self._partition,
+                    left=replica.instance_id,
+                    reason=failure.reason.name,
+                )
+            progress.note(replica, failure)
+
+    def _candidate(self, table: RoutingTable, asked: set[str]) -> Replica | None:
+        routes = table.store(self._request.store).partition(self._partition)
+        order = ask_order(routes, self._bound, self._relay.health.suspects)
+        return next((replica for replica in order if replica.instance_id not in asked), None)
+
+    def _may_pass(self, progress: Progress) -> bool:
+        """Whether asking again may help: a replica behind the position catches up, others as for a lookup."""
+        return self._position is not None or all(each.reason in PASSING for each in progress.latest.values())
+
+    async def _pause(self, table: RoutingTable, progress: Progress, seconds: float) -> None:
+        """Wait for a newer assignment, one that a node told of if any did."""
+        await self._relay.tables.wait_for_epoch(max(table.epoch + 1, progress.newest_epoch), seconds)
+
+    def _failure(self, table: RoutingTable, progress: Progress) -> LookupFailure:
+        routes = table.store(self._request.store).partition(self._partition)
+        call = Call("Watch", self._request.store, self._partition, b"", self._bound)
+        return self._relay.dispatcher.failure(call, routes, progress, is_late=False)
+
+    async def _follow(self, replica: Replica, table: RoutingTable) -> LookupFailure:
+        """Pass a node's responses on; return why it no longer sends any."""
+        node = replica.node
+        if node is None:
+            return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
+        call = self._relay.open_stream(node, "Watch", self._body() + table.forwarding)
+        silence_s = _FIRST_RESPONSE_S
+        try:
+            while isinstance(heard := await self._hear(node, call, silence_s), bytes):
+                silence_s = SILENCE_S
+                await self._pass_on(heard)
+            return heard
+        finally:
+            call.cancel()
+
+    async def _hear(
+        self, node: Node, call: grpc.aio.UnaryStreamCall[bytes, bytes], silence_s: float
+    ) -> bytes | LookupFailure:
+        """Return the next response, or why there is none; tell `health` what it shows."""
+        health, since = self._relay.health, asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(silence_s):
+                data = await call.read()
+        except TimeoutError:
+            failure = LookupFailure(Reason.ATTEMPT_TIMED_OUT, f"nothing came from it for {silence_s:g} s")
+            health.failed(node, failure.reason, failure.message, since)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            if "grpc_status" in failure.metadata:
+                health.failed(node, failure.reason, failure.message, since)
+        except grpc.aio.UsageError as error:
+            failure = LookupFailure(Reason.UNREACHABLE, f"the connection was closed: {error}")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The call was cancelled, not we: its channel was closed under it.
+            failure = LookupFailure(Reason.UNREACHABLE, "the connection was closed")
+        else:
+            health.answered(node)
+            return data if isinstance(data, bytes) else LookupFailure(Reason.UNREACHABLE, "it ended the watch")
+        return failure
+
+    def _body(self) -> bytes:
+        """Return the request for this partition, from the position on; without forwarding."""
+        body = query_service_pb2.WatchRequest()
+        body.CopyFrom(self._request)
+        body.ClearField("resume")
+        if self._bound is ANY:
+            body.ClearField("freshness")
+        body.partition = self._partition
+        if self._position is not None:
+            body.resume.append(self._position)
+        return body.SerializeToString()
+
+    async def _pass_on(self, data: bytes) -> None:
+        """Send a response to the caller and remember where it leads."""
+        response = query_service_pb2.WatchResponse.FromString(data)
+        if response.current or response.gap:
+            self._next_offset = 0  # it begins anew, maybe in another log
+        elif any(event.offset < self._next_offset for event in response.events):
+            fresh = [event for event in response.events if event.offset >= self._next_offset]
+            del response.events[:]
+            response.events.extend(fresh)
+            data = response.SerializeToString()
+        await self._send(data)
+        if response.events and not response.current:
+            self._next_offset = response.events[-1].offset + 1
+        if response.HasField("position"):
+            self._answered = True
+            self._next_offset = max(self._next_offset, response.position)
+            self._position = query_service_pb2.WatchPosition(
+                partition=self._partition, position=response.position, topic_id=response.topic_id
+            )
+
+
+def _partitions(table: RoutingTable, store: StoreRoutes, request: query_service_pb2.WatchRequest) -> list[int]:
+    """Return the partitions to watch.
+
+    Raises:
+        LookupFailure: INVALID_KEY or INVALID_REQUEST.
+
+    """
+    if request.HasField("key") and not store.spec.is_global:  # whose keys may be in any partition
+        return [locate(table, request).partition]
+    if request.HasField("partition"):
+        return [store.partition(request.partition).partition]
+    return list(range(len(store.partitions)))
+
+
+def _resume(store: StoreRoutes, request: query_service_pb2.WatchRequest) -> dict[int, query_service_pb2.WatchPosition]:
+    """Return the positions to resume at, by partition.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, a partition is named twice, or is none of the store's.
+
+    """
+    found: dict[int, query_service_pb2.WatchPosition] = {}
+    for position in request.resume:
+        if store.partition(position.partition).partition in found or not position.HasField("position"):
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, f"resume must name partition {position.partition} once, with a position"
+            )
+        found[position.partition] = position
+    return found

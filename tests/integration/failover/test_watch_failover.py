@@ -1,0 +1,129 @@
+"""Watches through a router while their partitions change hands: every change once, in order, or a gap that is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from statehouse.assignment import TaskAssignment
+from statehouse.errors import LookupFailure
+from statehouse.local.kafka import EmbeddedKafka
+from tests.support.fleet import Fleet, ServerProcess
+from tests.support.polling import poll_until
+from tests.support.watches import Watcher
+
+UPDATES = 1_500
+KEYS = 5
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=2) as fleet:
+        yield fleet
+
+
+class Updates:
+    """Writes `UPDATES` numbered values to keys of both partitions, in batches, until all are there."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.keys = [key for partition in range(2) for key in fleet.keys_in(partition, KEYS)]
+        self.written: dict[int, list[tuple[str, str]]] = {0: [], 1: []}
+        self._thread = threading.Thread(target=self._write, name="updates", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join(60.0)
+        assert not self._thread.is_alive()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.written.values()))
+
+    def _write(self) -> None:
+        producer = Producer({"bootstrap.servers": self._fleet.bootstrap, "enable.idempotence": True})
+        for first in range(0, UPDATES, 10):
+            for partition in range(2):
+                keys = [key for key in self.keys if self._fleet.partition_of(key) == partition]
+                batch = [(keys[number % KEYS], str(number)) for number in range(first, first + 10)]
+                for key, value in batch:
+                    producer.produce(self._fleet.changelog, key=key.encode(), value=value.encode(), partition=partition)
+                assert producer.flush(30.0) == 0
+                self.written[partition] += batch
+
+
+@contextmanager
+def watched(fleet: Fleet, router: ServerProcess, **fields: Any) -> Iterator[Watcher]:
+    def answers() -> bool:
+        try:
+            return router.get("none") is not None
+        except LookupFailure:
+            return False
+
+    poll_until(answers, 30, "the router to answer")
+    with Watcher(router, **fields) as watcher:
+        yield watcher
+
+
+def saw_everything(watcher: Watcher, updates: Updates, partitions: tuple[int, ...] = (0, 1)) -> bool:
+    return len(watcher.changes) >= sum(len(updates.written[partition]) for partition in partitions)
+
+
+def check(watcher: Watcher, updates: Updates) -> None:
+    assert watcher.gaps == 0
+    for partition, written in updates.written.items():
+        seen = [change for change in watcher.changes if change[0] == partition]
+        assert [(key, value) for _, _, key, value in seen] == written
+        offsets = [offset for _, offset, _, _ in seen]
+        assert offsets == sorted(set(offsets))
+
+
+def test_reassignment_and_sigkill_lose_and_repeat_nothing(fleet: Fleet) -> None:
+    nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
+    router = fleet.router()
+    fleet.assign(TaskAssignment("a", ("b",)), TaskAssignment("a", ("b",)))
+    fleet.wait_running(nodes.values())
+    updates = Updates(fleet)
+    with watched(fleet, router) as everything, Watcher(router, updates.keys[0]) as one:
+        everything.wait_for(lambda each: len(each.positions) == 2, "both partitions")
+        one.wait_for(lambda each: each.is_current, "the key")
+        updates.start()
+        everything.wait_for(lambda each: len(each.changes) > UPDATES // 4, "changes before the move")
+        assert everything.hosts == ["a"]
+        # The partition leaves its node for good; the new one restores meanwhile.
+        fleet.reassign(0, active="b", standbys=("c",))
+        everything.wait_for(lambda each: "b" in each.hosts, "the new owner")
+        poll_until(lambda: updates.count > UPDATES, 30, "more updates")
+        nodes["a"].kill()
+        updates.join()
+        everything.wait_for(lambda each: saw_everything(each, updates), "all changes", 60)
+        one.wait_for(lambda each: len(each.changes) >= UPDATES // KEYS, "all changes of the key", 60)
+    check(everything, updates)
+    assert one.values == [value for key, value in updates.written[0] if key == updates.keys[0]]
+    assert one.gaps == 0
+    assert set(everything.hosts) <= {"a", "b", "c"}
+
+
+def test_a_frozen_node_is_left(fleet: Fleet) -> None:
+    nodes = {name: fleet.node(name) for name in ("a", "b")}
+    router = fleet.router()
+    fleet.assign(TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)))
+    fleet.wait_running(nodes.values())
+    updates = Updates(fleet)
+    with watched(fleet, router) as watcher:
+        watcher.wait_for(lambda each: len(each.positions) == 2, "both partitions")
+        updates.start()
+        watcher.wait_for(lambda each: len(each.changes) > UPDATES // 4, "changes before the freeze")
+        nodes["a"].freeze()
+        updates.join()
+        watcher.wait_for(lambda each: saw_everything(each, updates), "all changes", 60)
+        nodes["a"].thaw()
+    check(watcher, updates)
