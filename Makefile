@@ -24,8 +24,8 @@ help: ## Show this list
 demo: setup ## Run the leaderboard once on a real broker, kill a node, show who answers; leaves nothing behind
 	$(BIN)/python -m examples.leaderboard.demo
 
-test: setup tools ## Run all tests at small size (what CI runs)
-	$(PYTEST) -m "not long"
+test: setup tools ## Run all tests at small size, two at a time (what CI runs)
+	$(PYTEST) -m "not long" -n 2 --dist loadgroup
 
 up: setup ## Start the leaderboard cluster on this machine and keep it running
 	$(BIN)/statehouse up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from statehouse.local.kafka import EmbeddedKafka
+
+# A test runner's terminal must not decide how wide the commands under test print.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +34,10 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
         return f"{test}-{uuid.uuid4().hex[:8]}-{suffix}"
 
     return name
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file on one worker, for its fixtures' sake, and all that need a Spark session on the same one."""
+    for item in items:
+        needs_spark = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else str(item.path)))
