@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from query_service.lifecycle import TaskState
 from query_service.replica import StoreReplica, TaskReplica
@@ -78,6 +78,20 @@ class Admission:
             raise LookupFailure(
                 Reason.UNKNOWN_STORE, f"no store {name!r}; there are: {known}", {"store": name}
             ) from None
+
+    @classmethod
+    def partitions(
+        cls, served: ServedStore, request: query_service_pb2.ScanRequest | query_service_pb2.CountRequest
+    ) -> Sequence[int]:
+        """Return the partitions to read for a request about many keys: the one it names, or all of a global store.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, as `partition` says.
+
+        """
+        if served.spec.is_global and not request.HasField("partition"):
+            return range(served.spec.partition_count)
+        return (cls.partition(served, request),)
 
     @staticmethod
     def partition(

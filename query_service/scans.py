@@ -1,19 +1,26 @@
-"""Reads of many keys of one partition: pages of a range, and counts."""
+"""Reads of many keys of one partition, or of a global store: pages of a range, and counts."""
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Sequence
+from functools import partial
 
 from query_service.admission import Admission
 from query_service.kinds import of_kind
 from query_service.metrics import Query
 from query_service.open_scans import OpenScans
+from query_service.replica import StoreReplica
+from query_service.stores.base import Page
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.windows import TimedStore
+from query_service.view import ServedStore
 from statehouse import paging
+from statehouse.partitioning import partition_for
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import WINDOW
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 
 class ScanEngine:
@@ -25,7 +32,7 @@ class ScanEngine:
         self._max_page_bytes = max_message_bytes // 4
 
     async def scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
-        """Read a page of one partition.
+        """Read a page of one partition, or of all of a global store.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -34,14 +41,17 @@ class ScanEngine:
         started = time.perf_counter()
         served = self._admission.store(request.store)
         keys = paging.key_range(request, served.key_serde)
-        partition = self._admission.partition(served, request)
-        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        limit, max_bytes = paging.page_size(request), self._max_page_bytes
-        store = of_kind(replica, KeyValueStore, "Scan")
-        page = await self._open_scans.run(replica, lambda walk: store.scan(keys, limit, max_bytes, walk))
+        admitted = self._admitted(served, request)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
+        pages = []
+        for replica, _ in admitted:
+            store = of_kind(replica, KeyValueStore, "Scan")
+            read = partial(store.scan, keys, limit, max_bytes)
+            pages.append(await self._open_scans.run(replica, read))
+        page = pages[0] if len(pages) == 1 else _one_per_key(pages, limit, reverse=request.reverse)
         size = sum(len(key) + len(data) for key, data in page.entries)
-        replica.metrics.reads[_query(request)].add(started, size)
-        response = query_service_pb2.ScanResponse(replicas=[stamp])
+        admitted[0][0].metrics.reads[_query(request)].add(started, size)
+        response = query_service_pb2.ScanResponse(replicas=[stamp for _, stamp in admitted])
         for key, data in page.entries:
             response.entries.add(
                 key=shown_key(served.key_serde, key, raw=request.raw),
@@ -92,7 +102,7 @@ class ScanEngine:
         return response
 
     async def count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
-        """Count the entries of one partition.
+        """Count the entries of one partition, or of all of a global store.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -100,14 +110,45 @@ class ScanEngine:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store)
-        partition = self._admission.partition(served, request)
-        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        if request.exact:
-            count = await self._open_scans.run(replica, replica.store.exact_count)
-        else:
-            count = replica.store.approximate_count()
-        replica.metrics.reads[Query.COUNT].add(started, 0)
-        return query_service_pb2.CountResponse(count=count, exact=request.exact, replicas=[stamp])
+        admitted = self._admitted(served, request)
+        count = 0
+        for replica, _ in admitted:
+            if request.exact:
+                count += await self._open_scans.run(replica, replica.store.exact_count)
+            else:
+                count += replica.store.approximate_count()
+        admitted[0][0].metrics.reads[Query.COUNT].add(started, 0)
+        return query_service_pb2.CountResponse(
+            count=count, exact=request.exact, replicas=[stamp for _, stamp in admitted]
+        )
+
+    def _admitted(
+        self, served: ServedStore, request: query_service_pb2.ScanRequest | query_service_pb2.CountRequest
+    ) -> list[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
+        return [
+            self._admission.admit(served, partition, request.freshness, request.forwarding)
+            for partition in self._admission.partitions(served, request)
+        ]
+
+
+def _one_per_key(pages: Sequence[Page[tuple[bytes, bytes]]], limit: int, *, reverse: bool) -> Page[tuple[bytes, bytes]]:
+    """Put the pages of a global store's partitions together; of a key in several, show the entry that Get would find.
+
+    That is the one in the partition that the key should be in, else in the first.
+    """
+    parts = [paging.Part([(*entry, number) for entry in page.entries], page.more) for number, page in enumerate(pages)]
+    # So many more that the last key shown is there with all its entries.
+    merged = paging.merged(parts, lambda entry: entry[0], limit + len(pages) - 1, reverse=reverse)
+    entries: list[tuple[bytes, bytes]] = []
+    taken = 0
+    for key, group in itertools.groupby(merged.items, lambda entry: entry[0]):
+        if taken >= limit:
+            return Page(entries, more=True)
+        copies = list(group)
+        taken += len(copies)
+        home = partition_for(key, len(pages))
+        entries.append((key, min(copies, key=lambda copy: (copy[2] != home, copy[2]))[1]))
+    return Page(entries, more=merged.has_more)
 
 
 def _query(request: query_service_pb2.ScanRequest) -> Query:

@@ -9,8 +9,9 @@ Each replica gets a verdict with a reason, as ksqlDB's `RoutingFilter`s give one
   or lag, and for a node that recently did not answer;
 - EXCLUDED: asking can't help: there is no address to call, or the caller demands the active and this is not it.
 
-Order: the active, then standbys by least lag, then the LAST ones, those that will say no at once before those
-that may keep the caller waiting. KIP-535's pattern, with the exclusions turned into a preference.
+Order: the active, then standbys by least lag (copies of a global store in turn), then the LAST ones, those that will
+say no at once before those that may keep the caller waiting. KIP-535's pattern, with the exclusions turned into a
+preference.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from router.table import PartitionRoutes, Replica
-from statehouse.consistency import Freshness
+from statehouse.consistency import ANSWERS_AS_ACTIVE, Freshness
 from statehouse.errors import Reason
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2
@@ -76,13 +77,21 @@ def judge(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Susp
     return tuple(sorted(verdicts, key=lambda verdict: (verdict.standing.value, verdict.waits)))
 
 
-def ask_order(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion]) -> tuple[Replica, ...]:
-    """Return the replicas to ask, in order; equal to those not excluded by `judge`, and quick on a quiet fleet."""
+def ask_order(
+    routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion], turn: int = 0
+) -> tuple[Replica, ...]:
+    """Return the replicas to ask, in order; equal to those not excluded by `judge`, and quick on a quiet fleet.
+
+    Where the first ones are equals, `turn`, which callers count up, says which of them comes first.
+    """
     if not bound.active_only and bound.max_lag is None and not suspects:
-        return routes.callable
-    return tuple(
-        verdict.replica for verdict in judge(routes, bound, suspects) if verdict.standing is not Standing.EXCLUDED
-    )
+        order, equals = routes.callable, routes.equals
+    else:
+        verdicts = [verdict for verdict in judge(routes, bound, suspects) if verdict.standing is not Standing.EXCLUDED]
+        order = tuple(verdict.replica for verdict in verdicts)
+        equals = sum(verdict.standing is Standing.INCLUDED for verdict in verdicts) if routes.equals > 1 else 1
+    first = turn % equals if equals > 1 else 0
+    return (*order[first:equals], *order[:first], *order[equals:]) if first else order
 
 
 def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None) -> Verdict:
@@ -93,7 +102,7 @@ def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None) ->
             Reason.UNKNOWN_ADDRESS,
             "the assignment names it, but no heartbeat has told its address",
         )
-    if bound.active_only and replica.role is not Role.ACTIVE:
+    if bound.active_only and replica.role not in ANSWERS_AS_ACTIVE:
         detail = f"it is {replica.role.name.lower()}, the active was demanded"
         return Verdict(replica, Standing.EXCLUDED, Reason.NOT_ACTIVE, detail)
     if suspicion is not None:
@@ -111,6 +120,8 @@ def _doubt(replica: Replica, bound: Freshness) -> tuple[Reason, str] | None:
         return Reason.TASK_FAILED, "it reported that its task stopped with an error"
     if not replica.is_restored:
         return Reason.PARTITION_RESTORING, f"it reported its task as {replica.state}"
+    if replica.role is Role.GLOBAL and replica.is_leaving:
+        return Reason.NODE_SHUTTING_DOWN, "its node is leaving, and others are as good"
     if bound.max_lag is not None and (replica.lag is None or replica.lag > bound.max_lag):
         shown = "unknown" if replica.lag is None else replica.lag
         return Reason.LAG_EXCEEDS_BOUND, f"its last reported lag, {shown}, exceeds max_lag {bound.max_lag}"

@@ -10,7 +10,7 @@ from router.locate import freshness_of, locate
 from router.table import RoutingTable
 from statehouse.assignment import TaskAssignment
 from statehouse.membership import Member, ReplicaReport
-from statehouse.topology import TaskId
+from statehouse.topology import GlobalId, StoreSpec, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
 
@@ -27,7 +27,9 @@ def describe_fleet(
             value_serde=spec.value_serde,
             changelog_topic=spec.changelog_topic,
             partition_count=spec.partition_count,
-            sub_topology=spec.sub_topology,
+            sub_topology=None if spec.is_global else spec.sub_topology,
+            ephemeral=spec.ephemeral,
+            **{"global": spec.is_global},
         )
         for _, spec in sorted(assignment.stores.items())
     ]
@@ -36,6 +38,7 @@ def describe_fleet(
         for instance_id, member in sorted(table.members.items())
     ]
     tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
+    tasks += [_global_store(table, spec) for spec in assignment.global_stores if spec.name in table.stores]
     return fleet_service_pb2.GetFleetResponse(
         application_id=application_id,
         epoch=table.epoch,
@@ -90,6 +93,21 @@ def _task(table: RoutingTable, task: TaskId, holders: TaskAssignment) -> fleet_s
         reason=holders.reason,
         replicas=replicas,
     )
+
+
+def _global_store(table: RoutingTable, spec: StoreSpec) -> fleet_service_pb2.TaskInfo:
+    """Describe a global store like a task that every node holds."""
+    reports = [
+        fleet_service_pb2.ReplicaReport(
+            instance_id=replica.instance_id,
+            role=types_pb2.REPLICA_ROLE_GLOBAL,
+            state=replica.state or "",
+            position=replica.position,
+            lag=replica.lag,
+        )
+        for replica in table.stores[spec.name].partitions[0].replicas
+    ]
+    return fleet_service_pb2.TaskInfo(task=str(GlobalId(spec.name)), replicas=reports)
 
 
 def _report(

@@ -17,6 +17,7 @@ never hides an earlier one.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -121,6 +122,7 @@ class Dispatcher:
     ) -> None:
         self._tables, self._health, self._ask, self._metrics = tables, health, ask, metrics
         self._attempt_timeout_s = attempt_timeout_s
+        self._turns = itertools.count()
 
     async def dispatch(self, call: Call, deadline: Deadline) -> Answer:
         """Return the first answer.
@@ -157,7 +159,7 @@ class Dispatcher:
         asked: set[str],
     ) -> Answer | None:
         """Ask each candidate once, those in `asked` excepted; None if none answered or the time is up."""
-        queue = deque(ask_order(routes, call.freshness, self._health.suspects))
+        queue = deque(ask_order(routes, call.freshness, self._health.suspects, next(self._turns)))
         body = call.body + table.forwarding
         while queue and (not asked or deadline.remaining_s >= _LEAST_ATTEMPT_S):
             replica = queue.popleft()
@@ -251,6 +253,8 @@ class Dispatcher:
         """Say what is missing in the assignment itself."""
         table = self._tables.table
         store = None if table is None else table.stores.get(routes.store)
+        if store is not None and store.spec.is_global:
+            return f"nodes with a copy of this global store: {len(routes.replicas)}; every node that starts gets one"
         if not routes.replicas:
             return "the assignment names no node for the partition: start one, or wait for the processor to assign it"
         if len(routes.replicas) > 1:

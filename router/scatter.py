@@ -1,19 +1,15 @@
 """Scan, ScanWindows and Count: every partition through the same dispatch, put together in key order.
 
 Nodes are asked for raw bytes: the order of pages is that of serialized keys, and decoding once, here, is enough.
-Each partition is read in one call, so each page reads one snapshot per partition. A partition that says it has
-more than it returned (a page is bounded in bytes, too) holds the merged page back to its last key: beyond that
-key nobody knows yet what it has.
+Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
+a partition may have more than it returned.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from router.concurrency import map_bounded
 from router.deadline import Deadline
@@ -22,8 +18,8 @@ from router.holder import TableHolder
 from router.locate import freshness_of, refuse_forwarded
 from router.table import StoreRoutes
 from statehouse.composite import WindowKey
-from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import entry_key_range, key_range, next_page_token, page_size
+from statehouse.errors import LookupFailure
+from statehouse.paging import Part, entry_key_range, key_range, merged, next_page_token, page_size
 from statehouse.serdes import shown_key, shown_value
 from statehouse.v1 import query_service_pb2
 
@@ -59,12 +55,12 @@ class Scatter:
         key_range(request, store.key_serde)  # refuses a wrong range or token before any node is asked
         answers = await self._read_page(store, "Scan", request, deadline)
         responses = [query_service_pb2.ScanResponse.FromString(answer) for answer in answers]
-        parts = [_Part(response.entries, bool(response.next_page_token)) for response in responses]
+        parts = [Part(response.entries, bool(response.next_page_token)) for response in responses]
         shown = _as_is if request.raw else partial(_typed_entry, store)
-        page = self._merged(parts, lambda entry: entry.key.raw, shown, page_size(request), reverse=request.reverse)
+        entries, token = self._page(request, parts, lambda entry: entry.key.raw, shown)
         return query_service_pb2.ScanResponse(
-            entries=page.items,
-            next_page_token=next_page_token(request, page.last_key) if page.has_more else "",
+            entries=entries,
+            next_page_token=token,
             replicas=[stamp for response in responses for stamp in response.replicas],
         )
 
@@ -81,12 +77,12 @@ class Scatter:
         entry_key_range(request, store.key_serde)  # as above
         answers = await self._read_page(store, "ScanWindows", request, deadline)
         responses = [query_service_pb2.ScanWindowsResponse.FromString(answer) for answer in answers]
-        parts = [_Part(response.windows, bool(response.next_page_token)) for response in responses]
+        parts = [Part(response.windows, bool(response.next_page_token)) for response in responses]
         shown = _as_is if request.raw else partial(_typed_window, store)
-        page = self._merged(parts, _entry_key, shown, page_size(request), reverse=request.reverse)
+        windows, token = self._page(request, parts, _entry_key, shown)
         return query_service_pb2.ScanWindowsResponse(
-            windows=page.items,
-            next_page_token=next_page_token(request, page.last_key) if page.has_more else "",
+            windows=windows,
+            next_page_token=token,
             replicas=[stamp for response in responses for stamp in response.replicas],
         )
 
@@ -127,6 +123,10 @@ class Scatter:
         only = store.partition(request.partition).partition if request.HasField("partition") else None
 
         body = to_node.SerializeToString()
+        if store.spec.is_global and only is None:
+            # Every node has all partitions: one answers for them together.
+            call = Call(method, store.spec.name, 0, body, freshness, is_patient=True)
+            return [(await self._dispatcher.dispatch(call, deadline)).data]
 
         async def read(partition: int) -> bytes:
             part = type(to_node)(partition=partition).SerializeToString()  # on the wire the last one counts
@@ -149,53 +149,23 @@ class Scatter:
                 candidates=failure.candidates,
             ) from failure
 
-    def _merged(
+    def _page(
         self,
-        parts: Sequence[_Part[Item]],
+        request: Request,
+        parts: Sequence[Part[Item]],
         key_of: Callable[[Item], bytes],
         shown: Callable[[Item], Item],
-        size: int,
-        *,
-        reverse: bool,
-    ) -> _Merged[Item]:
-        """Put the partitions' pages together: at most `size` items, and no more, as `shown`, than one answer holds."""
-        unfinished = [part for part in parts if part.has_more]
-        if not all(part.items for part in unfinished):
-            raise LookupFailure(Reason.INTERNAL, "a node says it has more entries and returned none")
-        cut_short = [key_of(part.items[-1]) for part in unfinished]
-        known_to = (max if reverse else min)(cut_short) if cut_short else None
+    ) -> tuple[list[Item], str]:
+        """Return the page, items as `shown` and no more than one answer holds, and the token of the next."""
+        page = merged(parts, key_of, page_size(request), reverse=request.reverse)
         items: list[Item] = []
-        last_key = b""
         room = self._max_entry_bytes
-        merged = heapq.merge(*(part.items for part in parts), key=key_of, reverse=reverse)
-        for item in itertools.islice(merged, size):
-            key = key_of(item)
-            if known_to is not None and (key < known_to if reverse else key > known_to):
-                return _Merged(items, last_key, has_more=True)
+        for nth, item in enumerate(page.items):
             items.append(shown(item))
             room -= items[-1].ByteSize() + 8
-            if room < 0 and len(items) > 1:
-                return _Merged(items[:-1], last_key, has_more=True)
-            last_key = key
-        has_more = known_to is not None or sum(len(part.items) for part in parts) > len(items)
-        return _Merged(items, last_key, has_more=bool(items) and has_more)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part(Generic[Item]):
-    """A partition's page, in order, and whether the partition has more after it."""
-
-    items: Sequence[Item]
-    has_more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Merged(Generic[Item]):
-    """The page over all partitions, the key of its last item, and whether more is left."""
-
-    items: Sequence[Item]
-    last_key: bytes
-    has_more: bool
+            if room < 0 and nth > 0:
+                return items[:-1], next_page_token(request, key_of(page.items[nth - 1]))
+        return items, next_page_token(request, key_of(page.items[-1])) if page.has_more else ""
 
 
 def _as_is(item: Item) -> Item:

@@ -20,12 +20,13 @@ from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.membership import Member, ReplicaReport
 from statehouse.partitioning import partition_for
 from statehouse.serdes import Serde, serde
-from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.topology import GlobalId, HeldId, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 # Beside equals, a warm-up comes after a standby: it is the one with restoring still to do.
 _ROLE_ORDER = {Role.ACTIVE: 0, Role.STANDBY: 1, Role.WARM_UP: 2}
 _STORES_SHOWN = 20
+_LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Replica:
     Attributes:
         node: where it is; None if the fleet has no address for it.
         state: the task's state as its node last reported it; None if it has not reported this task.
-        position: next changelog offset it needs, as last reported.
-        lag: upper bound on the records it has not applied, as last reported.
+        position: next changelog offset it needs, as last reported; of a global store the sum over its partitions.
+        lag: upper bound on the records it has not applied, as last reported; of a global store in any one partition.
 
     """
 
@@ -73,8 +74,15 @@ class Replica:
         return self.state == "running"
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether its node shuts down."""
+        return self.node is not None and self.node.state in _LEAVING_STATES
+
+    @property
     def preference(self) -> tuple[bool, int, bool, int, str]:
-        """Sort key: restored first, then the active, then the freshest standby."""
+        """Sort key: restored first, then the active, then the freshest standby; copies of a global store are equals."""
+        if self.role is Role.GLOBAL:
+            return (not self.is_restored or self.is_leaving, 0, False, 0, self.instance_id)
         role = _ROLE_ORDER.get(self.role, len(_ROLE_ORDER))
         # The active is not ranked by lag, and a standby at equal lag comes before a warm-up.
         if self.role is Role.ACTIVE:
@@ -93,11 +101,20 @@ class PartitionRoutes:
 
     store: str
     partition: int
-    task: TaskId
+    task: HeldId
     epoch: int
     replicas: tuple[Replica, ...] = ()
     callable: tuple[Replica, ...] = ()
     """The replicas with an address, in the same order: what a lookup without bounds asks on a quiet fleet."""
+    equals: int = 1
+    """How many of the first callable ones are as good as each other: lookups ask them in turn."""
+
+    @classmethod
+    def of(cls, store: str, partition: int, task: HeldId, epoch: int, replicas: tuple[Replica, ...]) -> PartitionRoutes:
+        """Compile the routes over replicas by preference."""
+        reachable = tuple(replica for replica in replicas if replica.node is not None)
+        ready = sum(replica.role is Role.GLOBAL and not replica.preference[0] for replica in reachable)
+        return cls(store, partition, task, epoch, replicas, reachable, max(1, ready))
 
     def route(self) -> errors_pb2.Route:
         """Return the wire form, as answers about routing carry it."""
@@ -213,7 +230,7 @@ def compile_table(
     unusable: dict[str, str] = {}
     for name, spec in assignment.stores.items():
         try:
-            stores[name] = _store_routes(assignment, spec, nodes, reports, (stale, previous))
+            stores[name] = _store_routes(assignment, spec, nodes, reports, members, (stale, previous))
         except ConfigurationError as error:
             unusable[name] = str(error)
     return RoutingTable(
@@ -234,22 +251,28 @@ def _store_routes(
     spec: StoreSpec,
     nodes: Mapping[str, Node],
     reports: _Reports,
-    before: tuple[frozenset[TaskId] | None, RoutingTable | None],
+    members: Mapping[str, Member],
+    before: tuple[frozenset[HeldId] | None, RoutingTable | None],
 ) -> StoreRoutes:
     stale, previous = before
     if spec.partition_count < 1:
         raise ConfigurationError("it has no partitions")
     key_serde, value_serde = serde(spec.key_serde), serde(spec.value_serde)
+    # Every node has all partitions: they have their replicas in common.
+    is_stale = stale is None or GlobalId(spec.name) in stale
+    copies = _copies(spec, nodes, members) if spec.is_global and is_stale else ()
     partitions = []
     for number in range(spec.partition_count):
-        task = TaskId(spec.sub_topology, number)
+        task = spec.held_as(number)
         if previous is not None and stale is not None and task not in stale:
             partitions.append(previous.stores[spec.name].partitions[number])
             continue
-        holders = assignment.tasks.get(task, TaskAssignment())
-        replicas = _replicas(spec.name, holders, nodes, reports.get(task, []))
-        reachable = tuple(replica for replica in replicas if replica.node is not None)
-        partitions.append(PartitionRoutes(spec.name, number, task, assignment.epoch, replicas, reachable))
+        if isinstance(task, GlobalId):
+            replicas = copies
+        else:
+            holders = assignment.tasks.get(task, TaskAssignment())
+            replicas = _replicas(spec.name, holders, nodes, reports.get(task, []))
+        partitions.append(PartitionRoutes.of(spec.name, number, task, assignment.epoch, replicas))
     has_standbys = any(len(partition.replicas) > 1 for partition in partitions)
     return StoreRoutes(spec, key_serde, value_serde, tuple(partitions), has_standbys)
 
@@ -273,7 +296,33 @@ def _replicas(
     return tuple(sorted(replicas, key=lambda replica: replica.preference))
 
 
-def _reports(members: Mapping[str, Member], only: frozenset[TaskId] | None) -> _Reports:
+def _copies(spec: StoreSpec, nodes: Mapping[str, Node], members: Mapping[str, Member]) -> tuple[Replica, ...]:
+    """Return the copies of a global store that nodes report, by preference."""
+    reports = {
+        member.instance_id: member.global_replicas[spec.name]
+        for member in members.values()
+        if spec.name in member.global_replicas
+    }
+    ends: dict[int, int] = {}
+    for report in reports.values():
+        for partition, at in report.positions.items():
+            if at.end_offset is not None:
+                ends[partition] = max(ends.get(partition, 0), at.end_offset)
+    replicas = []
+    for instance_id, report in reports.items():
+        reported = (report.positions.get(partition) for partition in range(spec.partition_count))
+        positions = [None if at is None else at.position for at in reported]
+        lags = [
+            None if position is None or partition not in ends else max(0, ends[partition] - position)
+            for partition, position in enumerate(positions)
+        ]
+        position = None if None in positions else sum(filter(None, positions))
+        lag = None if None in lags else max(filter(None, lags), default=0)
+        replicas.append(Replica(instance_id, Role.GLOBAL, nodes.get(instance_id), report.state, position, lag))
+    return tuple(sorted(replicas, key=lambda replica: replica.preference))
+
+
+def _reports(members: Mapping[str, Member], only: frozenset[HeldId] | None) -> _Reports:
     """Return each task's reports, dormant state on disk included: its end offsets count too."""
     reports: dict[TaskId, list[tuple[str, ReplicaReport]]] = {}
     for member in members.values():
@@ -283,16 +332,17 @@ def _reports(members: Mapping[str, Member], only: frozenset[TaskId] | None) -> _
     return reports
 
 
-def _stale_tasks(previous: RoutingTable, members: Mapping[str, Member]) -> frozenset[TaskId]:
-    """Return the tasks whose routes a change in the members since `previous` may concern."""
+def _stale_tasks(previous: RoutingTable, members: Mapping[str, Member]) -> frozenset[HeldId]:
+    """Return the tasks and global stores whose routes a change in the members since `previous` may concern."""
     changed = {
         name for name in previous.members.keys() | members.keys() if previous.members.get(name) is not members.get(name)
     }
-    stale: set[TaskId] = set()
+    stale: set[HeldId] = set()
     for name in changed:
         for source in (previous.members, members):
             if name in source:
                 stale.update(source[name].replicas)
+                stale.update(map(GlobalId, source[name].global_replicas))
     for task, holders in previous.assignment.tasks.items():
         if not changed.isdisjoint(holders.replicas):
             stale.add(task)

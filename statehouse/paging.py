@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import heapq
+import itertools
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -23,6 +26,8 @@ from statehouse.v1 import query_service_pb2, types_pb2
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
+
+T = TypeVar("T")
 LAST_MS = 2**62
 
 
@@ -164,3 +169,34 @@ def _fingerprint(request: PagedRequest) -> int:
         if name in identity.DESCRIPTOR.fields_by_name:
             identity.ClearField(name)
     return zlib.crc32(identity.SerializeToString(deterministic=True), zlib.crc32(identity.DESCRIPTOR.name.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """A page of some partitions, in key order, and whether they have more after it."""
+
+    items: Sequence[T]
+    has_more: bool
+
+
+def merged(parts: Sequence[Part[T]], key_of: Callable[[T], bytes], limit: int, *, reverse: bool) -> Part[T]:
+    """Put the pages of several partitions together: at most `limit` items, in key order.
+
+    A part that has more holds the result back to its last key: beyond that key nobody knows yet what it has.
+
+    Raises:
+        LookupFailure: INTERNAL, a part says it has more and has nothing.
+
+    """
+    unfinished = [part for part in parts if part.has_more]
+    if not all(part.items for part in unfinished):
+        raise LookupFailure(Reason.INTERNAL, "a partition says it has more entries and returned none")
+    cut_short = [key_of(part.items[-1]) for part in unfinished]
+    known_to = (max if reverse else min)(cut_short) if cut_short else None
+    items: list[T] = []
+    for item in itertools.islice(heapq.merge(*(part.items for part in parts), key=key_of, reverse=reverse), limit):
+        key = key_of(item)
+        if known_to is not None and (key < known_to if reverse else key > known_to):
+            return Part(items, has_more=True)
+        items.append(item)
+    return Part(items, has_more=known_to is not None or sum(len(part.items) for part in parts) > len(items))

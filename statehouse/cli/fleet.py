@@ -7,7 +7,7 @@ from typing import Any
 from statehouse.cli import output
 from statehouse.cli.options import RUN_DIR, OutputOption, RouterOption, RunDirOption, TimeoutOption, router_address
 from statehouse.cli.output import Output
-from statehouse.client import Client, Fleet, Task
+from statehouse.client import Client, Fleet, Store, Task
 from statehouse.errors import LookupFailure
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
@@ -67,7 +67,7 @@ def _print_fleet(fleet: Fleet) -> None:
     output.print_table(
         ["STORE", "KIND", "KEY", "VALUE", "PARTITIONS", "CHANGELOG"],
         [
-            (store.name, store.kind, store.key_serde, store.value_serde, store.partition_count, store.changelog_topic)
+            (store.name, _kind(store), store.key_serde, store.value_serde, store.partition_count, store.changelog_topic)
             for store in fleet.stores
         ],
     )
@@ -89,7 +89,14 @@ def _print_fleet(fleet: Fleet) -> None:
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
 
 
+def _kind(store: Store) -> str:
+    further = [word for word, holds in (("global", store.is_global), ("ephemeral", store.ephemeral)) if holds]
+    return ", ".join([store.kind, *further])
+
+
 def _task_row(task: Task) -> tuple[object, ...]:
+    if any(replica.role == "GLOBAL" for replica in task.replicas):
+        return _global_row(task)
     replicas = {replica.instance_id: replica for replica in task.replicas}
     active = replicas.get(task.active or "")
     return (
@@ -100,4 +107,20 @@ def _task_row(task: Task) -> tuple[object, ...]:
         task.warm_ups,
         None if active is None else active.lag,
         task.reason or "-",
+    )
+
+
+def _global_row(task: Task) -> tuple[object, ...]:
+    """Show a global store: nobody is its active, and every node has a copy."""
+    lags = [replica.lag for replica in task.replicas]
+    known = [lag for lag in lags if lag is not None]
+    running = sum(replica.state == "running" for replica in task.replicas)
+    return (
+        task.task,
+        f"{running} of {len(task.replicas)} running",
+        "-",
+        tuple(replica.instance_id for replica in task.replicas),
+        (),
+        max(known) if len(known) == len(lags) else None,
+        "-",
     )

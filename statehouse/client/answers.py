@@ -162,7 +162,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store, as the processor published it."""
+    """A store, as the processor published it; a global one, which every node holds, has no sub-topology."""
 
     name: str
     kind: str
@@ -170,7 +170,9 @@ class Store:
     value_serde: str
     changelog_topic: str
     partition_count: int
-    sub_topology: int
+    sub_topology: int | None
+    is_global: bool = False
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Who holds a task, by instance id; `active` is None while no node lives."""
+    """Who holds a task, by instance id; `active` is None while no node lives.
+
+    A global store is the task "global/<store>", without an active; its `replicas` are all copies that nodes report.
+    """
 
     task: str
     active: str | None

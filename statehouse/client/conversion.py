@@ -202,7 +202,9 @@ def _store(store: fleet_service_pb2.StoreInfo) -> Store:
         store.value_serde,
         store.changelog_topic,
         store.partition_count,
-        store.sub_topology,
+        store.sub_topology if store.HasField("sub_topology") else None,
+        getattr(store, "global"),  # a keyword of Python's
+        store.ephemeral,
     )
 
 

@@ -205,7 +205,7 @@ Global___NodeInfo: _TypeAlias = NodeInfo  # noqa: Y015
 
 @_typing.final
 class TaskInfo(_message.Message):
-    """Who holds a task."""
+    """Who holds a task, or has a copy of a global store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -216,9 +216,11 @@ class TaskInfo(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
-    """Task id, "<sub-topology>_<partition>"."""
+    """Task id, "<sub-topology>_<partition>"; of a global store "global/<store>"."""
     active: _builtins.str
-    """Instance id of the active; empty while no node lives."""
+    """Instance id of the active; empty while no node lives, and for global
+    stores.
+    """
     reason: _builtins.str
     """Why it was last changed."""
     @_builtins.property
@@ -271,9 +273,13 @@ class ReplicaReport(_message.Message):
     error.
     """
     position: _builtins.int
-    """Sum of its stores' positions. Absent if unknown."""
+    """Sum of its stores' positions, of a global store over its partitions.
+    Absent if unknown.
+    """
     lag: _builtins.int
-    """Sum of its stores' lags. Absent if unknown."""
+    """Sum of its stores' lags, of a global store the largest of a partition.
+    Absent if unknown.
+    """
     def __init__(
         self,
         *,

@@ -215,7 +215,9 @@ class ScanRequest(_message.Message):
     raw: _builtins.bool
     """Return keys and values as the bytes in the changelog."""
     partition: _builtins.int
-    """Only this partition. Required at a node, optional at a router."""
+    """Only this partition. Required at a node but for global stores, optional at a
+    router.
+    """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
         """Lowest key, inclusive. Absent: from the first."""
@@ -343,7 +345,9 @@ class CountRequest(_message.Message):
     exact: _builtins.bool
     """Count by a scan instead of the engine's estimate."""
     partition: _builtins.int
-    """Only this partition. Required at a node, optional at a router."""
+    """Only this partition. Required at a node but for global stores, optional at a
+    router.
+    """
     @_builtins.property
     def freshness(self) -> _types_pb2.Freshness:
         """How fresh each partition's part must be."""

@@ -179,7 +179,9 @@ class Freshness(_message.Message):
     MAX_LAG_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
     active_only: _builtins.bool
-    """Only the active may answer."""
+    """Only the active may answer; of a global store any copy whose node is in
+    touch with Kafka.
+    """
     max_lag: _builtins.int
     """Largest lag allowed, in records. A replica whose lag is unknown does not
     qualify.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -15,9 +17,10 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.membership import decode_member
 from statehouse.partitioning import partition_for
 from statehouse.topology import StoreSpec, members_topic
-from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, read_all
+from tests.support.lookups import LookupLoad
 from tests.support.polling import poll_until
 
 PROFILES = "profiles"
@@ -234,3 +237,110 @@ def test_not_found_takes_all_of_it_restored(fleet: GlobalFleet) -> None:
 
     poll_until(restored, 30, "the store")
     assert reasons <= {Reason.ROUTING_NOT_READY, Reason.PARTITION_RESTORING}
+
+
+def scan(process: ServerProcess, page_size: int = 7, **fields: Any) -> list[tuple[str, str]]:
+    """Read all pages."""
+    request = query_service_pb2.ScanRequest(store=PROFILES, page_size=page_size, **fields)
+    found = []
+    while True:
+        page = process.call(process.query.Scan, request)
+        found += [(entry.key.text, entry.value.text) for entry in page.entries]
+        if not page.next_page_token:
+            return found
+        assert len({stamp.host.instance_id for stamp in page.replicas}) == 1, "one node answers for all of it"
+        request.page_token = page.next_page_token
+
+
+def count(process: ServerProcess, **fields: Any) -> query_service_pb2.CountResponse:
+    return process.call(process.query.Count, query_service_pb2.CountRequest(store=PROFILES, **fields))
+
+
+def test_one_node_scans_and_counts_all_of_it(fleet: GlobalFleet) -> None:
+    rows = {f"k{nth:02}": f"v{nth}" for nth in range(40)}
+    fleet.write(rows)
+    fleet.write({"misplaced": "1"}, shift=1)
+    # One key stands in two partitions: what Get finds is what a scan shows.
+    fleet.write({"k00": "by another partitioner"}, shift=2)
+    rows["misplaced"] = "1"
+    (node,) = fleet.started("n1")
+    router = fleet.router()
+    poll_until(lambda: value_of(router, "k00") == "v0", 30, "the router to answer")
+    for process in (node, router):
+        assert scan(process) == sorted(rows.items())
+        assert scan(process, page_size=1) == sorted(rows.items())
+        assert scan(process, reverse=True) == sorted(rows.items(), reverse=True)
+        assert scan(process, prefix=types_pb2.Key(text="k1")) == [(f"k{n}", f"v{n}") for n in range(10, 20)]
+        stamps = process.call(process.query.Scan, query_service_pb2.ScanRequest(store=PROFILES)).replicas
+        assert [stamp.partition for stamp in stamps] == list(range(PARTITIONS))
+        assert {stamp.role for stamp in stamps} == {types_pb2.REPLICA_ROLE_GLOBAL}
+        parts = [scan(process, partition=partition) for partition in range(PARTITIONS)]
+        assert sum(map(len, parts)) == 42, "the one key twice"
+        assert count(process, exact=True).count == 42
+        assert count(process, exact=True, partition=0).count == len(parts[0])
+        assert count(process).count == 42
+        assert len(count(process).replicas) == PARTITIONS
+
+
+def test_a_router_spreads_over_all_copies_and_describes_them(fleet: GlobalFleet) -> None:
+    fleet.write({f"k{nth}": "1" for nth in range(12)})
+    nodes = fleet.started("n1", "n2", "n3")
+    router = fleet.router()
+
+    def eligible() -> list[str]:
+        request = fleet_service_pb2.LocateKeyRequest(store=PROFILES, key=types_pb2.Key(text="k1"))
+        try:
+            place = router.call(router.fleet.LocateKey, request)
+        except LookupFailure:
+            return []
+        assert place.route.partition == partition_for(b"k1", PARTITIONS)
+        assert {candidate.role for candidate in place.candidates} <= {types_pb2.REPLICA_ROLE_GLOBAL}
+        return sorted(candidate.host.instance_id for candidate in place.candidates if candidate.eligible)
+
+    poll_until(lambda: eligible() == ["n1", "n2", "n3"], 30, "the router to know all copies")
+    hosts = [profile(router, "k1").replica.host.instance_id for _ in range(30)]
+    assert {hosts.count(node.name) for node in nodes} == {10}
+    hosts = [profile(router, "k1", active_only=True, max_lag=5).replica.host.instance_id for _ in range(30)]
+    assert {hosts.count(node.name) for node in nodes} == {10}
+
+    described = router.call(router.fleet.GetFleet, fleet_service_pb2.GetFleetRequest())
+    (store,) = (store for store in described.stores if store.name == PROFILES)
+    assert getattr(store, "global")
+    assert not store.HasField("sub_topology")
+    (task,) = (task for task in described.tasks if task.task == TASK)
+    assert (task.active, list(task.standbys)) == ("", [])
+    assert [(replica.instance_id, replica.state) for replica in task.replicas] == [
+        (name, "running") for name in ("n1", "n2", "n3")
+    ]
+    assert {replica.position for replica in task.replicas} == {12}
+
+    batch = query_service_pb2.BatchGetRequest()
+    for nth in range(12):
+        batch.requests.add(store=PROFILES, key=types_pb2.Key(text=f"k{nth}"))
+    for _ in range(6):
+        results = router.call(router.query.BatchGet, batch).results
+        assert all(result.response.found for result in results)
+        assert len({result.response.replica.host.instance_id for result in results}) == 1
+
+
+def test_a_killed_node_costs_no_lookup(fleet: GlobalFleet) -> None:
+    keys = [f"k{nth}" for nth in range(12)]
+    fleet.write(dict.fromkeys(keys, "1"))
+    survivor, victim = fleet.started("n1", "n2")
+    router = fleet.router()
+    poll_until(lambda: value_of(router, "k1") == "1", 30, "the router to answer")
+    with LookupLoad(f"127.0.0.1:{router.port}", PROFILES, keys, rate=100) as load:
+
+        def answered_by(node: ServerProcess, since: float = 0.0) -> bool:
+            found = (lookup.response for lookup in load.answers(since))
+            return any(each is not None and each.replica.host.instance_id == node.name for each in found)
+
+        poll_until(lambda: answered_by(survivor) and answered_by(victim), 30, "answers of both")
+        victim.kill()
+        killed_at = time.monotonic()
+        poll_until(lambda: len(load.answers(killed_at)) > 100, 30, "lookups after the kill")
+        victim.start()
+        back_at = time.monotonic()
+        poll_until(lambda: answered_by(victim, back_at), 30, "the killed node to answer again")
+    assert not load.failures
+    assert all(lookup.response is not None and lookup.response.value.text == "1" for lookup in load.history)

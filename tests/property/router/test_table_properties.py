@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from router.choice import Standing, Suspicion, ask_order, judge
 from router.table import compile_table
 from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.consistency import Freshness
+from statehouse.consistency import ANSWERS_AS_ACTIVE, Freshness
 from statehouse.errors import Reason
-from statehouse.membership import Member, ReplicaReport, StorePosition
+from statehouse.membership import GlobalReport, Member, ReplicaReport, StorePosition
 from statehouse.topology import Role, StoreSpec, TaskId
 
 NAMES = ["a", "b", "c", "d", "e"]
 STORES = ["s0", "s1"]
+GLOBAL = "g"
 SUSPICION = Suspicion(Reason.UNREACHABLE, "gone")
 
 holders = st.lists(st.sampled_from(NAMES), unique=True, max_size=4).map(
@@ -27,6 +28,11 @@ reports = st.builds(
     st.sampled_from(["created", "restoring", "running", "error", "closed", "from-the-future"]),
     st.dictionaries(st.sampled_from(STORES), positions),
 )
+copies = st.builds(
+    GlobalReport,
+    st.sampled_from(["created", "restoring", "running", "error"]),
+    st.dictionaries(st.integers(0, 9), positions),
+)
 bounds = st.builds(Freshness, st.booleans(), st.none() | st.integers(0, 50), st.none() | st.integers(0, 50))
 
 
@@ -34,6 +40,7 @@ bounds = st.builds(Freshness, st.booleans(), st.none() | st.integers(0, 50), st.
 def assignments(draw: st.DrawFn) -> Assignment:
     count = draw(st.integers(1, 9))
     stores = {name: StoreSpec(name, f"{name}-changelog", count, 0) for name in STORES}
+    stores[GLOBAL] = StoreSpec(GLOBAL, "source", draw(st.integers(1, 9)), 0, is_global=True)
     # A task may be missing: its partition has no replica then, and must still be there.
     tasks = draw(st.dictionaries(st.integers(0, count - 1).map(lambda number: TaskId(0, number)), holders))
     return Assignment(draw(st.integers(1, 100)), stores=stores, tasks=tasks)
@@ -47,7 +54,9 @@ def fleets(draw: st.DrawFn) -> dict[str, Member]:
             draw(st.sampled_from(["x", "y"])),
             "" if draw(st.integers(0, 9)) == 0 else "10.0.0.1",
             draw(st.integers(1, 9)),
+            state=draw(st.sampled_from(["RUNNING", "REBALANCING", "PENDING_SHUTDOWN"])),
             replicas=draw(st.dictionaries(st.integers(0, 9).map(lambda number: TaskId(0, number)), reports)),
+            global_replicas=draw(st.dictionaries(st.sampled_from([GLOBAL, "of another epoch"]), copies)),
         )
         for name in draw(st.lists(st.sampled_from(NAMES), unique=True))
     }
@@ -70,6 +79,38 @@ def test_owners_cover_every_partition_and_keys_fall_inside(
         assert table.locate(name, key) in partitions
 
 
+@given(assignments(), fleets(), st.binary())
+def test_a_global_store_is_routed_to_all_who_report_it(
+    assignment: Assignment, members: dict[str, Member], key: bytes
+) -> None:
+    table = compile_table(assignment, members)
+    partitions = table.stores[GLOBAL].partitions
+    assert [routes.partition for routes in partitions] == list(range(assignment.stores[GLOBAL].partition_count))
+    holders = {name for name, member in members.items() if GLOBAL in member.global_replicas}
+    for routes in partitions:
+        assert {replica.instance_id for replica in routes.replicas} == holders
+        assert all(replica.role is Role.GLOBAL for replica in routes.replicas)
+        assert all(replica.lag is None or replica.lag >= 0 for replica in routes.replicas)
+    assert table.locate(GLOBAL, key) in partitions
+
+
+@given(assignments(), fleets(), bounds, st.sets(st.sampled_from(NAMES)), st.integers(0, 50))
+def test_copies_of_a_global_store_take_turns(
+    assignment: Assignment, members: dict[str, Member], bound: Freshness, suspects: set[str], start: int
+) -> None:
+    routes = compile_table(assignment, members).stores[GLOBAL].partitions[0]
+    unwell = dict.fromkeys(suspects, SUSPICION)
+    orders = [ask_order(routes, bound, unwell, turn) for turn in range(start, start + 60)]
+    included = {verdict.replica for verdict in judge(routes, bound, unwell) if verdict.standing is Standing.INCLUDED}
+    for order in orders:
+        assert sorted(order, key=str) == sorted(orders[0], key=str), "each once, whoever comes first"
+        assert set(order[: len(included)]) == included, "the rest after those that can answer"
+        assert order[len(included) :] == orders[0][len(included) :]
+    firsts = [order[0] for order in orders if order]
+    for replica in included:
+        assert firsts.count(replica) == 60 / len(included), "and as often as the others"
+
+
 @given(assignments(), fleets(), fleets())
 def test_a_table_made_from_the_one_before_equals_one_made_anew(
     assignment: Assignment, before: dict[str, Member], after: dict[str, Member]
@@ -83,7 +124,8 @@ def test_every_replica_has_a_verdict_and_only_hopeless_ones_are_not_asked(
     assignment: Assignment, members: dict[str, Member], bound: Freshness, suspects: set[str]
 ) -> None:
     unwell = dict.fromkeys(suspects, SUSPICION)
-    for routes in compile_table(assignment, members).stores[STORES[0]].partitions:
+    stores = compile_table(assignment, members).stores
+    for routes in (*stores[STORES[0]].partitions, *stores[GLOBAL].partitions):
         verdicts = judge(routes, bound, unwell)
         assert {verdict.replica for verdict in verdicts} == set(routes.replicas)
         asked = [verdict.replica for verdict in verdicts if verdict.standing is not Standing.EXCLUDED]
@@ -91,5 +133,5 @@ def test_every_replica_has_a_verdict_and_only_hopeless_ones_are_not_asked(
         for verdict in verdicts:
             assert (verdict.reason is None) is (verdict.standing is Standing.INCLUDED)
             if verdict.standing is Standing.EXCLUDED:
-                hopeless = bound.active_only and verdict.replica.role is not Role.ACTIVE
+                hopeless = bound.active_only and verdict.replica.role not in ANSWERS_AS_ACTIVE
                 assert verdict.replica.node is None or hopeless
