@@ -22,6 +22,10 @@ def router(
     attempt_timeout_ms: Annotated[
         int | None, typer.Option(help="A node that has not answered by then is passed over for the next.")
     ] = None,
+    max_watches: Annotated[int | None, typer.Option(help="Most watches at once.")] = None,
+    watch_resume_timeout_ms: Annotated[
+        int | None, typer.Option(help="Longest a watch waits for a replica that can go on.")
+    ] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics; unset serves none.")] = None,
     log_level: Annotated[str | None, typer.Option(help="Least level logged.")] = None,
 ) -> None:
@@ -36,6 +40,8 @@ def router(
         "router_port": router_port,
         "request_timeout_ms": request_timeout_ms,
         "attempt_timeout_ms": attempt_timeout_ms,
+        "max_watches": max_watches,
+        "watch_resume_timeout_ms": watch_resume_timeout_ms,
         "metrics_port": metrics_port,
         "log_level": log_level,
     }

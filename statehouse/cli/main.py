@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from statehouse.cli import fleet, local, lookups, plugins
+from statehouse.cli import fleet, local, lookups, plugins, watches
 from statehouse.cli.exits import ExitCode, run_reporting
 
 _EPILOG = (
@@ -73,6 +73,7 @@ app.command(rich_help_panel=_READ)(lookups.scan)
 app.command(rich_help_panel=_READ)(lookups.scan_windows)
 app.command(rich_help_panel=_READ)(lookups.query)
 app.command(rich_help_panel=_READ)(lookups.count)
+app.command(rich_help_panel=_READ)(watches.watch)
 app.command(rich_help_panel=_READ)(lookups.locate)
 app.command(rich_help_panel=_READ)(fleet.status)
 app.command(rich_help_panel=_LOCAL)(local.up)

@@ -37,9 +37,9 @@ def print_json(document: object) -> None:
     print(json.dumps(jsonable(document), ensure_ascii=False, indent=2))
 
 
-def print_json_line(document: object) -> None:
-    """Print one of many results as a line of JSON."""
-    print(json.dumps(jsonable(document), ensure_ascii=False))
+def print_json_line(document: object, *, is_live: bool = False) -> None:
+    """Print one of many results as a line of JSON; `is_live`: whoever reads it shall have it at once."""
+    print(json.dumps(jsonable(document), ensure_ascii=False), flush=is_live)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:

@@ -12,6 +12,7 @@ on each candidate.
 from statehouse.client.answers import (
     Answer,
     Candidate,
+    Change,
     Count,
     Entry,
     Fleet,
@@ -27,10 +28,13 @@ from statehouse.client.answers import (
     Store,
     StoreValue,
     Task,
+    Update,
+    WatchPosition,
     WindowPage,
 )
 from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
 from statehouse.client.synchronous import Client
+from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.serdes import JsonValue
 
 __all__ = (
@@ -38,7 +42,9 @@ __all__ = (
     "DEFAULT_TIMEOUT_S",
     "Answer",
     "AsyncClient",
+    "AsyncWatch",
     "Candidate",
+    "Change",
     "Client",
     "Count",
     "Entry",
@@ -56,5 +62,8 @@ __all__ = (
     "Store",
     "StoreValue",
     "Task",
+    "Update",
+    "Watch",
+    "WatchPosition",
     "WindowPage",
 )

@@ -136,6 +136,63 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchPosition:
+    """How far a watch has got in a partition; keep it to resume there later.
+
+    Attributes:
+        offset: of the next changelog record that was not seen.
+        topic_id: of the changelog that the offset is of.
+
+    """
+
+    partition: int
+    offset: int
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a watched key, or a current value.
+
+    Attributes:
+        value: None if deleted, or JSON's null.
+        deleted: the change deleted the key, window or session; of a current value: the watched key has none.
+        offset: of the changelog record; None for a current value.
+        timestamp_ms: of the changelog record, epoch milliseconds; None for a current value.
+        start_ms: start of the window or session; None for other stores.
+        end_ms: end of the window (exclusive) or session (inclusive).
+
+    """
+
+    key: KeyLike
+    value: StoreValue
+    deleted: bool
+    offset: int | None
+    timestamp_ms: int | None
+    start_ms: int | None
+    end_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a watch heard of one partition: changes in the order of its changelog, or current values.
+
+    Attributes:
+        current: these are current values; what a partition had before and is not among them is gone.
+        gap: changes before these current values may have been missed.
+        position: where to resume once this is processed; None while current values are incomplete.
+
+    """
+
+    partition: int
+    changes: tuple[Change, ...]
+    current: bool
+    gap: bool
+    position: WatchPosition | None
+    replica: Stamp
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A replica that was considered, and why it would not be used; `reason` is None for an eligible one."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -20,8 +20,10 @@ from statehouse.client.answers import (
     Location,
     Page,
     QueryAnswer,
+    WatchPosition,
     WindowPage,
 )
+from statehouse.client.watches import AsyncWatch
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.serdes import JsonValue
@@ -325,6 +327,42 @@ class AsyncClient:
         )
         seconds = self._seconds(timeout)
         return conversion.from_count(await self._call(self._query.Count(request, timeout=seconds), seconds))
+
+    def watch(
+        self,
+        store: str,
+        key: KeyLike | None = None,
+        *,
+        prefix: KeyLike | None = None,
+        partition: int | None = None,
+        resume: Iterable[WatchPosition] = (),
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+    ) -> AsyncWatch:
+        """Watch a key, the keys with a prefix, or with neither all: the values now, then every change as it comes.
+
+        `partition`: only this one. `resume`: the `positions` of an earlier watch of the same keys. The bounds are for
+        the first answer. There is no timeout: a watch goes on until it is closed, also when partitions move.
+
+        Raises (while it is iterated):
+            LookupFailure: nobody can serve a partition any more, the router has gone, or the request is wrong.
+
+        """
+        positions = tuple(resume)
+        request = query_service_pb2.WatchRequest(
+            store=store,
+            key=None if key is None else conversion.to_key(key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            partition=partition,
+            resume=map(conversion.to_position, positions),
+            freshness=conversion.to_freshness(
+                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            ),
+            raw=raw,
+        )
+        return AsyncWatch(self._query.Watch(request), lambda failure: self._named(failure, self._timeout_s), positions)
 
     async def locate(
         self,

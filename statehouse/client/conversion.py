@@ -9,6 +9,7 @@ from google.protobuf import struct_pb2
 from statehouse.client.answers import (
     Answer,
     Candidate,
+    Change,
     Count,
     Entry,
     Fleet,
@@ -24,6 +25,8 @@ from statehouse.client.answers import (
     Store,
     StoreValue,
     Task,
+    Update,
+    WatchPosition,
     WindowPage,
 )
 from statehouse.errors import reason_name
@@ -154,6 +157,39 @@ def from_query_store(response: query_service_pb2.QueryStoreResponse) -> QueryAns
 def from_count(response: query_service_pb2.CountResponse) -> Count:
     """Return a count."""
     return Count(response.count, response.exact, tuple(map(from_stamp, response.replicas)))
+
+
+def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
+    """Return the wire form of where to resume."""
+    return query_service_pb2.WatchPosition(
+        partition=position.partition, position=position.offset, topic_id=position.topic_id
+    )
+
+
+def from_watch(response: query_service_pb2.WatchResponse) -> Update:
+    """Return what a watch heard."""
+    stamp = from_stamp(response.replica)
+    position = WatchPosition(stamp.partition, response.position, response.topic_id)
+    return Update(
+        stamp.partition,
+        tuple(map(_change, response.events)),
+        response.current,
+        response.gap,
+        position if response.HasField("position") else None,
+        stamp,
+    )
+
+
+def _change(event: query_service_pb2.WatchEvent) -> Change:
+    return Change(
+        from_key(event.key),
+        from_value(event.value) if event.HasField("value") else None,
+        not event.HasField("value"),
+        event.offset if event.HasField("offset") else None,
+        event.timestamp_ms if event.HasField("timestamp_ms") else None,
+        event.start_ms if event.HasField("start_ms") else None,
+        event.end_ms if event.HasField("end_ms") else None,
+    )
 
 
 def from_candidate(candidate: errors_pb2.Candidate) -> Candidate:

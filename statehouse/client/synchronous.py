@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -18,6 +18,7 @@ from statehouse.client.answers import (
     Location,
     Page,
     QueryAnswer,
+    WatchPosition,
     WindowPage,
 )
 from statehouse.client.asynchronous import (
@@ -26,6 +27,7 @@ from statehouse.client.asynchronous import (
     DEFAULT_TIMEOUT_S,
     AsyncClient,
 )
+from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.serdes import JsonValue
 
 Item = TypeVar("Item")
@@ -264,6 +266,36 @@ class Client:
                 timeout=timeout,
             )
         )
+
+    def watch(
+        self,
+        store: str,
+        key: KeyLike | None = None,
+        *,
+        prefix: KeyLike | None = None,
+        partition: int | None = None,
+        resume: Iterable[WatchPosition] = (),
+        active_only: bool = False,
+        max_lag: int | None = None,
+        max_staleness_ms: int | None = None,
+        raw: bool = False,
+    ) -> Watch:
+        """Watch a key, a prefix or a store."""
+
+        async def begin() -> AsyncWatch:
+            return self._client.watch(
+                store,
+                key,
+                prefix=prefix,
+                partition=partition,
+                resume=resume,
+                active_only=active_only,
+                max_lag=max_lag,
+                max_staleness_ms=max_staleness_ms,
+                raw=raw,
+            )
+
+        return Watch(self._run(begin()), self._run)
 
     def locate(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.failure: LookupFailure | None = None
         self.requests: list[Any] = []
         self.target = ""
+        self.updates: list[query_service_pb2.WatchResponse] = []
+        self.ending: LookupFailure | None = None
 
     def Get(self, request: query_service_pb2.GetRequest, context: Any) -> query_service_pb2.GetResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
@@ -117,6 +120,19 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     def Count(self, request: query_service_pb2.CountRequest, context: Any) -> query_service_pb2.CountResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
         return query_service_pb2.CountResponse(count=len(self.values), exact=request.exact, replicas=[STAMP])
+
+    def Watch(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.WatchRequest, context: Any
+    ) -> Iterator[query_service_pb2.WatchResponse]:
+        """Send `updates`, then stay, or fail with `ending`."""
+        self._take(request, request.store, context)
+        yield query_service_pb2.WatchResponse(replica=STAMP)
+        yield from self.updates
+        if self.ending is not None:
+            context.abort_with_status(rpc_status.to_status(to_status(self.ending)))
+        left = threading.Event()
+        if context.add_callback(left.set):
+            left.wait()
 
     def LocateKey(  # noqa: N802 - the service's name
         self, request: fleet_service_pb2.LocateKeyRequest, context: Any

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from statehouse.assignment import TaskAssignment
 from statehouse.composite import SessionKey, WindowKey
+from statehouse.errors import Reason
 from statehouse.local.kafka import EmbeddedKafka
-from tests.support.fleet import Fleet, ServerProcess
+from statehouse.v1 import query_service_pb2
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.kafka import produce, read_all
 from tests.support.polling import poll_until
 from tests.support.watches import Watcher
 
@@ -103,3 +107,161 @@ def test_versions(new_fleet: NewFleet) -> None:
             fleet.put_records([("k", b"k", b"1", 1), ("k", b"k", b"3", 3)])
             one.wait_for(lambda each: each.values == ["1", "3"], "the versions")
             assert one.current_values == {"k": "2"}
+
+
+def left_at(fleet: Fleet, node: ServerProcess) -> query_service_pb2.WatchPosition:
+    """Watch a key until its current value is there, and leave."""
+    fleet.put({"a": "0"})
+    poll_until(lambda: node.get("a").found, 10, "the value")
+    with Watcher(node, "a") as watcher:
+        watcher.wait_for(lambda each: each.is_current, "the current value")
+        assert watcher.current_values == {"a": "0"}
+        return watcher.positions[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "is_provable"), [({"min.compaction.lag.ms": "600000"}, True), ({"min.compaction.lag.ms": "0"}, False)]
+)
+def test_without_a_tail_it_resumes_through_the_log(
+    new_fleet: NewFleet, config: dict[str, str], is_provable: bool
+) -> None:
+    with new_fleet({"watch_tail_bytes": 0}, changelog_config=config) as (fleet, node):
+        position = left_at(fleet, node)
+        fleet.put({"a": "1"})
+        fleet.put({"b": "1"})
+        fleet.put({"a": "2"})
+        with Watcher(node, "a", resume=[position]) as watcher:
+            watcher.wait_for(lambda each: each.values == ["1", "2"], "the changes since: no offset is missing")
+            assert watcher.gaps == 0
+            assert not watcher.current
+            position = watcher.positions[0]
+        # Markers of transactions leave holes in the offsets, as compaction does.
+        for value in ("3", "4", "5"):
+            put_transactionally(fleet, {"a": value})
+        with Watcher(node, "a", resume=[position]) as watcher:
+            if is_provable:
+                watcher.wait_for(lambda each: each.values == ["3", "4", "5"], "the changes since")
+                assert watcher.gaps == 0
+            else:
+                watcher.wait_for(lambda each: each.gaps == 1 and each.is_current, "to be told of a gap")
+                assert watcher.current_values == {"a": "5"}
+
+
+def put_transactionally(fleet: Fleet, entries: dict[str, str]) -> None:
+    producer = Producer({"bootstrap.servers": fleet.bootstrap, "transactional.id": f"{fleet.application_id}-writer"})
+    producer.init_transactions(30.0)
+    producer.begin_transaction()
+    for key, value in entries.items():
+        producer.produce(fleet.changelog, key=key.encode(), value=value.encode(), partition=0)
+    producer.commit_transaction(30.0)
+
+
+def test_transactions_of_old_times_are_followed_without_a_gap(new_fleet: NewFleet) -> None:
+    with new_fleet() as (fleet, node):
+        left_at(fleet, node)
+        with Watcher(node, "a") as watcher:
+            watcher.wait_for(lambda each: each.is_current, "the current value")
+            for value in map(str, range(5)):
+                put_transactionally(fleet, {"a": value, "b": value})
+            watcher.wait_for(lambda each: len(each.values) == 5, "the changes")
+            assert watcher.values == ["0", "1", "2", "3", "4"]
+            assert watcher.gaps == 0
+
+
+def test_a_compacted_past_is_told_as_a_gap(unique_name: Callable[[str], str], tmp_path: Path) -> None:
+    eager = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    with (
+        EmbeddedKafka(data_dir=tmp_path / "kafka", config={"log.cleaner.backoff.ms": "100"}) as kafka,
+        Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1, changelog_config=eager) as fleet,
+    ):
+        node = fleet.node("n1", watch_tail_bytes=0)
+        fleet.assign(TaskAssignment("n1"))
+        fleet.wait_running([node])
+        position = left_at(fleet, node)
+        for value in ("1", "2", "3"):
+            fleet.put({"a": value})
+
+        def is_compacted() -> bool:
+            fleet.put({"filler": "x"})  # rolls the segment, which alone can be cleaned
+            return (b"a", b"2") not in read_all(fleet.bootstrap, fleet.changelog)
+
+        poll_until(is_compacted, 60, "compaction")
+        with Watcher(node, "a", resume=[position]) as watcher:
+            watcher.wait_for(lambda each: each.gaps and each.is_current, "to be told of a gap")
+            assert watcher.current_values == {"a": "3"}
+            assert watcher.values == [], "no change that others are missing before"
+            fleet.put({"a": "4"})
+            watcher.wait_for(lambda each: each.current_values == {"a": "4"} or each.values == ["4"], "what follows")
+
+
+def test_a_position_of_another_log_is_told_as_a_gap(new_fleet: NewFleet) -> None:
+    with new_fleet() as (fleet, node):
+        position = left_at(fleet, node)
+        elsewhere = query_service_pb2.WatchPosition(partition=0, position=position.position, topic_id="another")
+        beyond = query_service_pb2.WatchPosition(partition=0, position=10_000)
+        for wrong in (elsewhere, beyond):
+            with Watcher(node, "a", resume=[wrong]) as watcher:
+                watcher.wait_for(lambda each: each.is_current, "current values")
+                assert watcher.gaps == 1
+                assert watcher.current_values == {"a": "0"}
+
+
+def test_a_slow_client_gets_everything(new_fleet: NewFleet) -> None:
+    with new_fleet({"watch_tail_bytes": 100_000}) as (fleet, node):
+        left_at(fleet, node)
+        padding = "x" * 2_000
+        call = node.query.Watch(query_service_pb2.WatchRequest(store=STORE, partition=0))
+        next(response for response in call if response.HasField("position"))
+        produce(fleet.bootstrap, fleet.changelog, [(b"a", f"{number} {padding}".encode()) for number in range(5_000)])
+        poll_until(lambda: node.get("a").value.text.startswith("4999 "), 30, "the node to have it all")
+        seen: list[int] = []
+        for response in call:
+            assert not response.gap
+            seen += [int(event.value.text.split()[0]) for event in response.events]
+            if len(seen) >= 5_000:
+                break
+        call.cancel()
+        assert seen == list(range(5_000))
+
+
+def test_watches_are_bounded_and_leave_nothing(new_fleet: NewFleet) -> None:
+    with new_fleet({"max_watches": 3}) as (fleet, node):
+        left_at(fleet, node)
+        for _ in range(5):
+            watchers = [opened(node) for _ in range(3)]
+            with Watcher(node, "a") as refused:
+                poll_until(lambda watcher=refused: watcher.failure, 10, "the refusal")
+                assert refused.failure is not None
+                assert refused.failure.reason is Reason.OVERLOADED
+            for watcher in watchers:
+                watcher.leave()
+
+
+def opened(node: ServerProcess) -> Watcher:
+    """Open a watch as soon as there is room for one."""
+
+    def attempt() -> Watcher | None:
+        watcher = Watcher(node, "a").__enter__()
+        poll_until(lambda: watcher.failure or watcher.is_current, 10, "an answer")
+        return None if watcher.failure else watcher
+
+    return poll_until(attempt, 10, "room for a watch")
+
+
+def test_whoever_watches_learns_why_it_ends(new_fleet: NewFleet) -> None:
+    with new_fleet() as (fleet, node):
+        left_at(fleet, node)
+        with Watcher(node, "a") as moved:
+            moved.wait_for(lambda each: each.is_current, "the current value")
+            fleet.assign(TaskAssignment("n2"))
+            poll_until(lambda: moved.failure, 10, "the end")
+            assert moved.failure is not None
+            assert moved.failure.reason in {Reason.PARTITION_RESTORING, Reason.PARTITION_NOT_OWNED}
+        fleet.assign(TaskAssignment("n1"))
+        fleet.wait_running([node])
+        with Watcher(node, "a") as watcher:
+            watcher.wait_for(lambda each: each.is_current, "the current value")
+            assert node.stop() == 0
+            poll_until(lambda: watcher.failure, 10, "the end")
+            assert watcher.failure is not None
+            assert watcher.failure.reason is Reason.NODE_SHUTTING_DOWN

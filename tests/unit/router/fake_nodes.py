@@ -40,6 +40,9 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.gets: list[query_service_pb2.GetRequest] = []
         self.batches: list[int] = []
         self.batch_limit = 1_000
+        self.watches: list[query_service_pb2.WatchRequest] = []
+        self.feeds: dict[int, asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure]] = {}
+        self.left = 0
         self._server = self._new_server()
         self.port: int = self._server.add_insecure_port("127.0.0.1:0")
 
@@ -111,6 +114,29 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
             replicas=[types_pb2.ReplicaStamp(partition=request.partition, host=self.host)],
         )
 
+    async def Watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:  # noqa: N802
+        """Confirm, send what `feed` is given, and end with the failure among it."""
+        self.watches.append(request)
+        await self._misbehave(context)
+        stamp = types_pb2.ReplicaStamp(partition=request.partition, host=self.host)
+        await context.write(query_service_pb2.WatchResponse(replica=stamp))
+        feed: asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure] = asyncio.Queue()
+        self.feeds[request.partition] = feed
+        try:
+            while True:
+                item = await feed.get()
+                if isinstance(item, LookupFailure):
+                    await _abort(context, item)
+                else:
+                    item.replica.CopyFrom(stamp)
+                    await context.write(item)
+        finally:
+            self.left += 1
+
+    def feed(self, partition: int, *items: query_service_pb2.WatchResponse | LookupFailure) -> None:
+        for item in items:
+            self.feeds[partition].put_nowait(item)
+
     def _new_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=[_Freezer(self)], options=[("grpc.so_reuseport", 0)])
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(self, server)
@@ -158,9 +184,11 @@ def wrong_owner(epoch: int, active: FakeNode, *standbys: FakeNode) -> LookupFail
 class Fleet:
     """Fake nodes by name, and a router that has been told of them."""
 
-    def __init__(self, attempt_timeout_ms: int = 250) -> None:
+    def __init__(self, attempt_timeout_ms: int = 250, **options: Any) -> None:
         settings = RouterSettings(
-            application_id="app", router_port=0, request_timeout_ms=10_000, attempt_timeout_ms=attempt_timeout_ms
+            application_id="app",
+            router_port=0,
+            **{"request_timeout_ms": 10_000, "attempt_timeout_ms": attempt_timeout_ms, **options},
         )
         self.router = RouterServer(settings)
         self.nodes: dict[str, FakeNode] = {}

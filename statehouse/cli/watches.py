@@ -1,0 +1,90 @@
+"""`statehouse watch`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from statehouse.cli import output
+from statehouse.cli.options import (
+    ActiveOnlyOption,
+    MaxLagOption,
+    MaxStalenessOption,
+    RouterOption,
+    StoreArgument,
+    router_address,
+)
+from statehouse.client import Client, Update, WatchPosition
+
+
+def watch(
+    store: StoreArgument,
+    key: Annotated[
+        str | None, typer.Argument(help="Key to watch; without it, and without a prefix, all.", show_default=False)
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
+    resume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="POSITION", help="Where an earlier watch got to, as it said at its end; may be repeated."),
+    ] = None,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
+    router: RouterOption = None,
+) -> None:
+    """Show what a key, a prefix or a store holds now, then every change as it comes: one JSON document a line.
+
+    It goes on until it is interrupted, also when partitions move, and says at its end how to resume it. The bounds are
+    for the first answer.
+
+    Example: statehouse watch leader-boards 1
+    """
+    if key is not None and prefix is not None:
+        raise typer.BadParameter("--prefix excludes a key")
+    positions = [_position(text) for text in resume or ()]
+    with (
+        Client(router_address(router)) as client,
+        client.watch(
+            store,
+            key,
+            prefix=prefix,
+            partition=partition,
+            resume=positions,
+            active_only=active_only,
+            max_lag=max_lag,
+            max_staleness_ms=max_staleness_ms,
+            raw=raw,
+        ) as watched,
+    ):
+        try:
+            for update in watched:
+                _print(update)
+        finally:
+            if watched.positions:
+                output.note(f"resume with: {_resume_options(watched.positions)}")
+
+
+def _print(update: Update) -> None:
+    if update.gap:
+        output.note(f"partition {update.partition}: changes may have been missed; its current values follow")
+    for change in update.changes:
+        shown = {"partition": update.partition, **dataclasses.asdict(change), "current": update.current}
+        output.print_json_line(shown, is_live=True)
+
+
+def _resume_options(positions: Iterable[WatchPosition]) -> str:
+    return " ".join(f"--resume {each.partition}:{each.offset}:{each.topic_id}" for each in positions)
+
+
+def _position(text: str) -> WatchPosition:
+    """Read a position as `_resume_options` writes it."""
+    try:
+        partition, offset, *topic_id = text.split(":", 2)
+        return WatchPosition(int(partition), int(offset), "".join(topic_id))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no position: PARTITION:OFFSET:TOPIC_ID", param_hint="--resume") from None

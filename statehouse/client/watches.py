@@ -1,0 +1,116 @@
+"""Watches as the client has them: iterators that remember where they got to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import grpc
+import grpc.aio
+
+from statehouse.client import conversion
+from statehouse.client.answers import Update, WatchPosition
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.v1 import query_service_pb2
+
+
+class AsyncWatch:
+    """Yields updates until it is closed; raises `LookupFailure` when nobody can serve it any more.
+
+    Leave it with `close`, or use it as a context manager.
+    """
+
+    def __init__(
+        self,
+        call: grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse],
+        named: Callable[[LookupFailure], LookupFailure],
+        resume: tuple[WatchPosition, ...],
+    ) -> None:
+        self._call, self._named = call, named
+        self._positions = {position.partition: position for position in resume}
+        self._under_way: Update | None = None
+
+    @property
+    def positions(self) -> tuple[WatchPosition, ...]:
+        """Where to resume: after the updates that were processed, the last one once the next is asked for."""
+        return tuple(self._positions.values())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Update:
+        if self._under_way is not None:
+            self._note(self._under_way)
+        while True:
+            update = await self._next()
+            if update.changes or update.current or update.gap:
+                self._under_way = update
+                return update
+            self._note(update)
+
+    async def _next(self) -> Update:
+        try:
+            response = await self._call.read()
+        except grpc.RpcError as error:
+            raise self._named(from_rpc_error(error)) from error
+        if isinstance(response, query_service_pb2.WatchResponse):
+            return conversion.from_watch(response)
+        raise LookupFailure(Reason.UNREACHABLE, "the watch was ended without a reason; resume it")
+
+    def _note(self, update: Update) -> None:
+        if update.position is not None:
+            self._positions[update.partition] = update.position
+        elif update.current:
+            self._positions.pop(update.partition, None)  # what it was resumed from is not where it is
+
+    async def close(self) -> None:
+        """Leave."""
+        self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class _Run(Protocol):
+    """Runs a coroutine on the client's event loop."""
+
+    def __call__(self, work: Coroutine[Any, Any, Any], /) -> Any:  # noqa: ANN401 - what the coroutine returns
+        ...
+
+
+class Watch:
+    """`AsyncWatch` for programs without an event loop."""
+
+    def __init__(self, watch: AsyncWatch, run: _Run) -> None:
+        self._watch, self._run = watch, run
+
+    @property
+    def positions(self) -> tuple[WatchPosition, ...]:
+        """Where to resume."""
+        return self._watch.positions
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Update:
+        update: Update = self._run(self._watch.__anext__())
+        return update
+
+    def close(self) -> None:
+        """Leave."""
+        self._run(self._watch.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,112 @@
+"""Watches of the client and the command line, against a router in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from statehouse.cli.exits import ExitCode
+from statehouse.cli.main import app
+from statehouse.client import AsyncClient, Client, WatchPosition
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fake_router import STAMP, FakeRouter, fake_router
+
+
+def key(text: str) -> types_pb2.Key:
+    return types_pb2.Key(text=text)
+
+
+UPDATES = [
+    query_service_pb2.WatchResponse(
+        events=[query_service_pb2.WatchEvent(key=key("1"), value=types_pb2.Value(long=7))], replica=STAMP, current=True
+    ),
+    query_service_pb2.WatchResponse(replica=STAMP, current=True, position=10, topic_id="id"),
+    query_service_pb2.WatchResponse(
+        events=[
+            query_service_pb2.WatchEvent(key=key("1"), value=types_pb2.Value(long=8), offset=10, timestamp_ms=5),
+            query_service_pb2.WatchEvent(key=key("1"), offset=12, timestamp_ms=6),
+        ],
+        replica=STAMP,
+        position=13,
+        topic_id="id",
+    ),
+    query_service_pb2.WatchResponse(replica=STAMP, position=20, topic_id="id"),
+    query_service_pb2.WatchResponse(replica=STAMP, current=True, gap=True, position=90, topic_id="id"),
+]
+
+
+@pytest.fixture
+def router() -> Iterator[FakeRouter]:
+    with fake_router() as running:
+        running.updates = UPDATES
+        yield running
+
+
+def test_updates_come_typed_and_positions_follow_what_was_processed(router: FakeRouter):
+    with Client(router.target) as client, client.watch("boards", "1") as watch:
+        first = next(watch)
+        assert [(change.value, change.offset, first.current) for change in first.changes] == [(7, None, True)]
+        assert first.position is None
+        assert next(watch).position == WatchPosition(3, 10, "id")
+        assert watch.positions == ()
+        changes = next(watch)
+        assert watch.positions == (WatchPosition(3, 10, "id"),)
+        assert [(change.value, change.deleted, change.offset) for change in changes.changes] == [
+            (8, False, 10),
+            (None, True, 12),
+        ]
+        last = next(watch)
+        assert (last.gap, last.current, last.changes) == (True, True, ())
+        assert watch.positions == (WatchPosition(3, 20, "id"),), "an update without changes counts, too"
+
+
+async def test_an_asynchronous_watch_ends_with_its_reason(router: FakeRouter):
+    router.ending = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "nobody")
+    async with AsyncClient(router.target) as client, client.watch("boards", prefix="1") as watch:
+        with pytest.raises(LookupFailure) as failure:
+            assert [update.partition async for update in watch]
+        assert failure.value.reason is Reason.NO_REPLICA_AVAILABLE
+        assert watch.positions == (WatchPosition(3, 90, "id"),)
+
+
+def test_a_watch_is_resumed_where_it_was(router: FakeRouter):
+    with (
+        Client(router.target) as client,
+        client.watch("boards", "1", resume=[WatchPosition(3, 13, "id")], max_lag=4) as watch,
+    ):
+        next(watch)
+    request = router.requests[-1]
+    assert [(each.partition, each.position, each.topic_id) for each in request.resume] == [(3, 13, "id")]
+    assert request.freshness.max_lag == 4
+
+
+@pytest.fixture
+def run(router: FakeRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)  # where no cluster was started
+    monkeypatch.setenv("STATEHOUSE_ROUTER", router.target)
+    router.ending = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "nobody")
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def test_the_command_prints_a_line_a_change_and_how_to_resume(run: Callable[..., Result], router: FakeRouter):
+    result = run("watch", "boards", "1", "--resume", "3:13:id")
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["value"], line["deleted"], line["offset"], line["current"]) for line in lines] == [
+        (7, False, None, True),
+        (8, False, 10, False),
+        (None, True, 12, False),
+    ]
+    assert "partition 3: changes may have been missed" in result.stderr
+    assert "resume with: --resume 3:90:id" in result.stderr
+    assert router.requests[-1].resume[0].position == 13
+
+
+def test_the_command_refuses_a_key_beside_a_prefix_and_a_wrong_position(run: Callable[..., Result]):
+    assert run("watch", "boards", "1", "--prefix", "1").exit_code == ExitCode.USAGE
+    assert run("watch", "boards", "1", "--resume", "x").exit_code == ExitCode.USAGE
