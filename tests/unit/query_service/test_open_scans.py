@@ -79,7 +79,7 @@ class OneStore:
     def __init__(self, kind: str, store: StateStore) -> None:
         self.served = ServedStore(StoreSpec("s", "t", 1, 0, kind), serde("bytes"), serde("bytes"))
         self.replica = StoreReplica(self.served.spec, 0, store, AT, METRICS.of("s", Role.ACTIVE))
-        self.partition = Admission.partition
+        self.partition, self.partitions = Admission.partition, Admission.partitions
 
     def store(self, _name: str) -> ServedStore:
         return self.served
