@@ -37,6 +37,7 @@ class OwnershipCore:
         self._stores: dict[str, StoreSpec] = {}
         self._sub_topologies: dict[int, SubTopology] = {}
         self._tasks: tuple[TaskId, ...] = ()
+        self._ephemeral: frozenset[TaskId] = frozenset()
         self._changed_at: dict[TaskId, float] = {}
         self._proposed_epoch = 0
         self._reasons: dict[str, None] = {}
@@ -83,6 +84,8 @@ class OwnershipCore:
         self._tasks = tuple(
             task for number, sub in sorted(self._sub_topologies.items()) if number in by_number for task in sub.tasks
         )
+        ephemeral = {spec.sub_topology for spec in self._stores.values() if spec.ephemeral}
+        self._ephemeral = frozenset(task for task in self._tasks if task.sub_topology in ephemeral)
         self._sessions.use_stores(by_number)
         if self._is_topology_new():
             self._note("topology declared")
@@ -197,7 +200,14 @@ class OwnershipCore:
     def _planned(self, now: float) -> Assignment | None:
         linger = self._settings.linger_s
         lingering = {task for task, at in self._changed_at.items() if now - at < linger}
-        made = plan(self._tasks, self._sessions.nodes(), self._unplanned(), self._settings.planner, lingering)
+        made = plan(
+            self._tasks,
+            self._sessions.nodes(),
+            self._unplanned(),
+            self._settings.planner,
+            lingering,
+            self._ephemeral,
+        )
         self.last_plan = made
         if made.tasks == self._unplanned() and not self._is_topology_new():
             self._reasons.clear()

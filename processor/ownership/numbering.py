@@ -21,15 +21,17 @@ def numbered(
     A sub-topology without stores stays, for its number's sake; it has no tasks.
 
     Raises:
-        ConfigurationError: a store is declared twice, without partitions, or with another partition count than
-            the published one.
+        ConfigurationError: a store is declared twice, without partitions, with another partition count than the
+            published one, with another store's topic, or is ephemeral beside one in its query that isn't.
 
     """
     numbers = {(sub.query, sub.partition_count): number for number, sub in sub_topologies.items()}
     known = dict(sub_topologies)
     specs: dict[str, StoreSpec] = {}
+    topics: dict[str, str] = {}
     for store in sorted(declared, key=lambda store: (store.query, store.partition_count, store.name)):
         _check(store, specs, stores)
+        _check_topic(store, topics)
         group = (store.query, store.partition_count)
         if not store.is_global and group not in numbers:
             numbers[group] = max(known, default=-1) + 1
@@ -49,6 +51,7 @@ def numbered(
             is_global=store.is_global,
             ephemeral=store.ephemeral,
         )
+    _check_ephemeral(specs, known)
     return specs, known
 
 
@@ -64,3 +67,25 @@ def _check(store: StoreDeclaration, specs: Mapping[str, StoreSpec], published: M
             f"{store.partition_count}. The number is fixed for a store's life, as keys are placed by it: declare "
             f"partitions={old.partition_count}, or give the store a new name, or reset the application to begin anew"
         )
+
+
+def _check_topic(store: StoreDeclaration, topics: dict[str, str]) -> None:
+    """Let no two stores share a topic: a node reads a partition for one of them."""
+    other = topics.setdefault(store.changelog_topic, store.name)
+    if other != store.name:
+        raise ConfigurationError(
+            f"stores {other} and {store.name} both have the topic {store.changelog_topic}: one store is enough to read "
+            "it, or give one of them a topic of its own"
+        )
+
+
+def _check_ephemeral(specs: Mapping[str, StoreSpec], sub_topologies: Mapping[int, SubTopology]) -> None:
+    """Refuse tasks of both sorts: with a changelog a task has standbys and moves by warm-ups, else neither."""
+    tasked = [spec for spec in specs.values() if not spec.is_global]
+    logged = {spec.sub_topology: spec.name for spec in tasked if not spec.ephemeral}
+    for spec in tasked:
+        if spec.ephemeral and spec.sub_topology in logged:
+            raise ConfigurationError(
+                f"store {spec.name} is ephemeral and {logged[spec.sub_topology]} is not, and both are of query "
+                f"{sub_topologies[spec.sub_topology].query}: write one of them in a query of its own"
+            )

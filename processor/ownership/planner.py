@@ -6,8 +6,9 @@ are spread over racks as in KIP-708.
 
 Always true of a plan: every task has exactly one active while any node lives; no node holds a task twice; an active is
 caught up if any assigned replica of its task is; a copy goes only when the copies that stay are at least as good, so
-that the last caught-up one never goes; there are at most `max_warmup_replicas` warm-ups; the same input gives the same
-output. A plan is one step: the next one, made when reports have changed, carries on.
+that the last caught-up one never goes; there are at most `max_warmup_replicas` warm-ups; an ephemeral task has its
+active only, which stays while its node does; the same input gives the same output. A plan is one step: the next one,
+made when reports have changed, carries on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from processor.ownership.actives import balance_actives, seat_actives
+from processor.ownership.ephemeral import seat_ephemeral
 from processor.ownership.model import Fleet, NodeView, Plan, PlannerSettings, ReplicaView, Slot, Standing, slots_of
 from processor.ownership.standbys import place_standbys, start_warm_ups
 from statehouse.assignment import TaskAssignment
@@ -29,6 +31,7 @@ def plan(
     current: Mapping[TaskId, TaskAssignment],
     settings: PlannerSettings,
     lingering: Collection[TaskId] = frozenset(),
+    ephemeral: Collection[TaskId] = frozenset(),
 ) -> Plan:
     """Return the next assignment.
 
@@ -39,14 +42,18 @@ def plan(
         settings: what to aim at.
         lingering: tasks whose last hand-over is so fresh that nothing may be dropped yet, for routers still
             send lookups by the previous epoch.
+        ephemeral: those of the tasks whose stores are ephemeral: each has an active and no other copy. They are
+            balanced among themselves, without regard to where the actives of other tasks are.
 
     """
     fleet = Fleet(nodes, settings)
-    slots = slots_of(tasks, current, fleet)
+    without_copies = frozenset(ephemeral)
+    slots = slots_of((task for task in tasks if task not in without_copies), current, fleet)
     if not fleet.live:
         # Nobody to name. The last holders are the ones that have the state, and may be out of touch only with Kafka:
         # routers that still reach them should go on doing so.
-        return Plan({slot.task: slot.was for slot in slots}, tuple(slot.task for slot in slots))
+        nothing = TaskAssignment()
+        return Plan({task: current.get(task, nothing) for task in tasks}, tuple(slot.task for slot in slots))
     seat_actives(slots, fleet)
     balance_actives(slots, fleet)
     loads = place_standbys(slots, fleet)
@@ -58,8 +65,9 @@ def plan(
         if slot.surplus and not _drop_surplus(slot, fleet, fresh=slot.task in lingering or _is_handover(slot)):
             deferred.append(slot.task)
         planned[slot.task] = _assembled(slot, fleet)
+    replicas = {node: loads.of(node) for node in fleet.accepting}
     return Plan(
-        planned,
+        planned | seat_ephemeral(without_copies, current, fleet, replicas),
         tuple(task for task, holders in planned.items() if 1 + len(holders.standbys) < copies),
         tuple(deferred),
         sum(slot.target is not None for slot in slots),

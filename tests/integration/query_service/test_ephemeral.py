@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from processor.ownership.controller import OwnershipController
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
@@ -142,3 +145,43 @@ def test_a_failed_lookup_says_that_there_are_no_standbys(fleet: Fleet) -> None:
     with pytest.raises(LookupFailure, match="an ephemeral store has no standbys") as failure:
         router.get(key)
     assert failure.value.reason is Reason.NO_REPLICA_AVAILABLE
+
+
+def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fleet) -> None:
+    controller = OwnershipController(
+        fleet.bootstrap,
+        fleet.application_id,
+        [StoreDeclaration(STORE, "query", fleet.partitions, fleet.changelog, value_serde="string", ephemeral=True)],
+        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=2.0),
+    )
+
+    def held_by(*names: str) -> bool:
+        """Whether these nodes are the actives, with no other copy anywhere, and all tasks run."""
+        holders = list(controller.assignment.tasks.values())
+        if {each.replicas for each in holders} != {(name,) for name in names}:
+            return False
+        running = [task.state for name in names for task in nodes[name].node().tasks]
+        return running == ["running"] * fleet.partitions
+
+    controller.start()
+    try:
+        nodes = {name: fleet.node(name) for name in ("n1", "n2")}
+        router = fleet.router()
+        poll_until(lambda: held_by("n1", "n2"), 60, "the tasks to be placed")
+        keys = [fleet.keys_in(partition)[0] for partition in range(fleet.partitions)]
+        fleet.put(dict.fromkeys(keys, "1"))
+        for key in keys:
+            poll_until(lambda key=key: (a := answers(router, key)) is not None and a.found, 30, "the update")
+
+        nodes["n3"] = fleet.node("n3")
+        poll_until(lambda: "RUNNING" in nodes["n3"].log, 30, "a further node")
+        nodes["n2"].kill()
+        poll_until(lambda: held_by("n1", "n3"), 30, "the lost task to go to the node without any")
+        found = [router.get(key).found for key in keys]
+        assert sorted(found) == [False, True], "the other one was left alone"
+
+        assert nodes["n3"].stop(signal.SIGTERM) == 0
+        assert "drained" in nodes["n3"].log
+        poll_until(lambda: held_by("n1"), 30, "the leaving node's task to go to the last one")
+    finally:
+        controller.stop()

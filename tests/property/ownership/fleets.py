@@ -33,14 +33,25 @@ class Situation:
     current: dict[TaskId, TaskAssignment]
     settings: PlannerSettings
     lingering: frozenset[TaskId] = frozenset()
+    ephemeral: frozenset[TaskId] = frozenset()
 
     def plan(self) -> Plan:
         """Plan it."""
-        return plan(self.tasks, self.nodes, self.current, self.settings, self.lingering)
+        return plan(self.tasks, self.nodes, self.current, self.settings, self.lingering, self.ephemeral)
 
     def after(self, outcome: Plan) -> Situation:
         """The same reports, with the outcome in force and nothing lingering."""
-        return Situation(self.tasks, self.nodes, dict(outcome.tasks), self.settings)
+        return Situation(self.tasks, self.nodes, dict(outcome.tasks), self.settings, ephemeral=self.ephemeral)
+
+    @property
+    def logged(self) -> list[TaskId]:
+        """The tasks that have copies."""
+        return [task for task in self.tasks if task not in self.ephemeral]
+
+    @property
+    def accepting(self) -> set[str]:
+        """Nodes that may be given something: those that stay, if any does."""
+        return {node for node, view in self.nodes.items() if not view.leaving} or set(self.nodes)
 
     def standing(self, task: TaskId, node: str) -> Standing:
         """How near a live node is to serving a task."""
@@ -69,7 +80,8 @@ def situations(draw: st.DrawFn) -> Situation:
             holders[0], tuple(holders[1 : 1 + standbys]), tuple(holders[1 + standbys :][:warm_ups]), "before"
         )
     lingering = frozenset(draw(st.sets(st.sampled_from(tasks))))
-    return Situation(tasks, nodes, current, draw(settings_of_planner), lingering)
+    ephemeral = frozenset(task for task in tasks if task.sub_topology == 1) if draw(st.booleans()) else frozenset()
+    return Situation(tasks, nodes, current, draw(settings_of_planner), lingering, ephemeral)
 
 
 @dataclass
@@ -82,6 +94,7 @@ class SimulatedFleet:
     leaving: set[str] = field(default_factory=set)
     disks: dict[str, dict[TaskId, ReplicaView]] = field(default_factory=dict)
     current: dict[TaskId, TaskAssignment] = field(default_factory=dict)
+    ephemeral: frozenset[TaskId] = frozenset()
 
     def join(self, node: str, rack: str = "") -> None:
         """A node starts, with what it kept on disk."""
@@ -101,7 +114,7 @@ class SimulatedFleet:
             node: NodeView(rack, dict(self.disks[node]), leaving=node in self.leaving)
             for node, rack in self.racks.items()
         }
-        return Situation(self.tasks, nodes, self.current, self.settings)
+        return Situation(self.tasks, nodes, self.current, self.settings, ephemeral=self.ephemeral)
 
     def step(self) -> tuple[Situation, Plan]:
         """Plan once and put it in force; what a node loses it keeps on disk, what it gets it begins to restore."""
@@ -136,10 +149,10 @@ class SimulatedFleet:
         raise AssertionError(f"not settled after {rounds} plans")
 
     def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """Actives and all replicas of each live node."""
+        """Actives and all replicas of each live node, of tasks that have copies."""
         actives: Counter[str] = Counter(dict.fromkeys(self.racks, 0))
         replicas: Counter[str] = Counter(dict.fromkeys(self.racks, 0))
-        for holders in self.current.values():
+        for holders in (self.current[task] for task in self.situation.logged):
             actives[str(holders.active)] += 1
             replicas.update(holders.replicas)
         return actives, replicas

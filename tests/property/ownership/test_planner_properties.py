@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from processor.ownership.model import NodeView, Plan, PlannerSettings, ReplicaView, Standing
 from processor.ownership.planner import plan
+from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 from tests.property.ownership.fleets import CAUGHT_UP, SimulatedFleet, Situation, situations, skew
 
@@ -20,8 +21,9 @@ def check_invariants(before: Situation, outcome: Plan) -> None:
     """Everything that must hold of a single plan."""
     assert outcome.tasks.keys() == set(before.tasks)
     assert sum(len(holders.warm_ups) for holders in outcome.tasks.values()) <= before.settings.max_warmup_replicas
-    for task, holders in outcome.tasks.items():
-        was = before.current.get(task)
+    check_ephemeral(before, outcome)
+    for task in before.logged:
+        holders, was = outcome.tasks[task], before.current.get(task)
         assert holders.active in before.nodes, "exactly one live active"
         assert len(set(holders.replicas)) == len(holders.replicas), "no node twice"
         assert set(holders.replicas) <= before.nodes.keys(), "nobody who is gone"
@@ -44,12 +46,29 @@ def check_invariants(before: Situation, outcome: Plan) -> None:
         if any(not view.leaving for view in before.nodes.values()):
             fresh_standbys = {node for node in new if node != holders.active}
             assert not any(before.nodes[node].leaving for node in fresh_standbys), "a leaving node gets nothing new"
-    short = {
-        task
-        for task, holders in outcome.tasks.items()
-        if 1 + len(holders.standbys) < 1 + before.settings.num_standby_replicas
-    }
+    short = {task for task in before.logged if len(outcome.tasks[task].standbys) < before.settings.num_standby_replicas}
     assert short == set(outcome.under_replicated)
+
+
+def check_ephemeral(before: Situation, outcome: Plan) -> None:
+    """What must hold of the tasks of ephemeral stores."""
+    nobody = TaskAssignment()
+    given_out: Counter[str] = Counter()
+    for task in before.ephemeral:
+        holders, was = outcome.tasks[task], before.current.get(task, nobody)
+        assert holders.replicas == (holders.active,), "one copy, the active"
+        if was.active in before.accepting:
+            assert holders.active == was.active, "it stays while its node does"
+        else:
+            assert holders.active in before.accepting, "a lost one goes to a node that stays, at once"
+            assert holders.reason
+            given_out[holders.active] += 1
+        if holders == was:
+            assert holders is was, "no change, no record"
+    held = Counter(dict.fromkeys(before.accepting, 0))
+    held.update(str(outcome.tasks[task].active) for task in before.ephemeral)
+    for node in given_out:
+        assert held[node] <= min(held.values()) + 1, "to the least loaded"
 
 
 @given(situations())
@@ -64,7 +83,7 @@ def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
     outcome = situation.plan()
     for task, was in situation.current.items():
         now = outcome.tasks[task]
-        if was.active in situation.nodes and now.active != was.active:
+        if task not in situation.ephemeral and was.active in situation.nodes and now.active != was.active:
             heir = situation.standing(task, str(now.active))
             if any(task in view.replicas for view in situation.nodes.values()):
                 assert heir <= Standing.RESTORED
@@ -81,6 +100,7 @@ def test_same_input_same_output(situation: Situation) -> None:
         dict(reversed(situation.current.items())),
         situation.settings,
         situation.lingering,
+        situation.ephemeral,
     )
     assert shuffled.plan().tasks == situation.plan().tasks
 
@@ -103,8 +123,17 @@ def test_a_task_has_as_many_copies_as_nodes_allow(situation: Situation, everythi
     """Missing standbys are made in the same plan, on nodes that stay."""
     assume(not any(view.leaving for view in situation.nodes.values()))
     wanted = min(situation.settings.num_standby_replicas, len(situation.nodes) - 1)
-    for holders in situation.plan().tasks.values():
-        assert len(holders.standbys) >= wanted
+    outcome = situation.plan()
+    for task in situation.logged:
+        assert len(outcome.tasks[task].standbys) >= wanted
+
+
+@given(situations())
+def test_ephemeral_tasks_are_nothing_to_the_others(situation: Situation) -> None:
+    """Where tasks without copies are, and whether there are any, changes nothing for those that have some."""
+    alone = Situation(situation.logged, situation.nodes, situation.current, situation.settings, situation.lingering)
+    outcome = situation.plan()
+    assert {task: outcome.tasks[task] for task in situation.logged} == alone.plan().tasks
 
 
 def check_quiet(fleet: SimulatedFleet) -> None:
@@ -113,13 +142,14 @@ def check_quiet(fleet: SimulatedFleet) -> None:
     assert skew(actives) <= 1
     assert not any(holders.warm_ups for holders in fleet.current.values())
     wanted = 1 + min(fleet.settings.num_standby_replicas, len(fleet.racks) - 1)
-    assert {len(holders.replicas) for holders in fleet.current.values()} == {wanted}
+    logged = [fleet.current[task] for task in fleet.situation.logged]
+    assert {len(holders.replicas) for holders in logged} == {wanted}
     in_racks = Counter(fleet.racks.values())
     if len(in_racks) == 1:
         assert skew(replicas) <= 1
     elif len(fleet.racks) > len(in_racks):
         attainable = min(len(in_racks), wanted)
-        for holders in fleet.current.values():
+        for holders in logged:
             assert len({fleet.racks[node] for node in holders.replicas}) == attainable
 
 
@@ -129,7 +159,8 @@ def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
     tasks = [TaskId(sub, part) for sub in range(2) for part in range(data.draw(st.integers(1, 9), "partitions"))]
     settings = PlannerSettings(data.draw(st.integers(0, 2), "standbys"), 10_000, data.draw(st.integers(1, 4), "budget"))
     racks = data.draw(st.sampled_from([[""], ["a", "b"], ["a", "b", "c"]]), "racks")
-    fleet = SimulatedFleet(tasks, settings)
+    ephemeral = frozenset(TaskId(2, part) for part in range(data.draw(st.integers(0, 6), "ephemeral")))
+    fleet = SimulatedFleet([*tasks, *ephemeral], settings, ephemeral=ephemeral)
     names = [f"n{number}" for number in range(6)]
     for _ in range(data.draw(st.integers(1, 14), "events")):
         node = data.draw(st.sampled_from(names), "node")

@@ -112,3 +112,25 @@ def test_an_active_that_answers_is_not_chased_by_one_a_little_nearer() -> None:
         "n1": node(t0=ReplicaView(restored=True, lag=50_000)),
     }
     assert plan([T0], nodes, current, PlannerSettings()).tasks == current
+
+
+def test_ephemeral_tasks_stay_where_they_are_and_new_ones_even_out() -> None:
+    nodes = {"n0": node(), "n1": node(), "n2": node()}
+    tasks = [T0, T1, T2, T3]
+    made = plan(tasks, nodes, {T0: TaskAssignment("n0"), T1: TaskAssignment("n0")}, PlannerSettings(), ephemeral=tasks)
+    assert [made.tasks[task].active for task in tasks] == ["n0", "n0", "n1", "n2"]
+    assert made.under_replicated == ()
+    joined = plan(tasks, {**nodes, "n3": node()}, made.tasks, PlannerSettings(), ephemeral=tasks)
+    assert joined.tasks == made.tasks, "a node that joins takes none: what is there would be forgotten"
+    left = plan(tasks, {**nodes, "n0": node(leaving=True)}, made.tasks, PlannerSettings(), ephemeral=tasks)
+    assert sorted(str(holders.active) for holders in left.tasks.values()) == ["n1", "n1", "n2", "n2"]
+    assert "n0 is leaving" in left.tasks[T0].reason
+    lost = plan(tasks, {"n1": node(), "n2": node()}, made.tasks, PlannerSettings(), ephemeral=tasks)
+    assert [lost.tasks[task].replicas for task in (T0, T1)] == [("n1",), ("n2",)]
+    assert "n0 is gone" in lost.tasks[T0].reason
+    assert plan(tasks, {}, made.tasks, PlannerSettings(), ephemeral=tasks).tasks == made.tasks
+
+
+def test_a_store_whose_logging_was_disabled_loses_its_standbys() -> None:
+    made = plan([T0], {"n0": node(), "n1": node()}, {T0: TaskAssignment("n0", ("n1",))}, PlannerSettings(), (), [T0])
+    assert made.tasks[T0].replicas == ("n0",)
