@@ -75,9 +75,11 @@ class StoreResources:
         options.set_atomic_flush(True)
         # Counting costs a point read a tenth (0.2 us). One set of counters: it takes memory per core.
         options.enable_statistics()
-        # A few old log files are enough to see what happened, and keep directories small.
+        # One old log file is enough to see what happened. No bound on their size: RocksDB repeats the options of every
+        # family there ever was at the head of each next file, and once they fill it, does so for every line. With
+        # one family a segment of time that came after some hundred, and made each next one cost half a second.
         options.set_keep_log_file_num(2)
-        options.set_max_log_file_size(_MIB)
+        options.set_stats_dump_period_sec(0)
         return options
 
     def statistics(self) -> Mapping[str, int]:

@@ -33,6 +33,17 @@ def test_a_view_outlives_the_drop_of_its_family(tmp_path: Path) -> None:
     engine.close()
 
 
+def test_many_segments_come_and_go_without_their_log_being_written_again(tmp_path: Path) -> None:
+    """As in a window store that runs for days. RocksDB's own log is begun once a start."""
+    engine = RocksDBEngine(tmp_path)
+    for number in range(100):
+        engine.write({f"segment-{number}": [(b"k", b"v")]}, AT)
+        engine.drop(f"segment-{number - 3}")
+    assert engine.families() == {"default", "segment-97", "segment-98", "segment-99"}
+    assert not list(tmp_path.glob("LOG.old*"))
+    engine.close()
+
+
 def test_a_view_does_not_see_later_writes(tmp_path: Path) -> None:
     engine = RocksDBEngine(tmp_path)
     engine.write({"default": [(b"a", b"1")], "other": [(b"a", b"1")]}, AT)
