@@ -25,6 +25,7 @@ from query_service.log_reader import LogReader
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
+from query_service.progress import progress_listener
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
 from query_service.scans import ScanEngine
@@ -63,6 +64,7 @@ class QueryNode:
         self._listeners = Listeners()
         self._listeners.add("log", LogListener())
         self._listeners.add("metrics", self.metrics)
+        self._listeners.add("progress", progress_listener())
         for listener in listeners:
             self._listeners.add(type(listener).__name__, listener)
         self._listeners.add_installed()

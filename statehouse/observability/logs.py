@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from typing import Any
 
 import structlog
 
@@ -30,6 +31,19 @@ class _OncePerWhile(logging.Filter):
         return True
 
 
+class _CurrentStderr(logging.StreamHandler[Any]):
+    """Writes to what is standard error at the moment: while progress bars are shown they stand in for it."""
+
+    @property
+    def stream(self) -> Any:  # noqa: ANN401 - whatever stands in
+        """Return it."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: object) -> None:
+        """Leave it as it is."""
+
+
 def configure(level: str = "INFO") -> None:
     """Send structlog's and the standard library's events to stderr: pretty on a terminal, else one JSON a line."""
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -53,7 +67,7 @@ def configure(level: str = "INFO") -> None:
     finish: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if not tty:
         finish.append(structlog.processors.format_exc_info)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _CurrentStderr()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*finish, renderer]))
     root = logging.getLogger()
     root.handlers[:] = [handler]
