@@ -32,6 +32,9 @@ def node(
     memory_store_max_bytes: Annotated[
         int | None, typer.Option(help="Byte budget of a partition of an in-memory store.")
     ] = None,
+    state_cleanup_delay_ms: Annotated[
+        int | None, typer.Option(help="How long the state of a lost task is kept.")
+    ] = None,
     restore_batch_records: Annotated[int | None, typer.Option(help="Records written at once in a restore.")] = None,
     max_open_scans: Annotated[int | None, typer.Option(help="Most scans and exact counts at once.")] = None,
     scan_timeout_ms: Annotated[int | None, typer.Option(help="Longest that one of them may read.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import structlog
 from query_service.checkpoint import Checkpoint
 from query_service.faults import Fault, TaskFault
 from statehouse.errors import ContractError
-from statehouse.topology import HeldId, StoreSpec, TaskId
+from statehouse.topology import GLOBAL_FOLDER, GlobalId, HeldId, StoreSpec, TaskId
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,8 @@ class TaskDirectory:
                 f"{self.path} is in use by process {holder}: stop it, or give this node another state_dir"
             ) from error
         try:
+            if os.fstat(lock_fd).st_ino != (self.path / LOCK_FILE).stat().st_ino:
+                raise FileNotFoundError(errno.ENOENT, "the folder was removed meanwhile")
             os.ftruncate(lock_fd, 0)
             os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
@@ -77,6 +80,21 @@ class TaskDirectory:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
+
+    def remove(self) -> None:
+        """Remove the folder, unless another process has it.
+
+        Raises:
+            TaskLocked: one has.
+            OSError: something can't be removed.
+
+        """
+        self.acquire()
+        try:
+            (self.path / _CHECKPOINT).unlink(missing_ok=True)  # first: half a folder must not be reported
+            shutil.rmtree(self.path)
+        finally:
+            self.release()
 
     def store_path(self, store: str) -> Path:
         """Return where a store's database is."""
@@ -135,13 +153,18 @@ class StateDirectory:
         """Return the folder of a task or of a copy of a global store."""
         return TaskDirectory(self.path / str(task))
 
+    def on_disk(self) -> list[HeldId]:
+        """Return the tasks and global stores that have a folder."""
+        tasks = (_task_or_none(child) for child in self.path.iterdir() if child.is_dir())
+        stores = (self.path / GLOBAL_FOLDER).glob("*/")
+        return [*(task for task in tasks if task is not None), *(GlobalId(child.name) for child in stores)]
+
     def dormant(self, on_fault: Callable[[Fault], None]) -> dict[TaskId, dict[str, Checkpoint]]:
         """Return the checkpoints of every task folder on disk; those that can't be read are told to `on_fault`."""
         found = {}
         for child in self.path.iterdir():
-            try:
-                task = TaskId.parse(child.name)
-            except ContractError:
+            task = _task_or_none(child)
+            if task is None:
                 continue
             try:
                 checkpoints = self.task(task).read_checkpoints()
@@ -152,3 +175,11 @@ class StateDirectory:
             if checkpoints:
                 found[task] = checkpoints
         return found
+
+
+def _task_or_none(folder: Path) -> TaskId | None:
+    """Return the task that a folder is of."""
+    try:
+        return TaskId.parse(folder.name)
+    except ContractError:
+        return None

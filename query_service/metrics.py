@@ -111,6 +111,7 @@ class NodeMetrics:
         self._node_states = self._counter("state_changes", "Changes of the node's state", ("from", "to"))
         self._task_states = self._counter("task_state_changes", "Changes of tasks' states", ("from", "to"))
         self._rebalances = self._counter("rebalances", "Assignments that changed this node's tasks or their roles", ())
+        self._cleaned_up = self._counter("cleaned_up_folders", "Folders of tasks or global stores removed as idle", ())
         self._calls = self._counter("calls", "gRPC calls by outcome: OK, or why they failed", ("method", "outcome"))
         self._batch_failures = self._counter("batch_entry_failures", "Failed entries of BatchGet", ("reason",))
         self._replicas: dict[tuple[str, Role], ReplicaMetrics] = {}
@@ -142,6 +143,10 @@ class NodeMetrics:
     def rebalance(self) -> None:
         """Count an assignment that changed something for this node."""
         self._rebalances.inc()
+
+    def cleaned_up(self) -> None:
+        """Count a folder that was removed because nobody needed it."""
+        self._cleaned_up.inc()
 
     def call(self, method: str, outcome: str) -> None:
         """Count a gRPC call."""

@@ -52,6 +52,7 @@ _STOP_GRACE_S = 2.0
 _DRAIN_POLL_S = 0.1
 _SWITCH_INTERVAL_S = 0.001
 _LISTENERS_END_S = 1.0
+_CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
 
 
 class QueryNode:
@@ -97,6 +98,7 @@ class QueryNode:
             resources=self.resources,
             restore_batch_records=settings.restore_batch_records,
             tail_bytes=settings.watch_tail_bytes,
+            cleanup_delay_s=settings.state_cleanup_delay_ms / 1000,
         )
         self._ends = EndOffsetWatcher(
             settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas
@@ -201,6 +203,7 @@ class QueryNode:
         chores = [
             asyncio.create_task(self._heartbeat_forever(), name="heartbeat"),
             asyncio.create_task(self._checkpoint_forever(), name="checkpoint"),
+            asyncio.create_task(self._clean_up_forever(), name="cleanup"),
         ]
         stop_asked = asyncio.create_task(self._stop_asked.wait())
         done, _ = await asyncio.wait([*chores, stop_asked], return_when=asyncio.FIRST_COMPLETED)
@@ -341,6 +344,16 @@ class QueryNode:
             await self.tasks.save_checkpoints()
             if self._stop_asked.is_set():
                 await asyncio.Event().wait()  # the close writes the last ones
+
+    async def _clean_up_forever(self) -> None:
+        """Look for idle state now and then; not while a newer assignment than ours may be there unseen."""
+        pause_s = min(_CLEANUP_PAUSE_MAX_S, max(_CLEANUP_PAUSE_MIN_S, self._settings.state_cleanup_delay_ms / 10_000))
+        while not self._stop_asked.is_set():
+            if self._assignment is not None and self._is_confirmed():
+                await self.tasks.clean_up()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+        await asyncio.Event().wait()
 
     def member(self) -> Member:
         """Return this node's heartbeat."""

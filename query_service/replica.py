@@ -115,6 +115,12 @@ class StoreReplica:
         return None if self._end is None else max(self._end[0], self.position)
 
     @property
+    def is_at_known_end(self) -> bool:
+        """Whether all is there that the log held when its end was last asked for."""
+        asked = self._end
+        return self.position >= (self.restored_to if asked is None else asked[0])
+
+    @property
     def lag(self) -> int | None:
         """Upper bound on the records not yet applied, None if unknown."""
         end = self.end_offset

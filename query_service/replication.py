@@ -36,7 +36,9 @@ class Replicator:
     """A thread with one consumer that applies the changelog partitions it is given.
 
     Callbacks run on the thread: `on_batch(replica, records)` for each batch applied, `on_end(replica)` at each
-    partition end, `on_failure(replica, error)` when a replica can't go on; it is then no longer read.
+    partition end, and at an end that was asked for: librdkafka tells of an end only when a fetch finds nothing, which
+    under steady writes never happens. `on_failure(replica, error)` when a replica can't go on; it is then no longer
+    read.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class Replicator:
             except Exception as error:  # noqa: BLE001 - one replica's failure must not stop the others
                 self._fail(replica, error, consumer)
                 continue
-            if slice_.end is not None:
+            if slice_.end is not None or replica.is_at_known_end:
                 self._on_end(replica)
 
 

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from query_service.checkpoint import Changelog, Checkpoint, restore_start
-from query_service.disk import StateDirectory, store_folder
+from query_service.cleanup import Leftovers
+from query_service.disk import StateDirectory, TaskLocked, store_folder
 from query_service.faults import Fault, Outcome, fault_of
 from query_service.lifecycle import TaskState, task_changes
 from query_service.listeners import Listeners
@@ -63,6 +64,7 @@ class TaskManager:
         resources: StoreResources,
         restore_batch_records: int,
         tail_bytes: int,
+        cleanup_delay_s: float,
     ) -> None:
         self.replicas: dict[HeldId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
@@ -77,6 +79,7 @@ class TaskManager:
         self._retries: dict[HeldId, float] = {}
         self._listeners, self._metrics = listeners, metrics
         self._reporter = ReplicaReporter(listeners)
+        self._leftovers = Leftovers(cleanup_delay_s)
         self._dormant = directory.dormant(lambda fault: metrics.fault(fault, Outcome.PASSED_OVER))
         self._restorer = Replicator(
             "restore",
@@ -156,6 +159,32 @@ class TaskManager:
         for task in list(self.replicas.values()):
             if task.is_in(TaskState.RUNNING, TaskState.RESTORING) and task.task not in self._drivers:
                 await self._save(task)
+
+    async def clean_up(self) -> None:
+        """Begin to remove what has lain idle on the disk for the delay. The assignment must be known."""
+        on_disk = await asyncio.to_thread(self._directory.on_disk)
+        in_use = {*self._wanted, *self.replicas, *self._drivers}
+        for task in self._leftovers.due(on_disk, in_use, monotonic_and_wall_ms()[0]):
+            self._drivers[task] = self._loop.create_task(self._remove(task))
+
+    async def _remove(self, task: HeldId) -> None:
+        """Remove a folder; as the task's driver, so that nothing opens it meanwhile."""
+        try:
+            await asyncio.to_thread(self._directory.task(task).remove)
+        except TaskLocked as error:
+            log.debug("state not removed", task=str(task), error=str(error))
+        except OSError as error:
+            log.warning("state can't be removed", task=str(task), error=str(error))
+            self._metrics.fault(fault_of(error), Outcome.PASSED_OVER)
+        else:
+            log.info("state removed that nobody has needed for state_cleanup_delay_ms", task=str(task))
+            self._metrics.cleaned_up()
+            if isinstance(task, TaskId):
+                self._dormant.pop(task, None)
+            self._on_change()
+        finally:
+            del self._drivers[task]
+        self._drive(task)
 
     async def close(self) -> None:
         """Close every task, keeping its state on disk, and stop the threads."""

@@ -109,6 +109,11 @@ class NodeSettings(CommonSettings):
         ge=1024,
         description="byte budget of one partition of an in-memory store; beyond it its task stops",
     )
+    state_cleanup_delay_ms: int = Field(
+        600_000,
+        ge=0,
+        description="how long the state of a task that is no longer the node's is kept; Kafka Streams has 600,000",
+    )
     restore_batch_records: int = Field(
         1_000, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
     )

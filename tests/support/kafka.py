@@ -57,6 +57,7 @@ def read_all(bootstrap: str, topic: str, partitions: Sequence[int] = (0,), *, co
             "group.id": f"read-all-{topic}",  # required by the client; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told of when a fetch finds nothing: writes must not prevent it
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from statehouse.assignment import TaskAssignment
@@ -48,6 +50,30 @@ def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
     caught_up = poll_until(lambda: (a := node.get(key)).replica.lag == 0 and a, 10, "lag 0")
     assert caught_up.replica.staleness_ms < 5_000
     assert caught_up.replica.position > answer.replica.position
+
+
+def test_a_log_that_never_pauses_is_restored(fleet: Fleet) -> None:
+    """The client tells of a log's end only when it finds nothing more, which it never does here."""
+    (key,) = fleet.keys_in(0)
+    stop = threading.Event()
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": fleet.bootstrap, "linger.ms": 0})
+        while not stop.wait(0.005):
+            producer.produce(fleet.changelog, key=key.encode(), value=b"1", partition=0)
+            producer.poll(0)
+        producer.flush(10)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        node = fleet.node("n1")
+        fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+        fleet.wait_running([node])
+        assert node.get(key).found
+    finally:
+        stop.set()
+        writer.join()
 
 
 def test_says_which_reads_it_must_not_answer(fleet: Fleet) -> None:

@@ -54,6 +54,35 @@ def test_lock_is_released_if_its_holder_can_not_be_noted(tmp_path: Path, monkeyp
     folder.release()
 
 
+def test_removed_folder_is_another_one_than_a_later_one_of_its_name(task: TaskDirectory) -> None:
+    state = StateDirectory(task.path.parents[1], "app")
+    (state.path / "global" / "countries").mkdir(parents=True)
+    assert set(map(str, state.on_disk())) == {"0_3", "global/countries"}
+    task.acquire()
+    with pytest.raises(TaskLocked):
+        TaskDirectory(task.path).remove()
+    assert task.read_checkpoints() == {"counts": AT}
+    task.release()
+    TaskDirectory(task.path).remove()
+    assert [str(held) for held in state.on_disk()] == ["global/countries"]
+
+
+def test_lock_of_a_folder_that_is_being_removed_is_none(task: TaskDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def open_and_lose(path: Path, *rest: int) -> int:
+        fd = opened(path, *rest)
+        (task.path / ".lock").unlink()
+        return fd
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_and_lose)
+        with pytest.raises(OSError, match=r"0_3/\.lock"):
+            TaskDirectory(task.path).acquire()
+    task.acquire()
+    task.release()
+
+
 def test_wipe_removes_all_or_says_so(task: TaskDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
