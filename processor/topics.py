@@ -36,6 +36,9 @@ _ANY_TIMESTAMP: Final = {
 # from the future.
 _APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 _DEAD_LETTERS_CONFIG: Final = {"cleanup.policy": "delete", **_APPEND_TIME}
+# A segment is as old as its latest timestamp: that of the last transaction's marker in it, by the broker's clock. Old
+# event times beside it would look like time to roll it, and leave a segment with event times alone (docs/adr/0004).
+_ROLLED_BY_SIZE_ALONE: Final = {"segment.ms": str(2**63 - 1)}
 # Kafka Streams adds the same day to the history retention of a versioned store's changelog.
 _VERSIONS_KEPT_LONGER_MS: Final = 24 * 60 * 60 * 1000
 _POLL_S: Final = 0.25
@@ -120,9 +123,10 @@ def store_topic_config(store: Store, settings: ProcessorSettings) -> dict[str, s
         retention_ms = declaration.retention_ms + settings.changelog_additional_retention_ms
         ours = {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **_APPEND_TIME}
     else:
+        ours = {"cleanup.policy": "compact", **_ANY_TIMESTAMP}
         if declaration.kind == VERSIONED:
             lag_ms = max(lag_ms, declaration.retention_ms + _VERSIONS_KEPT_LONGER_MS)
-        ours = {"cleanup.policy": "compact", **_ANY_TIMESTAMP}
+            ours |= _ROLLED_BY_SIZE_ALONE
     if not declaration.ephemeral:
         ours["min.compaction.lag.ms"] = str(lag_ms)
     return ours | dict(store.config)

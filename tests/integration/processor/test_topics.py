@@ -96,6 +96,7 @@ def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
     assert versions["cleanup.policy"] == "compact"
     assert versions["message.timestamp.type"] == "CreateTime", "a version's time is its record's"
     assert versions["min.compaction.lag.ms"] == str(3_600_000 + 86_400_000)
+    assert versions["segment.ms"] == str(2**63 - 1)
     assert latest["cleanup.policy"] == "delete"
     assert latest["retention.ms"] == latest["segment.ms"] == "600000"
 
