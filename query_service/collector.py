@@ -52,6 +52,7 @@ class NodeFacts:
     epoch: Callable[[], int]
     tasks: Callable[[], Iterable[TaskReplica]]
     open_scans: OpenScans
+    open_watches: Callable[[], int]
     dormant_tasks: Callable[[], int]
     kafka_silence_s: Callable[[], float | None]
 
@@ -105,6 +106,7 @@ class NodeCollector(Collector):
             "For how long the oldest of them has been open, 0 without any",
             scans.oldest_s,
         )
+        yield GaugeMetricFamily(f"{_PREFIX}_open_watches", "Watches that are open", self._facts.open_watches())
         yield GaugeMetricFamily(f"{_PREFIX}_epoch", "Newest assignment epoch known, 0 before", self._facts.epoch())
         silence = GaugeMetricFamily(f"{_PREFIX}_kafka_silence_seconds", "Time since the assignment topic was last read")
         if (silence_s := self._facts.kafka_silence_s()) is not None:

@@ -155,6 +155,7 @@ class QueryNode:
                     epoch=lambda: self.epoch,
                     tasks=lambda: list(self.tasks.replicas.values()),
                     open_scans=self.open_scans,
+                    open_watches=lambda: self.watches.streams.open,
                     dormant_tasks=self.tasks.dormant_tasks,
                     kafka_silence_s=self._assignment_log.seconds_since_contact,
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from statehouse.observability.metrics import new_registry
 from statehouse.topology import Role
@@ -15,8 +15,10 @@ class RouterMetrics:
 
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is what the routing
         table says the answering node is, empty where none answered.
-    statehouse_router_attempts_total{reason}: calls to nodes, OK or the reason they failed with.
+    statehouse_router_attempts_total{reason}: calls to nodes, OK or the reason they failed with; of a watch, the reason
+        that made it go on elsewhere.
     statehouse_router_lookup_duration_seconds: from receipt to answer.
+    statehouse_router_open_watches: how many callers watch.
     """
 
     def __init__(self) -> None:
@@ -36,6 +38,7 @@ class RouterMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.open_watches = Gauge("statehouse_router_open_watches", "Watches that are open", registry=self.registry)
         # Finding a labelled child takes longer than counting in it.
         self._lookup_children: dict[tuple[str, str, Role | None], Counter] = {}
         self._attempt_children: dict[str, Counter] = {}

@@ -74,6 +74,7 @@ class RouterServer:
             patience=Patience(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
             max_watches=settings.max_watches,
         )
+        self.metrics.open_watches.set_function(lambda: self.watches.streams.open)
         self._handlers = QueryHandlers(
             self.tables, dispatcher, batches, scatter, self.watches, self.metrics, settings.request_timeout_ms / 1_000
         )

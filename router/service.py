@@ -87,11 +87,15 @@ class QueryHandlers:
 
         return handler
 
-    def observe(self, store: str, outcome: str, role: Role | None, started_at: float) -> None:
-        """Count a lookup; a store that is not in the assignment has no label of its own."""
+    def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
+        """Count a lookup; a store that is not in the assignment has no label of its own.
+
+        `started_at` None: how long it took says nothing.
+        """
         table = self.tables.table
         known = store if table is not None and store in table.stores else ""
-        self.metrics.lookup(known, outcome, role, asyncio.get_running_loop().time() - started_at)
+        seconds = None if started_at is None else asyncio.get_running_loop().time() - started_at
+        self.metrics.lookup(known, outcome, role, seconds)
 
 
 def _keyed(method: str) -> Callable[[Any, Any, _Context], Awaitable[Any]]:
@@ -152,11 +156,10 @@ async def _count(
 @streaming_cleanly
 async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, send: Send) -> None:
     """Answer a Watch, for as long as the caller stays."""
-    started_at = asyncio.get_running_loop().time()
     try:
         await self.watches.watch(request, send)
     except LookupFailure as failure:
-        self.observe(request.store, failure.reason.name, None, started_at)
+        self.observe(request.store, failure.reason.name, None, None)
         raise
 
 

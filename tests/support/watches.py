@@ -22,12 +22,17 @@ class Watcher:
     """
 
     def __init__(
-        self, process: ServerProcess, key: str | None = None, prefix: str | None = None, **fields: Any
+        self,
+        process: ServerProcess,
+        key: str | None = None,
+        prefix: str | None = None,
+        store: str = STORE,
+        **fields: Any,
     ) -> None:
         self.responses: list[query_service_pb2.WatchResponse] = []
         self.failure: LookupFailure | None = None
         request = query_service_pb2.WatchRequest(
-            store=STORE,
+            store=store,
             key=None if key is None else types_pb2.Key(text=key),
             prefix=None if prefix is None else types_pb2.Key(text=prefix),
             **fields,

@@ -22,6 +22,7 @@ from tests.support.fleet import Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, read_all
 from tests.support.lookups import LookupLoad
 from tests.support.polling import poll_until
+from tests.support.watches import Watcher
 
 PROFILES = "profiles"
 PARTITIONS = 3
@@ -344,3 +345,20 @@ def test_a_killed_node_costs_no_lookup(fleet: GlobalFleet) -> None:
         poll_until(lambda: answered_by(victim, back_at), 30, "the killed node to answer again")
     assert not load.failures
     assert all(lookup.response is not None and lookup.response.value.text == "1" for lookup in load.history)
+
+
+def test_a_watch_of_a_global_store_goes_on_at_another_copy(fleet: GlobalFleet) -> None:
+    """Its keys may be in any partition, so a key is watched in all."""
+    fleet.write({"k": "1"}, shift=1)
+    nodes = {node.name: node for node in fleet.started("n1", "n2")}
+    router = fleet.router()
+    poll_until(lambda: value_of(router, "k") == "1", 30, "the router")
+    with Watcher(router, "k", store=PROFILES) as watcher:
+        watcher.wait_for(lambda each: len(each.positions) == PARTITIONS, "every partition")
+        assert watcher.current_values == {"k": "1"}
+        fleet.write({"k": "2", "other": "2"}, shift=1)
+        watcher.wait_for(lambda each: each.values == ["2"], "the change")
+        nodes[watcher.hosts[-1]].kill()
+        fleet.write({"k": None}, shift=1)
+        watcher.wait_for(lambda each: each.values == ["2", None], "the change after the kill")
+        assert watcher.gaps == 0

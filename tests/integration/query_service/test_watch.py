@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -265,3 +266,45 @@ def test_whoever_watches_learns_why_it_ends(new_fleet: NewFleet) -> None:
             poll_until(lambda: watcher.failure, 10, "the end")
             assert watcher.failure is not None
             assert watcher.failure.reason is Reason.NODE_SHUTTING_DOWN
+
+
+def test_pages_of_current_values_and_the_changes_meanwhile(new_fleet: NewFleet) -> None:
+    """However many pages there are, and whatever is written between them, no key ever goes back."""
+    with new_fleet() as (fleet, node):
+        keys = [f"k{number:04d}".encode() for number in range(3_500)]
+        produce(fleet.bootstrap, fleet.changelog, [(key, b"0") for key in keys])
+        poll_until(lambda: node.get("k3499").found, 20, "the values")
+        updates = [(keys[number * 37 % len(keys)], str(number).encode()) for number in range(1, 4_001)]
+        writer = Thread(target=lambda: produce(fleet.bootstrap, fleet.changelog, updates), daemon=True)
+        writer.start()
+        with Watcher(node, partition=0) as watcher:
+            last = str(len(updates))
+            watcher.wait_for(lambda each: last in each.values[-1:] or last in each.current_values.values(), "the last")
+            writer.join()
+            assert len(watcher.current) >= 4
+            assert watcher.gaps == 0
+            seen: dict[str, list[int]] = {}
+            for response in watcher.responses:
+                for event in response.events:
+                    seen.setdefault(event.key.text, []).append(int(event.value.text))
+        assert all(values == sorted(set(values)) for values in seen.values())
+        expected = dict.fromkeys(keys, b"0") | dict(updates)
+        assert {key: values[-1] for key, values in seen.items()} == {
+            key.decode(): int(value) for key, value in expected.items()
+        }
+        offsets = [offset for _, offset, _, _ in watcher.changes]
+        assert offsets == sorted(set(offsets))
+
+
+def test_an_ephemeral_store_s_watch_outlives_its_node(new_fleet: NewFleet) -> None:
+    with new_fleet(ephemeral=True, changelog_config={"cleanup.policy": "delete"}) as (fleet, node):
+        position = left_at(fleet, node)
+        node.kill()
+        put_transactionally(fleet, {"a": "1"})
+        put_transactionally(fleet, {"a": "2"})
+        node.start()
+        fleet.wait_running([node])
+        assert not node.get("a").found, "it began anew"
+        with Watcher(node, "a", resume=[position]) as watcher:
+            watcher.wait_for(lambda each: each.values == ["1", "2"], "what it missed, from the log")
+            assert watcher.gaps == 0
