@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import structlog
@@ -155,17 +155,13 @@ class StateDirectory:
 
     def on_disk(self) -> list[HeldId]:
         """Return the tasks and global stores that have a folder."""
-        tasks = (_task_or_none(child) for child in self.path.iterdir() if child.is_dir())
         stores = (self.path / GLOBAL_FOLDER).glob("*/")
-        return [*(task for task in tasks if task is not None), *(GlobalId(child.name) for child in stores)]
+        return [*self._tasks(), *(GlobalId(folder.name) for folder in stores)]
 
     def dormant(self, on_fault: Callable[[Fault], None]) -> dict[TaskId, dict[str, Checkpoint]]:
         """Return the checkpoints of every task folder on disk; those that can't be read are told to `on_fault`."""
         found = {}
-        for child in self.path.iterdir():
-            task = _task_or_none(child)
-            if task is None:
-                continue
+        for task in self._tasks():
             try:
                 checkpoints = self.task(task).read_checkpoints()
             except CheckpointUnreadable as error:
@@ -176,10 +172,9 @@ class StateDirectory:
                 found[task] = checkpoints
         return found
 
-
-def _task_or_none(folder: Path) -> TaskId | None:
-    """Return the task that a folder is of."""
-    try:
-        return TaskId.parse(folder.name)
-    except ContractError:
-        return None
+    def _tasks(self) -> Iterator[TaskId]:
+        for folder in self.path.glob("*/"):
+            try:
+                yield TaskId.parse(folder.name)
+            except ContractError:
+                continue

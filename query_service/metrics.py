@@ -70,7 +70,13 @@ class ReplicaMetrics:
         self._restored = metrics.restored_records.labels(*labels)
         self._late = metrics.late_records.labels(*labels)
         self._expired_segments = metrics.expired_segments.labels(*labels)
-        self.skipped = metrics.skipped_records.labels(*labels)
+        self._skipped = metrics.skipped_records.labels(*labels)
+        self._metrics = metrics
+
+    def skipped(self) -> None:
+        """Count an unreadable record."""
+        self._skipped.inc()
+        self._metrics.fault(Fault.UNREADABLE_RECORD, Outcome.PASSED_OVER)
 
     def applied(self, records: Sequence[Record], applied: Applied, *, restoring: bool) -> None:
         """Count a batch."""

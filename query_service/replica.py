@@ -158,7 +158,7 @@ class StoreReplica:
     def note_skipped(self, offset: int, reason: str) -> None:
         """Count and log a record that was passed over."""
         self.skipped += 1
-        self.metrics.skipped.inc()
+        self.metrics.skipped()
         log.warning(
             "unreadable record skipped",
             topic=self.spec.changelog_topic,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -18,16 +19,23 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from query_service.checkpoint import FORMAT_VERSION
+from query_service.disk import TaskDirectory
+from query_service.faults import Fault, Outcome
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from statehouse.assignment import Assignment, TaskAssignment, encode
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.topics import topic_settings
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
 from statehouse.topology import StoreSpec, SubTopology, TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, read_all
+from tests.support.metrics import scrape
 from tests.support.polling import poll_until
+
+TASK_STOPPED, STORE_WIPED, PASSED_OVER = Outcome.TASK_STOPPED, Outcome.STORE_WIPED, Outcome.PASSED_OVER
 
 OTHER = "other"
 ROW = "row"
@@ -39,6 +47,7 @@ class Faulty(Fleet):
     def __init__(self, bootstrap: str, application_id: str, directory: Path, **options: Any) -> None:
         super().__init__(bootstrap, application_id, directory, partitions=1, **options)
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._metrics_ports: dict[str, int] = {}
         self.other = StoreSpec(OTHER, changelog_topic(application_id, OTHER), 1, 1, value_serde="string")
         create_topic(bootstrap, self.other.changelog_topic, 1, {"cleanup.policy": "compact"})
         produce(bootstrap, self.other.changelog_topic, [(ROW.encode(), b"kept")])
@@ -71,12 +80,28 @@ class Faulty(Fleet):
         self.wait_running([node])
         return node
 
-    def wait_running(self, processes: Iterable[ServerProcess], timeout_s: float = 30.0) -> None:
-        """Wait until the nodes hold tasks, too: just after a start there are none, all of which run."""
-        processes = list(processes)
-        for process in processes:
-            poll_until(lambda process=process: process.node().tasks, timeout_s, f"{process.name} to take its tasks")
-        super().wait_running(processes, timeout_s)
+    def node(self, name: str, **options: object) -> ServerProcess:
+        """Start a node that serves metrics."""
+        self._metrics_ports[name] = free_port()
+        return super().node(name, metrics_port=self._metrics_ports[name], **options)
+
+    def assert_faults(self, node: ServerProcess, expected: Mapping[tuple[Fault, Outcome], int | None]) -> None:
+        """Compare what the node has counted since it started, None being any number; all of it is of the one task."""
+        served = scrape(self._metrics_ports[node.name])
+        found = {
+            (Fault(labels["fault"]), Outcome(labels["outcome"])): served.value("statehouse_node_faults_total", **labels)
+            for labels in served.labels("statehouse_node_faults_total")
+        }
+        assert found == {what: found.get(what) if times is None else times for what, times in expected.items()}
+        assert all(found.values())
+        restored = "statehouse_node_full_restores_total"
+        wiped = {
+            (Fault(labels["fault"]), STORE_WIPED): served.value(restored, **labels)
+            for labels in served.labels(restored)
+            if labels["fault"] != Fault.NO_STATE
+        }
+        assert wiped == {what: times for what, times in found.items() if what[1] is STORE_WIPED}
+        assert {labels["store"] for labels in served.labels(restored) if labels["fault"] != Fault.NO_STATE} <= {STORE}
 
     def folder(self, name: str = "n1") -> Path:
         """Return the state directory of the application on a node."""
@@ -137,6 +162,7 @@ def answers(node: ServerProcess, key: str) -> str | None:
 def failed(node: ServerProcess, reason: str) -> None:
     """Wait for the faulty store's task to stop for a reason; its neighbour goes on."""
     poll_until(lambda: reason in task_of(node).error, 30, f"the task to stop for {reason}")
+    poll_until(lambda: task_of(node, "1_0").state == "running", 30, "the neighbour to run")
     poll_until(lambda: refuses(node, Reason.TASK_FAILED), 30, "a read to be refused")
     assert_neighbour_serves(node)
 
@@ -185,6 +211,7 @@ def test_damaged_checkpoint_file_costs_nothing(fleet: Faulty) -> None:
     assert task_of(node).stores[0].restored_records == 1, "the place in the store itself is the truth"
     assert "checkpoint file can't be read" in node.log
     assert_neighbour_kept_its_state(node)
+    fleet.assert_faults(node, {(Fault.CHECKPOINT_UNREADABLE, PASSED_OVER): 1})
 
 
 @pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst"])
@@ -203,6 +230,23 @@ def test_corrupt_database_is_wiped_and_restored(fleet: Faulty, pattern: str) -> 
     assert "store restored from the start" in node.log
     assert "Corruption" in node.log
     assert_neighbour_kept_its_state(node)
+    fleet.assert_faults(node, {(Fault.CORRUPT_STORE, STORE_WIPED): 1})
+
+
+def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
+    node = fleet.serving(a="1", b="2")
+    assert node.stop() == 0
+    engine = RocksDBEngine(fleet.folder() / "0_0" / STORE)
+    checkpoint = engine.checkpoint()
+    assert checkpoint is not None
+    engine.write({}, replace(checkpoint, format_version=FORMAT_VERSION + 1))
+    engine.close()
+    node.start()
+    fleet.wait_running([node])
+    assert content(node) == {"a": "1", "b": "2"}
+    assert f"checkpoint of format {FORMAT_VERSION + 1}, this version has {FORMAT_VERSION}" in node.log
+    assert_neighbour_kept_its_state(node)
+    fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
 
 
 def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> None:
@@ -228,6 +272,7 @@ def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> No
     assert "checksum mismatch" in node.log
     assert "lock hold by current process" not in node.log, "the failed scan let go of the database"
     assert_neighbour_serves(node)
+    fleet.assert_faults(node, {(Fault.CORRUPT_STORE, TASK_STOPPED): 1, (Fault.CORRUPT_STORE, STORE_WIPED): 1})
 
 
 def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty) -> None:
@@ -241,6 +286,7 @@ def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty)
     assert content(node) == {"d": "4"}, "what the log no longer tells of may have been deleted in it"
     assert "is before the start of the log" in node.log
     assert_neighbour_kept_its_state(node)
+    fleet.assert_faults(node, {(Fault.LOG_TRUNCATED, STORE_WIPED): 1})
 
     node.freeze()
     fleet.put({"e": "5"})  # answers the request that was under way
@@ -250,8 +296,8 @@ def test_truncated_log_is_restored_after_a_stop_and_while_running(fleet: Faulty)
     node.thaw()
     poll_until(lambda: answers(node, "g"), 30, "the task to be restored")
     assert content(node) == {"g": "7"}
-    assert '"fault": "log_truncated"' in node.log
     assert_neighbour_serves(node)
+    fleet.assert_faults(node, {(Fault.LOG_TRUNCATED, TASK_STOPPED): 1, (Fault.LOG_TRUNCATED, STORE_WIPED): 2})
 
 
 def test_expired_part_of_a_log_is_passed_over(
@@ -270,6 +316,7 @@ def test_expired_part_of_a_log_is_passed_over(
         assert content(node) == {"a": "1", "b": "2", "d": "4"}
         assert task_of(node).stores[0].restored_records == 1
         assert_neighbour_kept_its_state(node)
+        fleet.assert_faults(node, {(Fault.LOG_EXPIRED, PASSED_OVER): 1})
 
 
 def test_recreated_topic_is_noticed_after_a_stop(fleet: Faulty) -> None:
@@ -282,6 +329,7 @@ def test_recreated_topic_is_noticed_after_a_stop(fleet: Faulty) -> None:
     assert content(node) == {"a": "9", "c": "3", "d": "4", "e": "5"}
     assert "checkpoint is of another topic" in node.log
     assert_neighbour_kept_its_state(node)
+    fleet.assert_faults(node, {(Fault.TOPIC_RECREATED, STORE_WIPED): 1})
 
 
 def test_recreated_topic_is_noticed_while_running(fleet: Faulty) -> None:
@@ -294,6 +342,7 @@ def test_recreated_topic_is_noticed_while_running(fleet: Faulty) -> None:
     fleet.put({"later": "1"})
     poll_until(lambda: answers(node, "later"), 20, "the new topic to be followed")
     assert_neighbour_serves(node)
+    fleet.assert_faults(node, {(Fault.TOPIC_RECREATED, TASK_STOPPED): 2, (Fault.TOPIC_RECREATED, STORE_WIPED): 2})
 
 
 def has_only(node: ServerProcess, entries: dict[str, str]) -> bool:
@@ -318,6 +367,7 @@ def test_unreadable_record_is_skipped_and_counted(
         assert (task.state, task.stores[0].skipped_records, task.stores[0].position) == ("running", 1, 4)
         assert "unreadable record skipped" in node.log
         assert_neighbour_serves(node)
+        fleet.assert_faults(node, {(Fault.UNREADABLE_RECORD, PASSED_OVER): 1})
 
 
 def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
@@ -343,6 +393,7 @@ def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
         assert node.get("kept").value.text == "1"
         assert "deleted keys could come back (raise delete.retention.ms)" in node.log
         assert_neighbour_kept_its_state(node)
+        fleet.assert_faults(node, {(Fault.CHECKPOINT_TOO_OLD, STORE_WIPED): 1})
 
         node.freeze()  # a replica that falls behind for as long has missed as much
         forget(fleet, "frozen")
@@ -351,6 +402,9 @@ def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
         assert content(node).keys() & {"kept", "gone", "frozen"} == {"kept"}
         assert "it took" in node.log
         assert_neighbour_serves(node)
+        fleet.assert_faults(
+            node, {(Fault.CHECKPOINT_TOO_OLD, TASK_STOPPED): None, (Fault.CHECKPOINT_TOO_OLD, STORE_WIPED): None}
+        )
 
 
 def forget(fleet: Faulty, key: str) -> None:
@@ -399,7 +453,8 @@ def test_full_disk_stops_its_node_s_tasks_alone_and_is_left_behind(fleet: Faulty
         filler.unlink()
         poll_until(lambda: answers(standby, "k099"), 60, "the task to recover")
         assert content(standby) == rows | {"a": "1"}
-        assert "store restored from the start" not in standby.log.partition("task stopped")[2], "its state was intact"
+        fleet.assert_faults(standby, {(Fault.DISK_FULL, TASK_STOPPED): None})  # not wiped: its state was intact
+        fleet.assert_faults(node, {})
         standby.stop()
 
 
@@ -418,3 +473,30 @@ def test_directory_that_can_not_be_written_is_named(fleet: Faulty) -> None:
     shutil.rmtree(folder)
     poll_until(lambda: answers(node, "a"), 60, "the task to recover")
     assert_neighbour_serves(node)
+    fleet.assert_faults(node, {(Fault.DISK_REFUSED, TASK_STOPPED): None})
+
+
+def test_folder_that_another_process_has_is_taken_over_when_it_ends(fleet: Faulty) -> None:
+    folder = TaskDirectory(fleet.folder() / "0_0")
+    folder.acquire()
+    fleet.put({"a": "1"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    poll_until(lambda: [t for t in node.node().tasks if t.task == "1_0" and t.state == "running"], 30, "the other task")
+    failed(node, f"in use by process {os.getpid()}")
+    folder.release()
+    poll_until(lambda: answers(node, "a"), 60, "the task to recover")
+    assert_neighbour_serves(node)
+    fleet.assert_faults(node, {(Fault.LOCK_HELD, TASK_STOPPED): None})
+
+
+def test_store_beyond_its_memory_stops_its_task_alone(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    with Faulty(kafka.bootstrap, unique_name("app"), tmp_path, in_memory=True) as fleet:
+        fleet.put({f"k{nth}": "x" * 1_000 for nth in range(100)})
+        node = fleet.node("n1", memory_store_max_bytes=50_000)
+        fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+        poll_until(lambda: node.node().tasks, 30, "the tasks")
+        failed(node, "memory_store_max_bytes")
+        fleet.assert_faults(node, {(Fault.MEMORY_BUDGET, TASK_STOPPED): None})
