@@ -18,6 +18,7 @@ _MEMTABLE_BYTES = 16 * _MIB
 # What a memtable takes as soon as it holds anything. RocksDB's 1 MiB, for two families or more a store, would go far
 # beyond the write buffer with a hundred stores.
 _ARENA_BLOCK_BYTES = 64 * 1024
+_LOGS_BYTES = 8 * _MIB
 _BLOOM_BITS_PER_KEY = 10.0  # one lookup in a hundred of an absent key reads a block for nothing
 _TICKERS = {
     "block.cache.hit": "block_cache_hits_total",
@@ -70,9 +71,11 @@ class StoreResources:
         options.set_write_buffer_manager(self._write_buffers)
         options.set_write_buffer_size(_MEMTABLE_BYTES)
         options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-        # The families of a store are flushed together, else the checkpoint's, written in every batch and never full,
-        # would keep all write-ahead logs.
+        # A write-ahead log is kept until all that it has of any family is in files. So a store's families are flushed
+        # together, and before they are full: else the checkpoint's, which never is, or a window's that is no longer
+        # written, would keep the logs of hours.
         options.set_atomic_flush(True)
+        options.set_max_total_wal_size(_LOGS_BYTES)
         # Counting costs a point read a tenth (0.2 us). One set of counters: it takes memory per core.
         options.enable_statistics()
         # One old log file is enough to see what happened. No bound on their size: RocksDB repeats the options of every

@@ -17,7 +17,11 @@ from statehouse.errors import LookupFailure, Reason
 
 _META = "statehouse-meta"
 _CHECKPOINT_KEY = b"checkpoint"
-_BUILT_IN = frozenset({"default", _META})
+# RocksDB writes the options of a new family, 10 kB, into its LOG and again into each LOG after it, unless there are ten
+# families. Where families come and go these fill it up to that number: without them a window store's LOG outgrows its
+# data, and past its largest size each line of it costs as much as the whole.
+_SPARES = tuple(f"statehouse-spare-{nth}" for nth in range(8))
+_BUILT_IN = frozenset({"default", _META, *_SPARES})
 _DAMAGED = "DAMAGED"
 # What RocksDB and the system say when they refuse, rather than when the content is bad. RocksDB's binding gives text.
 _FULL = ("No space left", "quota exceeded")
@@ -79,6 +83,7 @@ class RocksDBEngine:
         self._writing = threading.Lock()  # taken before the other; a write may take long, when RocksDB is behind
         self._views = 0
         self._doomed: dict[str, Rdict] = {}
+        self._spares_due = set(_SPARES) - known
         self._closed = False
 
     def _stored_checkpoint(self) -> Checkpoint | None:
@@ -190,6 +195,8 @@ class RocksDBEngine:
                 if family in self._doomed:
                     self._lock.wait_for(lambda: self._views == 0)
                     self._bury()
+                while self._spares_due:
+                    self._db.create_column_family(self._spares_due.pop(), self._options).close()
                 self._families[family] = self._db.create_column_family(family, self._options)
                 self._handles[family] = self._db.get_column_family_handle(family)
         return self._handles[family]
