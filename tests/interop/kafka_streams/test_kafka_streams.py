@@ -39,12 +39,15 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 JOIN_STORES: Final = ("join-this-join-store", "join-other-join-store")
 STORES: Final = ("counts", "windows", "sessions", *JOIN_STORES)
+WINDOW_STORES: Final = ("windows", *JOIN_STORES)
 # Words that begin with one another, that hold the bytes which an order by key has to escape, and from beyond ASCII.
 WORDS: Final = (
     *("a", "ab", "abc", "a\0", "a\0b", "a\x01", "\0", "zebra", "Zebra", "42", '"quoted"', "back\\slash"),
     *("straße", "naïve", "東京", "ﬀ", "\uffff", "😀", "😀😀", "привет", "مرحبا", "e\u0301", "é", "x" * 300),
 )
 ABSENT: Final = "never-written"
+# A range of keys, both inclusive: some of the words are below it, some above.
+LOWEST, HIGHEST = "a", "zebra"
 # Retentions and sizes are those of the application's topology.
 TOPOLOGY: Final = """
 application_id = "{app}"
@@ -97,7 +100,7 @@ class Program:
 
     class_path: str
 
-    def dump(self, bootstrap: str, app: str, guarantee: str, directory: Path) -> Dump:
+    def dump(self, bootstrap: str, app: str, guarantee: str, directory: Path, span_ms: tuple[int, int]) -> Dump:
         """Run it to the end of its input; return what its interactive queries saw."""
         file = directory / "dump.jsonl"
         with (directory / "kafka-streams.log").open("wb") as log:
@@ -106,6 +109,7 @@ class Program:
                     *(str(find_java().path), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
                     *("-cp", self.class_path, "statehouse.interop.WordStores"),
                     *(bootstrap, app, str(PARTITIONS), str(directory / "kafka-streams"), guarantee, str(file)),
+                    *(LOWEST, HIGHEST, *map(str, span_ms)),
                 ],
                 stdout=log,
                 stderr=log,
@@ -123,7 +127,7 @@ class Dump:
     entries: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     """The key-value store by partition, in its order."""
     timed: dict[str, dict[str, list[Timed]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    """The other stores by name and key."""
+    """The other stores by name and key; under the name with "-range" a range of their windows."""
 
     @classmethod
     def load(cls, file: Path) -> Dump:
@@ -267,6 +271,21 @@ def fetched(router: ServerProcess, store: str, key: str, page_size: int) -> list
         request.page_token = page.next_page_token
 
 
+def scanned_windows(router: ServerProcess, store: str, page_size: int, **fields: Any) -> list[tuple[str, Timed]]:
+    """Return the windows of all keys, or of a range, in the router's order."""
+    found: list[tuple[str, Timed]] = []
+    request = query_service_pb2.ScanWindowsRequest(store=store, page_size=page_size, **fields)
+    while True:
+        page = router.call(router.query.ScanWindows, request)
+        found += [
+            (each.key.text, (each.window.start_ms, each.window.end_ms, value_of(each.window.value)))
+            for each in page.windows
+        ]
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
 def counted(router: ServerProcess, store: str) -> int:
     return router.call(router.query.Count, query_service_pb2.CountRequest(store=store, exact=True), 30.0).count
 
@@ -293,6 +312,27 @@ def assert_timed_stores_are_same(router: ServerProcess, dump: Dump, keys: set[st
         for key in sorted(keys):
             # Those of a key in its order too: windows and duplicates by start and arrival, sessions by time.
             assert fetched(router, store, key, page_size) == theirs.get(key, []), (store, key)
+
+
+def assert_ranges_are_same(router: ServerProcess, dump: Dump, span_ms: tuple[int, int], page_size: int) -> None:
+    """Compare scans of windows with Kafka Streams' `all()` and `fetch(keyFrom, keyTo, timeFrom, timeTo)`.
+
+    Theirs come segment by segment; the windows of one key are in the same order in both.
+    """
+    first_ms, last_ms = span_ms
+    bounds = {"from_key": types_pb2.Key(text=LOWEST), "to_key": types_pb2.Key(text=HIGHEST)}
+    span = {"from_ms": first_ms, "to_ms": last_ms}
+    for store in WINDOW_STORES:
+        for theirs, fields in ((dump.timed[store], {}), (dump.timed[f"{store}-range"], bounds | span)):
+            ours = scanned_windows(router, store, page_size, **fields)
+            assert [key for key, _ in ours] == sorted((key for key, _ in ours), key=str.encode)
+            by_key: dict[str, list[Timed]] = defaultdict(list)
+            for key, window in ours:
+                by_key[key].append(window)
+            assert by_key == theirs, (store, fields)
+            backwards = scanned_windows(router, store, page_size, reverse=True, **fields)
+            assert backwards == ours[::-1]
+        assert 0 < dump.size(f"{store}-range") < dump.size(store), "the range has some of them, and not all"
 
 
 def changelog_keys(bootstrap: str, app: str, store: str) -> tuple[set[bytes], set[bytes]]:
@@ -347,13 +387,16 @@ def compare(
 ) -> Dump:
     produce_lines(kafka.bootstrap, f"{app}-lines", lines)
     produce_lines(kafka.bootstrap, f"{app}-replies", replies)
-    dump = program.dump(kafka.bootstrap, app, guarantee, directory)
+    last_ms = max(time_ms for time_ms, _ in [*lines, *replies])
+    span_ms = (last_ms - 45 * MINUTE, last_ms - 10 * MINUTE)
+    dump = program.dump(kafka.bootstrap, app, guarantee, directory, span_ms)
     expected = Counter(word for _, line in lines for word in line.split(" "))
     assert dict(entry for entries in dump.entries.values() for entry in entries) == expected, "all input is processed"
     keys = {word for _, line in [*lines, *replies] for word in line.split(" ")} | {ABSENT}
     with serving(kafka.bootstrap, app, directory) as (node, router):
         assert_key_value_store_is_same(node, router, dump, page_size)
         assert_timed_stores_are_same(router, dump, keys, page_size)
+        assert_ranges_are_same(router, dump, span_ms, page_size)
         for store in STORES:
             assert counted(router, store) == dump.size(store), f"{store}: as many as they have, over all keys"
     return dump

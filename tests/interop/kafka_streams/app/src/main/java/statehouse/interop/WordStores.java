@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -57,6 +58,7 @@ public final class WordStores {
     private static final String WINDOWS = "windows";
     private static final String SESSIONS = "sessions";
     private static final String JOIN = "join";
+    private static final String RANGE = "-range";
     private static final List<String> JOIN_STORES = List.of(JOIN + "-this-join-store", JOIN + "-other-join-store");
 
     private static final Duration RETENTION = Duration.ofHours(1);
@@ -73,11 +75,19 @@ public final class WordStores {
 
     private WordStores() {}
 
-    /** Arguments: bootstrap, application id, partitions of the stores, state directory, guarantee, dump file. */
+    /**
+     * Arguments: bootstrap, application id, partitions of the stores, state directory, guarantee, dump file, and a range
+     * of windows: lowest and highest key, earliest and latest start in epoch milliseconds, all inclusive.
+     */
     public static void main(final String[] args) throws Exception {
-        if (args.length != 6) {
-            throw new IllegalArgumentException("six arguments are due, not " + args.length);
+        if (args.length != 10) {
+            throw new IllegalArgumentException("ten arguments are due, not " + args.length);
         }
+        final Range range = new Range(
+                args[6],
+                args[7],
+                Instant.ofEpochMilli(Long.parseLong(args[8])),
+                Instant.ofEpochMilli(Long.parseLong(args[9])));
         final String applicationId = args[1];
         final int partitions = Integer.parseInt(args[2]);
         final Properties config = new Properties();
@@ -100,7 +110,7 @@ public final class WordStores {
             awaitCommitted(admin, streams, applicationId, deadline, List.of("-lines", "-replies"));
             awaitCommitted(
                     admin, streams, applicationId, deadline, List.of("-words-repartition", "-answers-repartition"));
-            dump(streams, partitions, Path.of(args[5]));
+            dump(streams, partitions, Path.of(args[5]), range);
         }
     }
 
@@ -190,7 +200,11 @@ public final class WordStores {
         });
     }
 
-    private static void dump(final KafkaStreams streams, final int partitions, final Path file) throws IOException {
+    /** A range of keys and of window starts, both ends inclusive. */
+    private record Range(String lowest, String highest, Instant earliest, Instant latest) {}
+
+    private static void dump(
+            final KafkaStreams streams, final int partitions, final Path file, final Range range) throws IOException {
         try (BufferedWriter out = Files.newBufferedWriter(file, StandardCharsets.UTF_8)) {
             for (int partition = 0; partition < partitions; partition++) {
                 final ReadOnlyKeyValueStore<String, Long> counts =
@@ -203,14 +217,14 @@ public final class WordStores {
                 }
                 final ReadOnlyWindowStore<String, Long> windows =
                         store(streams, WINDOWS, partition, QueryableStoreTypes.windowStore());
-                dumpWindowed(out, WINDOWS, partition, windows.all());
+                dumpWindows(out, WINDOWS, partition, windows, range);
                 final ReadOnlySessionStore<String, Long> sessions =
                         store(streams, SESSIONS, partition, QueryableStoreTypes.sessionStore());
                 dumpWindowed(out, SESSIONS, partition, sessions.fetch(null, null));
                 for (final String name : JOIN_STORES) {
                     final ReadOnlyWindowStore<String, String> join =
                             store(streams, name, partition, QueryableStoreTypes.windowStore());
-                    dumpWindowed(out, name, partition, join.all());
+                    dumpWindows(out, name, partition, join, range);
                 }
             }
         }
@@ -220,6 +234,20 @@ public final class WordStores {
             final KafkaStreams streams, final String name, final int partition, final QueryableStoreType<T> type) {
         return streams.store(
                 StoreQueryParameters.fromNameAndType(name, type).withPartition(partition));
+    }
+
+    /** Writes all windows, and those of the range once more under the store's name with RANGE. */
+    private static <V> void dumpWindows(
+            final BufferedWriter out,
+            final String store,
+            final int partition,
+            final ReadOnlyWindowStore<String, V> windows,
+            final Range range)
+            throws IOException {
+        dumpWindowed(out, store, partition, windows.all());
+        final KeyValueIterator<Windowed<String>, V> ranged =
+                windows.fetch(range.lowest, range.highest, range.earliest, range.latest);
+        dumpWindowed(out, store + RANGE, partition, ranged);
     }
 
     private static <V> void dumpWindowed(
