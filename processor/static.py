@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 
 from processor.ownership.controller import OwnershipController
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
-from processor.topics import create_control_topics
+from processor.topics import create_control_topics, warn_of_uncompacted
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts
@@ -129,5 +129,6 @@ def _controller(
     if absent:
         raise ConfigurationError(f"topic {', '.join(absent)} not found: start what writes it first, or correct it")
     create_control_topics(admin, topology.application_id, replication_factor)
+    warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
     return OwnershipController(bootstrap, topology.application_id, declared, settings, on_fatal=on_fatal)

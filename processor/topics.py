@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +11,10 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from processor.application import Application, Source, SourceKind, Store
+from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
-from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, partition_counts
+from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, partition_counts, topic_settings
 from statehouse.topology import (
     SESSION,
     VERSIONED,
@@ -103,6 +104,7 @@ def create_topics(
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
     ensure_topics(admin, specs)
     create_control_topics(admin, app.application_id, settings.replication_factor)
+    warn_of_uncompacted(admin, app.global_stores)
     counts |= {store.name: source_counts[store.changelog_topic] for store in app.global_stores}
     return ApplicationTopics(counts, dead_letters_count)
 
@@ -130,6 +132,17 @@ def store_topic_config(store: Store, settings: ProcessorSettings) -> dict[str, s
     if not declaration.ephemeral:
         ours["min.compaction.lag.ms"] = str(lag_ms)
     return ours | dict(store.config)
+
+
+def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) -> None:
+    """Say which global stores' topics aren't compacted: what such a topic deletes, a node that restores won't have."""
+    for store in stores:
+        if store.is_global and "compact" not in topic_settings(admin, store.changelog_topic)["cleanup.policy"]:
+            log.warning(
+                "topic of a global store is not compacted; set its cleanup.policy to compact, or entries will be lost",
+                store=store.name,
+                topic=store.changelog_topic,
+            )
 
 
 def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:

@@ -24,10 +24,10 @@ from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 PARTITIONS = 2
-BATCH_S = 90.0
+BATCH_S = 150.0
 # Years ago: event times of a replay. A whole minute.
 BEGAN_MS = 1_000_000_020_000
 SECOND, MINUTE = 1_000, 60_000
@@ -260,3 +260,26 @@ def test_sessions_are_published_when_they_close_and_an_ephemeral_store_has_what_
 
     anns = [(0, 20 * SECOND, 2), (70 * SECOND, 70 * SECOND, 1)]
     answered(sessions, lambda found: found == anns, "ann's sessions")
+
+
+@pytest.mark.long
+def test_a_killed_processor_goes_on_with_what_its_stores_held(
+    broker: EmbeddedKafka, processor: ProcessorProcess, written: Written
+):
+    topic = changelog_topic(application_id, "last-visitors")
+    before = set(store_of(messages(broker.bootstrap, topic)))
+    processor.kill()
+    # One newcomer a partition: each displaces one that only the state before the crash knows.
+    newcomers = [next(name for name in map("new-{}".format, range(99)) if place(name) == each) for each in (0, 1)]
+    feed(broker.bootstrap, VISITORS, [(name, "", 2_000 * SECOND) for name in newcomers])
+    processor.start()
+    processor.wait_for("processor started")
+    kept = {name.encode() for name in newcomers}
+    records = written(topic, lambda records: kept <= set(store_of(records)))
+    after = set(store_of(records))
+    assert len(after) == len(before)
+    assert len(before - after) == len(newcomers)
+
+
+def place(name: str) -> int:
+    return partition_for(name.encode(), PARTITIONS)

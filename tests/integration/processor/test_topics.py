@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from structlog.testing import capture_logs
 
 from processor.application import Application
 from processor.settings import ProcessorSettings
@@ -58,9 +59,8 @@ def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique
     app = declared(application, "scores")
     app.global_table("all")
     app.store("boards", frame(), config={"segment.bytes": "1048576"})
-    app.global_store("everything", "all")
     topics = create_topics(client, app, {"scores": 3, "all": 9}, SETTINGS)
-    assert topics.stores == {"boards": 3, "everything": 9}
+    assert topics.stores == {"boards": 3}
     changelog = changelog_topic(application, "boards")
     control = [members_topic(application), assignment_topic(application), commits_topic(application)]
     counts = partition_counts(client, [changelog, dead_letters_topic(application), *control])
@@ -99,6 +99,23 @@ def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
     assert versions["segment.ms"] == str(2**63 - 1)
     assert latest["cleanup.policy"] == "delete"
     assert latest["retention.ms"] == latest["segment.ms"] == "600000"
+
+
+def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted(
+    kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
+):
+    compacted, deleted = unique_name("compacted"), unique_name("deleted")
+    create_topic(kafka.bootstrap, compacted, 3, {"cleanup.policy": "compact"})
+    create_topic(kafka.bootstrap, deleted, 2)
+    app = declared(unique_name("app"))
+    app.global_store("products", compacted)
+    app.global_store("prices", deleted)
+    with capture_logs() as logs:
+        topics = create_topics(client, app, {compacted: 3, deleted: 2}, SETTINGS)
+    assert topics.stores == {"products": 3, "prices": 2}
+    (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert (warning["store"], warning["topic"]) == ("prices", deleted)
+    assert settings_of(client, deleted)["cleanup.policy"] == "delete"
 
 
 def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_settings(
