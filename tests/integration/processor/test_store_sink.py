@@ -64,6 +64,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     rows = [(key, f"value {key}", None, None, None, None, None, None) for key in keys]
     rows += [(key, None, None, None, None, None, None, None) for key in ("gone", "lost")]
     rows += [("k", "raw", None, "scores", 7, 41, "not_json", "why")]
+    rows += [(None, "of nobody", None, None, None, None, None, None)]
     frame = spark.createDataFrame(rows, SCHEMA)
 
     sink(frame, 0)
@@ -74,12 +75,15 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     assert Counter(message.key() for message in found) == Counter([*(key.encode() for key in keys), b"gone", b"lost"])
     assert all(message.partition() == partition_for(message.key(), 3) for message in found)
     assert {message.value() for message in found if message.key() in (b"gone", b"lost")} == {None}
-    (dead,) = messages(kafka.bootstrap, f"{changelog.application_id}-dead")
+    dead_letters = messages(kafka.bootstrap, f"{changelog.application_id}-dead")
+    nobody, dead = sorted(dead_letters, key=lambda message: message.key() or b"")
     assert (dead.key(), dead.value()) == (b"k", b"raw")
     assert headers(dead)["source_offset"] == "41"
+    assert (nobody.key(), nobody.value()) == (None, b"of nobody")
+    assert headers(nobody) == {"reason": "null_key", "detail": "a store's row without a key"}
 
     assert [(batch_id, dict(counts)) for batch_id, counts, _ in batches] == [
-        (0, {"changelog": 20, "tombstone": 2, "not_json": 1}),
+        (0, {"changelog": 20, "tombstone": 2, "not_json": 1, "null_key": 1}),
         (0, {"skipped": 3}),
         (1, {}),
     ]
