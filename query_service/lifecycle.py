@@ -6,7 +6,6 @@ No I/O. The node's states are Kafka Streams' (`KafkaStreams.State`), less those 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from statehouse.errors import StatehouseError
@@ -96,19 +95,6 @@ def settled_state(current: NodeState, task_states: Iterable[TaskState], *, assig
     return NodeState.REBALANCING if busy else NodeState.RUNNING
 
 
-@dataclass(frozen=True, slots=True)
-class TaskChanges:
-    """What leads from the tasks a node holds to those it is assigned."""
-
-    opened: Mapping[HeldId, Role]
-    role_changes: Mapping[HeldId, Role]
-    closed: frozenset[HeldId]
-
-
-def task_changes(held: Mapping[HeldId, Role], assigned: Mapping[HeldId, Role]) -> TaskChanges:
-    """Return the changes; a task that stays keeps its state whatever becomes of its role."""
-    return TaskChanges(
-        {task: role for task, role in assigned.items() if task not in held},
-        {task: role for task, role in assigned.items() if task in held and held[task] is not role},
-        frozenset(held.keys() - assigned.keys()),
-    )
+def role_changes(held: Mapping[HeldId, Role], assigned: Mapping[HeldId, Role]) -> dict[HeldId, Role]:
+    """Return the new roles of what stays; a task that stays keeps its state whatever becomes of its role."""
+    return {task: role for task, role in assigned.items() if task in held and held[task] is not role}

@@ -226,12 +226,21 @@ class StoreReplica:
 class TaskReplica:
     """A task, or a copy of a global store, on this node: its stores, its role and its state.
 
-    `stores` are by the names of their folders: of a task each store's one partition, of a global store every partition.
+    `partitions` are the store partitions in it. `stores` are those that are open, by the names of their folders: of a
+    task each store's one partition, of a global store every partition.
     """
 
-    def __init__(self, task: HeldId, role: Role, directory: TaskDirectory, listener: StateListener) -> None:
+    def __init__(
+        self,
+        task: HeldId,
+        role: Role,
+        partitions: Sequence[tuple[StoreSpec, int]],
+        directory: TaskDirectory,
+        listener: StateListener,
+    ) -> None:
         self._listener = listener
         self.task = task
+        self.partitions = partitions
         self.role = role
         self.directory = directory
         self.state = TaskState.CREATED
@@ -254,6 +263,11 @@ class TaskReplica:
     def is_in(self, *states: TaskState) -> bool:
         """Whether the state is one of these at this moment; it may change at every await."""
         return self.state in states
+
+    def holds(self, partitions: Sequence[tuple[StoreSpec, int]]) -> bool:
+        """Whether it was opened for these store partitions, as they are specified now."""
+        mine, others = ([(spec.stored, number) for spec, number in each] for each in (self.partitions, partitions))
+        return mine == others
 
     def of(self, spec: StoreSpec, partition: int) -> StoreReplica | None:
         """Return its replica of a store partition, None if that is not open."""

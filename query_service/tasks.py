@@ -18,7 +18,7 @@ from query_service.checkpoint import Changelog, Checkpoint, restore_start
 from query_service.cleanup import Leftovers
 from query_service.disk import StateDirectory, TaskLocked, store_folder
 from query_service.faults import Fault, Outcome, fault_of
-from query_service.lifecycle import TaskState, task_changes
+from query_service.lifecycle import TaskState, role_changes
 from query_service.listeners import Listeners
 from query_service.metrics import NodeMetrics
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
@@ -105,14 +105,15 @@ class TaskManager:
     def assign(self, assignment: Assignment, wanted: Mapping[HeldId, Role]) -> None:
         """Take the newest assignment."""
         self._assignment, self._wanted = assignment, dict(wanted)
-        changes = task_changes({task: replica.role for task, replica in self.replicas.items()}, wanted)
-        for task, role in changes.role_changes.items():
+        changes = role_changes({task: replica.role for task, replica in self.replicas.items()}, wanted)
+        for task, role in changes.items():
             self._change_role(self.replicas[task], role)
-        for task in {*changes.opened, *changes.closed}:
+        unsettled = [task for task in {*self._wanted, *self.replicas} if not self._is_settled(task)]
+        for task in unsettled:
             self._drive(task)
-        if changes.opened or changes.role_changes or changes.closed:
+        if unsettled or changes:
             self._metrics.rebalance()
-        if changes.role_changes:
+        if changes:
             self._on_change()
 
     def _change_role(self, replica: TaskReplica, role: Role) -> None:
@@ -215,13 +216,20 @@ class TaskManager:
         if task not in self._drivers:
             self._drivers[task] = self._loop.create_task(self._driver(task))
 
+    def _is_settled(self, task: HeldId) -> bool:
+        """Whether a task is held, or isn't, as the newest assignment wants it."""
+        replica = self.replicas.get(task)
+        if replica is None or task not in self._wanted:
+            return replica is None and task not in self._wanted
+        return replica.holds(self._assignment.partitions_of(task))
+
     async def _driver(self, task: HeldId) -> None:
         try:
-            while (task in self._wanted) != (task in self.replicas):
-                if task in self._wanted:
-                    await self._open(task, self._wanted[task])
-                else:
+            while not self._is_settled(task):
+                if task in self.replicas:
                     await self._close(self.replicas[task])
+                else:
+                    await self._open(task, self._wanted[task])
                 self._on_change()
         except Exception:
             log.exception("defect in a task's life", task=str(task))
@@ -230,10 +238,10 @@ class TaskManager:
 
     async def _open(self, task: HeldId, role: Role) -> None:
         """Lock the folder, open the stores, start to restore."""
-        replica = TaskReplica(task, role, self._directory.task(task), self._listeners)
+        partitions = self._assignment.partitions_of(task)
+        replica = TaskReplica(task, role, partitions, self._directory.task(task), self._listeners)
         self.replicas[task] = replica
         try:
-            partitions = self._assignment.partitions_of(task)
             if any(spec.is_persistent for spec, _ in partitions):
                 await asyncio.to_thread(replica.directory.acquire)
             for spec, partition in partitions:

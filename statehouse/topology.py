@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from statehouse.control.v1 import members_pb2
@@ -108,6 +108,11 @@ class StoreSpec:
     def is_persistent(self) -> bool:
         """Whether nodes keep it on disk."""
         return not self.in_memory and not self.ephemeral
+
+    @property
+    def stored(self) -> StoreSpec:
+        """The specification less what entries are only shown by: stores equal in it hold the same."""
+        return replace(self, key_serde="", value_serde="", window_size_ms=0)
 
     def held_as(self, partition: int) -> HeldId:
         """Return as part of what a node holds a partition."""

@@ -61,7 +61,9 @@ def _check(store: StoreDeclaration, specs: Mapping[str, StoreSpec], published: M
     if store.partition_count < 1:
         raise ConfigurationError(f"store {store.name} must have at least one partition, not {store.partition_count}")
     old = published.get(store.name)
-    if old is not None and old.partition_count != store.partition_count:
+    if old is None or (old.is_global and store.is_global):
+        return  # keys of a global store are looked for in every partition: its topic may grow
+    if old.partition_count != store.partition_count:
         raise ConfigurationError(
             f"store {store.name} is published with {old.partition_count} partitions and now declared with "
             f"{store.partition_count}. The number is fixed for a store's life, as keys are placed by it: declare "

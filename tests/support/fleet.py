@@ -126,7 +126,7 @@ class ServerProcess:
 
     def node(self) -> node_service_pb2.GetNodeResponse:
         stub = node_service_pb2_grpc.NodeServiceStub(self.channel)
-        return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=5.0, wait_for_ready=True)
+        return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=30.0, wait_for_ready=True)
 
     def get(
         self, key: str, *, store: str = STORE, timeout: float = 5.0, **freshness: Any

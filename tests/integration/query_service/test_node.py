@@ -6,7 +6,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from confluent_kafka import Producer
@@ -17,6 +19,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
 
@@ -215,6 +218,39 @@ def test_losing_and_regaining_a_task_keeps_its_state(fleet: Fleet) -> None:
     fleet.wait_running([node])
     assert node.get(key).value.text == "1"
     assert store_replica(node).restored_records == 0
+
+
+def test_a_store_that_a_task_gets_later_is_served_without_a_restart(fleet: Fleet) -> None:
+    key = fleet.keys_in(0)[0]
+    fleet.put({key: "1"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    later = replace(fleet.spec, name="later", changelog_topic=f"{fleet.application_id}-later-changelog")
+    create_topic(fleet.bootstrap, later.changelog_topic, fleet.partitions, {"cleanup.policy": "compact"})
+    produce(fleet.bootstrap, later.changelog_topic, [(key.encode(), b"2")], 0)
+    # How values are shown is no reason to open anything anew.
+    fleet.stores = MappingProxyType({STORE: replace(fleet.spec, value_serde="bytes"), "later": later})
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+
+    def found() -> bool:
+        try:
+            return node.get(key, store="later").found
+        except LookupFailure as failure:
+            reasons.add(failure.reason)
+            return False
+
+    reasons: set[Reason] = set()
+    poll_until(found, 30, "the new store")
+    assert reasons <= {Reason.UNKNOWN_STORE, Reason.PARTITION_RESTORING}
+    assert node.get(key).value.raw == b"1"
+    counts = next(store for store in node.node().tasks[0].stores if store.store == STORE)
+    assert (counts.restored_from, counts.restored_records) == (1, 0), "what was there is read on"
+    opened = node.log.count("store opened")
+    fleet.stores = MappingProxyType({STORE: fleet.spec, "later": later})
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    poll_until(lambda: node.get(key).value.text == "1", 30, "the other serde")
+    assert node.log.count("store opened") == opened
 
 
 def test_second_process_on_the_same_state_is_refused_and_named(fleet: Fleet) -> None:

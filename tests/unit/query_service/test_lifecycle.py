@@ -12,8 +12,8 @@ from query_service.lifecycle import (
     TaskState,
     next_node_state,
     next_task_state,
+    role_changes,
     settled_state,
-    task_changes,
 )
 from statehouse.topology import Role, TaskId
 
@@ -51,9 +51,7 @@ def test_settled_state() -> None:
     assert settled_state(NodeState.PENDING_SHUTDOWN, [restoring], assigned=True) is NodeState.PENDING_SHUTDOWN
 
 
-def test_task_changes_touch_only_what_moves() -> None:
+def test_roles_change_for_what_stays() -> None:
     a, b, c = (TaskId(0, partition) for partition in range(3))
-    changes = task_changes({a: Role.ACTIVE, b: Role.STANDBY}, {a: Role.ACTIVE, c: Role.WARM_UP})
-    assert (changes.opened, changes.role_changes, changes.closed) == ({c: Role.WARM_UP}, {}, {b})
-    changes = task_changes({a: Role.STANDBY}, {a: Role.ACTIVE})
-    assert (changes.opened, changes.role_changes, changes.closed) == ({}, {a: Role.ACTIVE}, frozenset())
+    assert role_changes({a: Role.ACTIVE, b: Role.STANDBY}, {a: Role.ACTIVE, c: Role.WARM_UP}) == {}
+    assert role_changes({a: Role.STANDBY, b: Role.ACTIVE}, {a: Role.ACTIVE}) == {a: Role.ACTIVE}

@@ -35,6 +35,14 @@ def test_a_topic_is_one_store_s() -> None:
         numbered([declared("a", topic="t"), declared("b", topic="t", is_global=True)], {}, {})
 
 
+def test_the_topic_of_a_global_store_may_grow() -> None:
+    small, _ = numbered([declared("g", is_global=True), declared("a")], {}, {})
+    grown, _ = numbered([declared("g", partitions=5, is_global=True), declared("a")], small, {})
+    assert grown["g"].partition_count == 5
+    with pytest.raises(ConfigurationError, match="fixed for a store's life"):
+        numbered([declared("a", partitions=5)], small, {})
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
