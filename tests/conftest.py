@@ -7,12 +7,17 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from statehouse.local.kafka import EmbeddedKafka
 
 # A test runner's terminal must not decide how wide the commands under test print.
 os.environ.pop("COLUMNS", None)
+
+# How long an example takes says more of the machine's other work than of ours.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     """Answers with its own name, or fails, or hangs, as `failure` and `hangs` say.
 
-    `data` holds entries by partition, for scans and counts. `gets` and `batches` are the requests received.
+    `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets` and `batches` are the
+    requests received.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -37,6 +38,9 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.thaws.set()
         self.data: dict[int, dict[bytes, bytes]] = {}
         self.page_limit = 1_000_000
+        self.counts = asyncio.Event()
+        self.counts.set()
+        self.counts_begun = self.counts_cancelled = 0
         self.gets: list[query_service_pb2.GetRequest] = []
         self.batches: list[int] = []
         self.batch_limit = 1_000
@@ -107,6 +111,12 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
 
     async def Count(self, request: query_service_pb2.CountRequest, context: Context) -> query_service_pb2.CountResponse:  # noqa: N802
         await self._misbehave(context)
+        self.counts_begun += 1
+        try:
+            await self.counts.wait()
+        except asyncio.CancelledError:
+            self.counts_cancelled += 1
+            raise
         held = self.data.get(request.partition, {})
         return query_service_pb2.CountResponse(
             count=len(held),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import grpc.aio
@@ -13,7 +14,7 @@ from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.partitioning import partition_for
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fake_nodes import Fleet, poll_until_async
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
@@ -134,6 +135,25 @@ async def test_counts_are_summed_and_exact_only_if_all_are(start: Start, exact: 
     fleet = await _spread(start)
     response = await fleet.query.Count(query_service_pb2.CountRequest(store=STORE, exact=exact))
     assert (response.count, response.exact, len(response.replicas)) == (len(KEYS), exact, PARTITIONS)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_what_nodes_do_for_a_caller_who_left_is_cancelled(start: Start, leaves: bool) -> None:
+    fleet = await _spread(start)
+    for node in fleet.nodes.values():
+        node.counts.clear()
+    request = query_service_pb2.CountRequest(store=STORE, exact=True)
+    call = fleet.query.Count(request, timeout=None if leaves else 2.0)
+    await poll_until_async(
+        lambda: sum(node.counts_begun for node in fleet.nodes.values()) == PARTITIONS, 10, "the counts to begin"
+    )
+    if leaves:
+        call.cancel()
+    await poll_until_async(
+        lambda: all(node.counts_begun == node.counts_cancelled > 0 for node in fleet.nodes.values()), 20, "their end"
+    )
+    with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+        await call
 
 
 def _batch(keys: list[str]) -> query_service_pb2.BatchGetRequest:
