@@ -87,6 +87,8 @@ class StoreReplica:
         self._checkpoint = checkpoint
         self._write_lock = threading.Lock()
         self._end: tuple[int, float, int] | None = None  # offset, monotonic s and wall ms when it was asked for
+        # An older end: with a steady lag the newest one is never reached before the next is known.
+        self._awaited: tuple[int, float, int] | None = None
         self._at_end: float | None = None
 
     @property
@@ -134,6 +136,7 @@ class StoreReplica:
     def note_end(self, offset: int, asked_at: float, wall_ms: int) -> None:
         """Take the partition's end as it was at `asked_at` (monotonic, seconds)."""
         self._end = (offset, asked_at, wall_ms)
+        self._awaited = self._awaited or self._end
         self._confirm()
 
     def apply(self, records: Sequence[Record], position: int) -> Sequence[tuple[int, str]]:
@@ -210,10 +213,13 @@ class StoreReplica:
 
     def _confirm(self) -> None:
         """Being at an end that the broker named confirms the moment it was asked for."""
-        end = self._end
-        if end is None or self.position < end[0] or (self._at_end is not None and self._at_end >= end[1]):
+        position, newest = self.position, self._end
+        end = newest if newest is not None and position >= newest[0] else self._awaited
+        if end is None or position < end[0]:
             return
-        position = self.position
+        self._awaited = newest  # reached at once if it is this one
+        if self._at_end is not None and self._at_end >= end[1]:
+            return
         if position != self._confirmed_position and (loss := self.outran_retention()) is not None:
             self.lost = loss
             return

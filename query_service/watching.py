@@ -15,6 +15,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+import structlog
+
 from query_service.admission import Admission
 from query_service.log_reader import LogReader, LogUnreadable
 from query_service.open_scans import OpenScans
@@ -29,6 +31,8 @@ from statehouse.rpc.streams import PROGRESS_INTERVAL_S, Streams
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import KEY_VALUE, VERSIONED
 from statehouse.v1 import query_service_pb2, types_pb2
+
+log = structlog.get_logger(__name__)
 
 Send = Callable[[query_service_pb2.WatchResponse], Awaitable[None]]
 
@@ -120,6 +124,7 @@ class _Watch:
             LookupFailure: LAG_EXCEEDS_BOUND, this replica is not there yet.
 
         """
+        self._cursor = resume.position
         if resume.topic_id not in {"", self._replica.topic_id}:
             return False
         started_at = time.monotonic()
@@ -129,7 +134,7 @@ class _Watch:
             staleness_ms = self._replica.staleness_ms(time.monotonic())
             if self._replica.tail.end >= resume.position:
                 break
-            if staleness_ms is not None and staleness_ms < waited_s * 1000:
+            if staleness_ms is not None and staleness_ms + 1 < waited_s * 1000:
                 return False  # the log ends before it: it was cut off, or this is another one
             if waited_s > _CATCH_UP_S:
                 raise LookupFailure(
@@ -139,11 +144,20 @@ class _Watch:
                 )
             await _wait(advanced, _CATCH_UP_S / 10)
             self._admit()
-        self._cursor = self._told_from = resume.position
+        self._told_from = resume.position
         return True
 
     async def _send_current_values(self, *, gap: bool) -> None:
         """Send what there is, page by page, and set the cursor to where the changes since begin."""
+        if gap:
+            log.info(
+                "watch begins anew: changes may be missing",
+                store=self._served.spec.name,
+                partition=self._partition,
+                position=self._cursor,
+                tail_start=self._replica.tail.start,
+                tail_end=self._replica.tail.end,
+            )
         if not self._watched.lists:
             self._cursor = self._told_from = self._replica.tail.end
             await self._respond(gap=gap)

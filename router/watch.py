@@ -3,7 +3,8 @@
 The caller need not know where a partition is. The router remembers each partition's position; when its stream ends,
 with an error or in silence, it goes on at the next candidate from that position, for as long as the caller stays and
 somebody can answer. A node goes on from any position it can prove to be whole and says so where it can't, and no
-change is passed on twice: ones before the position are dropped.
+change is passed on twice: ones before the position are dropped. A gap is passed on only if no other replica can do
+without: one that has followed for longer has more of the changelog in memory.
 
 Nothing is queued. Each partition holds one response, waits for its turn to write, and reads the next one after; turns
 are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A caller that is slow slows
@@ -121,6 +122,7 @@ class _PartitionWatch:
         self._position = position
         self._next_offset = 0
         self._answered = False
+        self._gap_offered = self._gap_accepted = False
 
     async def run(self) -> None:
         """Pass responses on until cancelled.
@@ -135,6 +137,9 @@ class _PartitionWatch:
         while True:
             table = self._relay.tables.current()
             replica = self._candidate(table, asked)
+            if replica is None and self._gap_offered and not self._gap_accepted:
+                asked, self._gap_accepted = set(), True
+                continue
             if replica is None:
                 if loop.time() >= give_up_at or not self._may_pass(progress):
                     raise self._failure(table, progress)
@@ -188,7 +193,8 @@ class _PartitionWatch:
         try:
             while isinstance(heard := await self._hear(node, call, silence_s), bytes):
                 silence_s = SILENCE_S
-                await self._pass_on(heard)
+                if not await self._pass_on(heard):
+                    return LookupFailure(Reason.PARTITION_RESTORING, "it lacks changes that another may have")
             return heard
         finally:
             call.cancel()
@@ -233,9 +239,12 @@ class _PartitionWatch:
             body.resume.append(self._position)
         return body.SerializeToString()
 
-    async def _pass_on(self, data: bytes) -> None:
-        """Send a response to the caller and remember where it leads."""
+    async def _pass_on(self, data: bytes) -> bool:
+        """Send a response to the caller and remember where it leads; False if another replica is to be tried first."""
         response = query_service_pb2.WatchResponse.FromString(data)
+        if response.gap and not self._gap_accepted:
+            self._gap_offered = True
+            return False
         if response.current or response.gap:
             self._next_offset = 0  # it begins anew, maybe in another log
         elif any(event.offset < self._next_offset for event in response.events):
@@ -248,10 +257,12 @@ class _PartitionWatch:
             self._next_offset = response.events[-1].offset + 1
         if response.HasField("position"):
             self._answered = True
+            self._gap_offered = self._gap_accepted = False
             self._next_offset = max(self._next_offset, response.position)
             self._position = query_service_pb2.WatchPosition(
                 partition=self._partition, position=response.position, topic_id=response.topic_id
             )
+        return True
 
 
 def _partitions(table: RoutingTable, store: StoreRoutes, request: query_service_pb2.WatchRequest) -> list[int]:

@@ -128,7 +128,7 @@ class NodeSettings(CommonSettings):
     watch_tail_bytes: int = Field(
         1024 * 1024,
         ge=0,
-        description="latest changes kept in memory per store partition for watches; 0 keeps none, they read the log",
+        description="latest changes kept in memory per store partition; with 0 watches read the log for each change",
     )
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 

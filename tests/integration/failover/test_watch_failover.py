@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from confluent_kafka import Producer
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
+from tests.integration.failover.test_failover import PARTITIONS, controller_of, settled
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.polling import poll_until
 from tests.support.watches import Watcher
@@ -127,3 +130,86 @@ def test_a_frozen_node_is_left(fleet: Fleet) -> None:
         watcher.wait_for(lambda each: saw_everything(each, updates), "all changes", 60)
         nodes["a"].thaw()
     check(watcher, updates)
+
+
+class Transactions:
+    """Commits random changes of all partitions until stopped; aborts some. `written`: what was committed."""
+
+    def __init__(self, fleet: Fleet, chance: random.Random) -> None:
+        self._fleet, self._chance = fleet, chance
+        self._keys = {partition: fleet.keys_in(partition, KEYS) for partition in range(PARTITIONS)}
+        self.written: dict[int, list[tuple[str, str | None]]] = {partition: [] for partition in self._keys}
+        self._numbers = itertools.count(1)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="transactions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Return how many changes were committed."""
+        self._ended.set()
+        self._thread.join(60.0)
+        assert not self._thread.is_alive()
+        return sum(map(len, self.written.values()))
+
+    def _write(self) -> None:
+        name = f"{self._fleet.application_id}-writer"
+        producer = Producer({"bootstrap.servers": self._fleet.bootstrap, "transactional.id": name})
+        producer.init_transactions(30.0)
+        while not self._ended.wait(0.02):
+            batch = {partition: self._changes(names) for partition, names in self._keys.items()}
+            producer.begin_transaction()
+            for partition, changes in batch.items():
+                for key, value in changes:
+                    producer.produce(self._fleet.changelog, value, key, partition)
+            if self._chance.random() < 0.2:
+                producer.abort_transaction(30.0)
+                continue
+            producer.commit_transaction(30.0)
+            for partition, changes in batch.items():
+                self.written[partition] += changes
+
+    def _changes(self, keys: list[str]) -> list[tuple[str, str | None]]:
+        numbers = itertools.islice(self._numbers, self._chance.randint(0, 10))
+        return [(self._chance.choice(keys), str(number) if number % 7 else None) for number in numbers]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_chaos_under_the_real_controller(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, seed: int
+) -> None:
+    """Nodes are killed, frozen, stopped and started at random while transactions commit: no change lost or doubled."""
+    chance = random.Random(seed)
+    lag = {"min.compaction.lag.ms": "600000"}
+    with (
+        Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=PARTITIONS, changelog_config=lag) as fleet,
+        controller_of(fleet) as controller,
+    ):
+        nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
+        router = fleet.router()
+        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        transactions = Transactions(fleet, chance)
+        with watched(fleet, router) as watcher:
+            watcher.wait_for(lambda each: len(each.positions) == PARTITIONS, "every partition")
+            transactions.start()
+            for _ in range(12):
+                strike(nodes[chance.choice(sorted(nodes))], chance, watcher)
+                poll_until(lambda: settled(controller, nodes, set(nodes)), 90, "the fleet to settle again")
+                assert watcher.gaps == 0
+            total = transactions.stop()
+            watcher.wait_for(lambda each: len(each.changes) >= total, "all changes", 90)
+        assert total > 2_000
+        assert watcher.gaps == 0
+        for partition, written in transactions.written.items():
+            assert [(key, value) for number, _, key, value in watcher.changes if number == partition] == written
+
+
+def strike(victim: ServerProcess, chance: random.Random, watcher: Watcher) -> None:
+    """Freeze, kill or stop a node, until changes have come without it."""
+    seen = len(watcher.changes)
+    kind = chance.choice(["freeze", "kill", "stop"])
+    {"freeze": victim.freeze, "kill": victim.kill, "stop": victim.stop}[kind]()
+    watcher.wait_for(lambda each: len(each.changes) > seen + 200, f"changes after {kind} of {victim.name}", 60)
+    (victim.thaw if kind == "freeze" else victim.start)()

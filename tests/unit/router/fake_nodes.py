@@ -46,6 +46,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.batch_limit = 1_000
         self.watches: list[query_service_pb2.WatchRequest] = []
         self.feeds: dict[int, asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure]] = {}
+        self.feed_all: list[query_service_pb2.WatchResponse] = []  # what every watch is sent at its beginning
         self.left = 0
         self._server = self._new_server()
         self.port: int = self._server.add_insecure_port("127.0.0.1:0")
@@ -132,6 +133,8 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         await context.write(query_service_pb2.WatchResponse(replica=stamp))
         feed: asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure] = asyncio.Queue()
         self.feeds[request.partition] = feed
+        for item in self.feed_all:
+            feed.put_nowait(item)
         try:
             while True:
                 item = await feed.get()

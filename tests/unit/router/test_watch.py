@@ -72,9 +72,6 @@ async def test_it_goes_on_where_it_broke_off_and_repeats_nothing(start: Start) -
     assert (request.key.text, request.partition, request.forwarding.hops) == ("k", 0, 1)
     b.feed(0, changes(7, 8, 9, position=10))
     await poll_until_async(lambda: watcher.offsets() == [5, 7, 8, 9], 5, "the changes")
-    # Another log begins anew: its offsets are smaller, and new.
-    b.feed(0, changes(current=True, gap=True, position=2), changes(2, position=3))
-    await poll_until_async(lambda: watcher.offsets() == [5, 7, 8, 9, 2], 5, "the change in the other log")
     await watcher.leave()
     await poll_until_async(lambda: (a.left, b.left) == (1, 1), 5, "the nodes to be left")
 
@@ -179,3 +176,25 @@ async def test_watches_are_bounded_and_end_with_the_router(start: Start) -> None
     assert first.failure.reason is Reason.NODE_SHUTTING_DOWN
     await poll_until_async(lambda: fleet.nodes["a"].left == 1, 5, "the node to be left")
     assert fleet.router.watches.streams.open == 0
+
+
+async def test_a_gap_is_passed_on_only_if_no_other_replica_can_do_without(start: Start) -> None:
+    fleet = await start("a", "b", "c")
+    a, b, c = (fleet.nodes[name] for name in "abc")
+    watcher = Watcher(fleet, partition=0)
+    await watched(a)
+    a.feed(0, changes(1, position=2), MOVED)
+    await watched(b)
+    b.feed(0, changes(current=True, gap=True, position=9))
+    await watched(c)
+    assert c.watches[-1].resume[0].position == 2
+    c.feed(0, changes(2, position=3))
+    await poll_until_async(lambda: watcher.offsets() == [1, 2], 5, "the change that b lacked")
+    assert not any(response.gap for response in watcher.responses)
+    # Now nobody can: whoever is asked may say so. The changelog is another one: its offsets are smaller, and new.
+    await a.kill()
+    c.feed_all = b.feed_all = [changes(current=True, gap=True, position=0), changes(0, position=1)]
+    c.feed(0, MOVED)
+    await poll_until_async(lambda: watcher.offsets() == [1, 2, 0], 10, "what follows the gap")
+    assert sum(response.gap for response in watcher.responses) == 1
+    await watcher.leave()
