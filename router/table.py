@@ -12,7 +12,7 @@ ksqlDB and KIP-535: a replica that is cut off from Kafka knows an old end, and m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from statehouse.assignment import Assignment, TaskAssignment
@@ -261,6 +261,7 @@ def _store_routes(
     # Every node has all partitions: they have their replicas in common.
     is_stale = stale is None or GlobalId(spec.name) in stale
     copies = _copies(spec, nodes, members) if spec.is_global and is_stale else ()
+    common = PartitionRoutes.of(spec.name, 0, GlobalId(spec.name), assignment.epoch, copies)
     partitions = []
     for number in range(spec.partition_count):
         task = spec.held_as(number)
@@ -268,10 +269,10 @@ def _store_routes(
             partitions.append(previous.stores[spec.name].partitions[number])
             continue
         if isinstance(task, GlobalId):
-            replicas = copies
-        else:
-            holders = assignment.tasks.get(task, TaskAssignment())
-            replicas = _replicas(spec.name, holders, nodes, reports.get(task, []))
+            partitions.append(replace(common, partition=number))
+            continue
+        holders = assignment.tasks.get(task, TaskAssignment())
+        replicas = _replicas(spec.name, holders, nodes, reports.get(task, []))
         partitions.append(PartitionRoutes.of(spec.name, number, task, assignment.epoch, replicas))
     has_standbys = any(len(partition.replicas) > 1 for partition in partitions)
     return StoreRoutes(spec, key_serde, value_serde, tuple(partitions), has_standbys)

@@ -119,7 +119,8 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.ACTIVE_UNCONFIRMED: ReasonSpec(
             code_pb2.UNAVAILABLE,
             True,
-            "The node is named active but has been out of touch with Kafka for longer than the session timeout.",
+            "The node is named active, or holds a global store, but has been out of touch with Kafka for longer than "
+            "the session timeout.",
             "Allow standbys, or wait until the node reaches its brokers.",
         ),
         Reason.LAG_EXCEEDS_BOUND: ReasonSpec(

@@ -48,7 +48,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The active was demanded and this replica is not it."""
     ERROR_REASON_ACTIVE_UNCONFIRMED: _ErrorReason.ValueType  # 9
     """Named active, but out of touch with Kafka for longer than the session
-    timeout, so another may have been named since.
+    timeout, so another may have been named since; or a copy of a global store
+    on such a node.
     """
     ERROR_REASON_LAG_EXCEEDS_BOUND: _ErrorReason.ValueType  # 10
     """The lag is larger than the bound, or unknown."""
@@ -117,7 +118,8 @@ ERROR_REASON_NOT_ACTIVE: ErrorReason.ValueType  # 8
 """The active was demanded and this replica is not it."""
 ERROR_REASON_ACTIVE_UNCONFIRMED: ErrorReason.ValueType  # 9
 """Named active, but out of touch with Kafka for longer than the session
-timeout, so another may have been named since.
+timeout, so another may have been named since; or a copy of a global store
+on such a node.
 """
 ERROR_REASON_LAG_EXCEEDS_BOUND: ErrorReason.ValueType  # 10
 """The lag is larger than the bound, or unknown."""

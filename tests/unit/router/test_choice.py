@@ -6,10 +6,11 @@ import pytest
 
 from router.choice import Standing, Suspicion, ask_order, judge
 from router.table import PartitionRoutes, compile_table
-from statehouse.assignment import TaskAssignment
+from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import Reason
-from statehouse.membership import Member
+from statehouse.membership import GlobalReport, Member, StorePosition
+from statehouse.topology import StoreSpec
 from statehouse.v1 import errors_pb2
 from tests.unit.router.fleets import STORE, assignment, member, members, report
 
@@ -98,3 +99,37 @@ def test_a_verdict_tells_people_what_it_means() -> None:
     assert "asked last" in a.detail
     assert not c.HasField("lag")
     assert c.reason == errors_pb2.ERROR_REASON_UNKNOWN_ADDRESS
+
+
+def _copy(name: str, *positions: int, state: str = "running", node_state: str = "RUNNING") -> Member:
+    """A node with a copy of a global store whose partitions' ends are all at 10."""
+    report = GlobalReport(state, {number: StorePosition(at, 10) for number, at in enumerate(positions)})
+    return Member(name, "first", "127.0.0.1", 1, state=node_state, global_replicas={STORE: report})
+
+
+def _copies(*items: Member) -> PartitionRoutes:
+    spec = StoreSpec(STORE, "source", 2, 0, is_global=True)
+    return compile_table(Assignment(1, stores={STORE: spec}), members(*items)).stores[STORE].partitions[0]
+
+
+def _turns(routes: PartitionRoutes, bound: Freshness = ANY, **suspects: Suspicion) -> list[str]:
+    orders = (ask_order(routes, bound, suspects, turn) for turn in range(3))
+    return ["".join(replica.instance_id for replica in order) for order in orders]
+
+
+def test_copies_of_a_global_store_are_asked_in_turn() -> None:
+    routes = _copies(_copy("a", 10, 10), _copy("b", 10, 4), _copy("c", 10, 9))
+    assert _turns(routes) == ["abc", "bca", "cab"], "lag is no preference"
+    assert _turns(routes, Freshness(active_only=True)) == ["abc", "bca", "cab"], "each is as good as an active"
+    assert _turns(routes, Freshness(max_lag=5)) == ["acb", "cab", "acb"], "but it is a bound, for every partition"
+    assert _turns(routes, a=DOWN) == ["bca", "cba", "bca"]
+
+
+def test_copies_that_are_not_ready_or_leave_come_last() -> None:
+    routes = _copies(
+        _copy("a", 0, 0, state="restoring"), _copy("b", 10, 10, node_state="PENDING_SHUTDOWN"), _copy("c", 10, 10)
+    )
+    assert _turns(routes) == ["cab"] * 3
+    reasons = {v.replica.instance_id: v.reason for v in judge(routes, ANY, {})}
+    assert reasons == {"a": Reason.PARTITION_RESTORING, "b": Reason.NODE_SHUTTING_DOWN, "c": None}
+    assert [(r.position, r.lag) for r in _copies(_copy("a", 10, 4), _copy("b", 10)).replicas] == [(14, 6), (None, None)]

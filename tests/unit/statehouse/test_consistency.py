@@ -12,6 +12,8 @@ from statehouse.v1 import types_pb2
 FRESH = ReplicaFreshness(Role.ACTIVE, confirmed=True, lag=0, staleness_ms=10)
 STANDBY = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=5, staleness_ms=10)
 LOST = ReplicaFreshness(Role.ACTIVE, confirmed=False, lag=0, staleness_ms=60_000)
+COPY = ReplicaFreshness(Role.GLOBAL, confirmed=True, lag=3, staleness_ms=10)
+LOST_COPY = ReplicaFreshness(Role.GLOBAL, confirmed=False, lag=3, staleness_ms=60_000)
 UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None)
 
 
@@ -22,6 +24,10 @@ UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=
         (Freshness(active_only=True), FRESH, None),
         (Freshness(active_only=True), STANDBY, Reason.NOT_ACTIVE),
         (Freshness(active_only=True), LOST, Reason.ACTIVE_UNCONFIRMED),
+        (Freshness(active_only=True), COPY, None),
+        (Freshness(active_only=True, max_lag=2), COPY, Reason.LAG_EXCEEDS_BOUND),
+        (Freshness(active_only=True), LOST_COPY, Reason.ACTIVE_UNCONFIRMED),
+        (ANY, LOST_COPY, None),
         (Freshness(max_lag=5), STANDBY, None),
         (Freshness(max_lag=4), STANDBY, Reason.LAG_EXCEEDS_BOUND),
         (Freshness(max_lag=10**9), UNKNOWN, Reason.LAG_EXCEEDS_BOUND),

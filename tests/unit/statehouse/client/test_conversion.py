@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statehouse.cli.fleet import _task_row
 from statehouse.client import conversion
 from statehouse.serdes import serde
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
@@ -100,3 +101,19 @@ def test_a_copy_of_an_ephemeral_store_says_since_when_it_is():
 
     assert conversion.from_get(query_service_pb2.GetResponse(found=False, replica=stamp)).since_ms == 7
     assert conversion.from_stamp(types_pb2.ReplicaStamp(partition=0)).since_ms is None
+
+
+def test_a_global_store_is_shown_with_all_its_copies():
+    store = fleet_service_pb2.StoreInfo(name="players", kind="key-value", **{"global": True})
+    replicas = [
+        fleet_service_pb2.ReplicaReport(
+            instance_id=name, role=types_pb2.REPLICA_ROLE_GLOBAL, state=state, lag=None if state == "restoring" else 2
+        )
+        for name, state in (("a", "running"), ("b", "restoring"))
+    ]
+    task = fleet_service_pb2.TaskInfo(task="global/players", replicas=replicas)
+
+    fleet = conversion.from_fleet(fleet_service_pb2.GetFleetResponse(stores=[store], tasks=[task]))
+
+    assert (fleet.stores[0].is_global, fleet.stores[0].sub_topology) == (True, None)
+    assert _task_row(fleet.tasks[0]) == ("global/players", "1 of 2 running", "-", ("a", "b"), (), None, "-")
