@@ -25,12 +25,13 @@ class PageToken(_message.Message):
     LAST_KEY_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     last_key: _builtins.bytes
-    """Last serialized key returned. Pages are in key order over all partitions,
+    """Last serialized key returned; of windows and sessions the last entry's:
+    the escaped key and its times. Pages are in key order over all partitions,
     so it is every partition's resume point, whoever owns it by then.
     """
     fingerprint: _builtins.int
-    """Checksum of the scan's store and range; a token of another scan is
-    refused.
+    """Checksum of the query and its fields, its range among them; a token of
+    another scan is refused.
     """
     def __init__(
         self,
