@@ -40,15 +40,29 @@ class LogReader:
         self._bootstrap, self._client_id = bootstrap, f"{client_id}-watches"
         self._threads = ThreadPoolExecutor(_THREADS, "watch-log")
         self._admin = clients.admin(bootstrap, self._client_id)
+        self._under_way: dict[tuple[StoreReplica, int], asyncio.Future[Stretch | None]] = {}
 
     async def read(self, replica: StoreReplica, start: int, stop: int) -> Stretch | None:
         """Return records from `start` on, up to `stop` or as many as a slice has; None if some may be missing.
+
+        A burst that outgrows the tail sends all watchers here from the same offset on: they share what is read.
 
         Raises:
             LogUnreadable: it can't be said at the moment.
 
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, replica, start, stop)
+        slice_ = (replica, start)
+        reading = self._under_way.get(slice_)
+        if reading is None:
+            reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read, replica, start, stop)
+            self._under_way[slice_] = reading
+            reading.add_done_callback(lambda done: self._finished(slice_, done))
+        return await asyncio.shield(reading)
+
+    def _finished(self, slice_: tuple[StoreReplica, int], done: asyncio.Future[Stretch | None]) -> None:
+        del self._under_way[slice_]
+        if not done.cancelled():
+            done.exception()  # whoever asked for it may have left
 
     def close(self) -> None:
         """End the threads; waits for the slices under way."""
