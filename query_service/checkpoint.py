@@ -34,6 +34,8 @@ class Checkpoint:
         at_end_ms: wall clock when the state was last known to hold all that the log held, tombstones included.
             For a restore from the log's start: when it began.
         stream_time_ms: largest entry time a windowed or versioned store has seen, -1 before the first.
+        format_version: of what was written, the store's content included.
+        layout: what the store was when it was written, as far as its content depends on it.
 
     """
 
@@ -43,6 +45,7 @@ class Checkpoint:
     at_end_ms: int
     stream_time_ms: int = -1
     format_version: int = FORMAT_VERSION
+    layout: str = ""
 
     def to_json(self) -> str:
         """Return the stored form."""
@@ -59,18 +62,20 @@ class Checkpoint:
         """
         try:
             fields = json.loads(text)
+            format_version = _known_format(int(fields["format_version"]))
             checkpoint = cls(
                 str(fields["topic"]),
                 str(fields["topic_id"]),
                 int(fields["position"]),
                 int(fields["at_end_ms"]),
                 int(fields["stream_time_ms"]),
-                int(fields["format_version"]),
+                format_version,
+                str(fields.get("layout", "")),
             )
+        except UnknownFormat:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"damaged checkpoint: {error!r}") from error
-        if checkpoint.format_version != FORMAT_VERSION:
-            raise UnknownFormat(f"checkpoint of format {checkpoint.format_version}, this version has {FORMAT_VERSION}")
         if checkpoint.position < 0:
             raise ValueError(f"damaged checkpoint: position {checkpoint.position}")
         return checkpoint
@@ -78,6 +83,13 @@ class Checkpoint:
     def moved(self, position: int) -> Checkpoint:
         """Return it with another position."""
         return replace(self, position=position)
+
+
+def _known_format(version: int) -> int:
+    """Return a version that this program reads."""
+    if version != FORMAT_VERSION:
+        raise UnknownFormat(f"checkpoint of format {version}, this version has {FORMAT_VERSION}")
+    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +121,17 @@ class RestoreStart:
     reason: str
 
 
-def restore_start(checkpoint: Checkpoint | None, changelog: Changelog, now_ms: int) -> RestoreStart:
+def restore_start(checkpoint: Checkpoint | None, layout: str, changelog: Changelog, now_ms: int) -> RestoreStart:
     """Decide whether the state on disk may be kept and read on from its position.
 
-    It may not when the log is another one (recreated topic), does not reach the position, or may since have
-    dropped tombstones that the state needs: keys deleted meanwhile would come back.
+    It may not when the store has become another one than was written (`layout`), when the log is another one (recreated
+    topic), does not reach the position, or may since have dropped tombstones that the state needs: keys deleted
+    meanwhile would come back.
     """
     if checkpoint is None:
         return RestoreStart(None, Fault.NO_STATE, "no checkpoint")
+    if checkpoint.layout != layout:
+        return RestoreStart(None, Fault.UNKNOWN_FORMAT, f"store was written as {checkpoint.layout}, it is {layout} now")
     obstacle = _obstacle(checkpoint, changelog, now_ms)
     if obstacle is not None:
         return RestoreStart(None, *obstacle)

@@ -22,7 +22,7 @@ class Fault(StrEnum):
     CORRUPT_STORE = "corrupt_store"
     """What is on disk is no intact database of ours."""
     UNKNOWN_FORMAT = "unknown_format"
-    """The store was written in a format that this version doesn't know."""
+    """The store was written by a version with another format, or as another kind of store than it is now."""
     TOPIC_RECREATED = "topic_recreated"
     """The changelog is another one than the state is of."""
     LOG_TRUNCATED = "log_truncated"

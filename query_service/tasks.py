@@ -24,7 +24,7 @@ from query_service.metrics import NodeMetrics
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
 from query_service.replication import Replicator
 from query_service.reporting import ReplicaReporter
-from query_service.stores.catalog import open_store
+from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.tail import Tail, compaction_of
@@ -280,7 +280,7 @@ class TaskManager:
         facts = {"task": str(spec.held_as(partition)), "store": spec.name, "partition": partition}
         try:
             store = open_store(spec, path, self._resources)
-            start = restore_start(store.checkpoint(), changelog, now_ms)
+            start = restore_start(store.checkpoint(), layout_of(spec), changelog, now_ms)
             if start.position is not None:
                 log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:
@@ -305,7 +305,9 @@ class TaskManager:
         log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
         self._metrics.full_restore(spec.name, fault)
         directory.wipe_store(folder)
-        checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms)
+        checkpoint = Checkpoint(
+            spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms, layout=layout_of(spec)
+        )
         store = open_store(spec, path, self._resources)
         return StoreReplica(
             spec,

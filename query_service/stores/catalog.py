@@ -30,6 +30,14 @@ _BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
 )
 
 
+def layout_of(spec: StoreSpec) -> str:
+    """Return all of a specification that a store's content depends on: with another, what is on disk is of no use.
+
+    A retention is part of it: it says how time is cut into segments, and what has been dropped for good.
+    """
+    return f"{spec.kind}/{spec.retention_ms}" if spec.retention_ms else spec.kind
+
+
 def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:
     """Open a store's partition: under `path`, or in memory.
 

@@ -24,12 +24,13 @@ from query_service.disk import TaskDirectory
 from query_service.faults import Fault, Outcome
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from statehouse.assignment import Assignment, TaskAssignment, encode
+from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.topics import topic_settings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.topology import StoreSpec, SubTopology, TaskId, assignment_topic, changelog_topic
-from statehouse.v1 import node_service_pb2, query_service_pb2
+from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, read_all
 from tests.support.metrics import scrape
@@ -84,6 +85,10 @@ class Faulty(Fleet):
         """Start a node that serves metrics."""
         self._metrics_ports[name] = free_port()
         return super().node(name, metrics_port=self._metrics_ports[name], **options)
+
+    def has_restored_in_full(self, node: ServerProcess) -> bool:
+        """Whether the node has restored the store from the start of its log since it was started."""
+        return scrape(self._metrics_ports[node.name]).value("statehouse_node_full_restores_total", store=STORE) > 0
 
     def assert_faults(self, node: ServerProcess, expected: Mapping[tuple[Fault, Outcome], int | None]) -> None:
         """Compare what the node has counted since it started, None being any number; all of it is of the one task."""
@@ -247,6 +252,31 @@ def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
     assert f"checkpoint of format {FORMAT_VERSION + 1}, this version has {FORMAT_VERSION}" in node.log
     assert_neighbour_kept_its_state(node)
     fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
+
+
+def test_store_that_is_defined_anew_is_restored(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    minute = 60_000
+    window = {"kind": "window", "window_size_ms": minute}
+    with Faulty(kafka.bootstrap, unique_name("app"), tmp_path, retention_ms=20 * minute, **window) as fleet:
+        starts = range(100 * minute, 110 * minute, minute)
+        fleet.put_records(("k", WindowKey(b"k", start).to_bytes(), b"v", start) for start in starts)
+        node = fleet.serving()
+        assert node.stop() == 0
+        node.start()
+        fleet.wait_running([node])
+        fleet.assert_faults(node, {})
+        fleet.spec = replace(fleet.spec, retention_ms=60 * minute)  # cuts time into other segments
+        fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+        poll_until(lambda: fleet.has_restored_in_full(node), 30, "the store to be restored")
+        fleet.wait_running([node])
+        request = query_service_pb2.FetchWindowsRequest(
+            store=STORE, key=types_pb2.Key(text="k"), from_ms=105 * minute, to_ms=109 * minute
+        )
+        assert len(node.call(node.query.FetchWindows, request).windows) == 5
+        assert_neighbour_kept_its_state(node)
+        fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
 
 
 def test_damage_found_by_a_read_stops_the_task_and_is_wiped(fleet: Faulty) -> None:

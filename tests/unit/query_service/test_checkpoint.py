@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from query_service.checkpoint import Changelog, Checkpoint, restore_start
+from query_service.checkpoint import Changelog, Checkpoint, UnknownFormat, restore_start
 
 LOG = Changelog("topic", "id-1", 10, 100, 60_000)
 NOW = 1_000_000
-GOOD = Checkpoint("topic", "id-1", 50, NOW - 1000)
+GOOD = Checkpoint("topic", "id-1", 50, NOW - 1000, layout="key-value")
 
 
 @pytest.mark.parametrize(
     ("checkpoint", "log", "why"),
     [
         (None, LOG, "no checkpoint"),
+        (replace(GOOD, layout="window/60000"), LOG, "was written as window/60000, it is key-value now"),
         (replace(GOOD, topic_id="id-0"), LOG, "another topic"),
         (replace(GOOD, position=101), LOG, "beyond the end"),
         (replace(GOOD, position=9), LOG, "before the start"),
@@ -24,7 +25,7 @@ GOOD = Checkpoint("topic", "id-1", 50, NOW - 1000)
     ],
 )
 def test_starts_over(checkpoint: Checkpoint | None, log: Changelog, why: str) -> None:
-    start = restore_start(checkpoint, log, NOW)
+    start = restore_start(checkpoint, "key-value", log, NOW)
     assert start.position is None
     assert why in start.reason
 
@@ -40,11 +41,23 @@ def test_starts_over(checkpoint: Checkpoint | None, log: Changelog, why: str) ->
     ],
 )
 def test_goes_on(checkpoint: Checkpoint, log: Changelog) -> None:
-    assert restore_start(checkpoint, log, NOW).position == checkpoint.position
+    assert restore_start(checkpoint, "key-value", log, NOW).position == checkpoint.position
 
 
 def test_stored_form() -> None:
     assert Checkpoint.from_json(GOOD.to_json()) == GOOD
-    for damaged in ("", "{}", "[]", "null", GOOD.to_json()[:-5], replace(GOOD, format_version=2).to_json()):
-        with pytest.raises(ValueError, match="checkpoint"):
+    for damaged in (
+        "",
+        "{}",
+        "[]",
+        "null",
+        GOOD.to_json()[:-5],
+    ):
+        with pytest.raises(ValueError, match="damaged checkpoint"):
             Checkpoint.from_json(damaged)
+
+
+def test_stored_form_of_another_version() -> None:
+    for other in (replace(GOOD, format_version=2).to_json(), '{"format_version": 3, "places": []}'):
+        with pytest.raises(UnknownFormat, match="this version has 1"):
+            Checkpoint.from_json(other)
