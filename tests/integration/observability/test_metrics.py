@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from processor.metrics import ProcessorMetrics
+from query_service.faults import Fault, Outcome
 from statehouse.assignment import TaskAssignment
 from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure
@@ -151,6 +152,11 @@ def answers(process: ServerProcess) -> bool:
         return process.get("a").found
     except LookupFailure:
         return False
+
+
+def test_faults_and_their_outcomes_are_documented() -> None:
+    page = PAGE.read_text()
+    assert [each.value for each in (*Fault, *Outcome) if f"`{each.value}`" not in page] == []
 
 
 def test_processor_s_metrics_are_documented() -> None:

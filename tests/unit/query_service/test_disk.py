@@ -16,10 +16,14 @@ from query_service.cli import state
 from query_service.disk import CheckpointUnreadable, StateDirectory, TaskDirectory, TaskLocked
 from query_service.faults import Fault
 from query_service.inspect import stores_in
+from query_service.stores.base import Record
+from query_service.stores.catalog import open_store
 from query_service.stores.engine import StoreUnusable
+from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.topology import GlobalId, TaskId
+from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, GlobalId, StoreSpec, TaskId
 
 AT = Checkpoint("topic", "id", 7, 1_700_000_000_000)
 ENTRIES = [(b"k%04d" % nth, os.urandom(200)) for nth in range(5_000)]
@@ -201,3 +205,25 @@ def test_inspection_on_the_command_line(task: TaskDirectory) -> None:
     assert table.output.splitlines()[1].split()[:5] == ["0_3", "counts", "3", "7", "topic"]
     document = json.loads(CliRunner().invoke(app, ["inspect", str(task.path), "-o", "json"]).output)
     assert (document[0]["position"], document[0]["topic_id"]) == (7, "id")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (KEY_VALUE, b"k"),
+        (WINDOW, WindowKey(b"k", 5_000).to_bytes()),
+        (SESSION, SessionKey(b"k", 4_000, 5_000).to_bytes()),
+        (VERSIONED, b"k"),
+    ],
+)
+def test_inspection_of_every_kind(tmp_path: Path, kind: str, key: bytes) -> None:
+    spec = StoreSpec("counts", "topic", 1, 0, kind=kind, retention_ms=0 if kind == KEY_VALUE else 60_000)
+    folder = StateDirectory(tmp_path, "app").task(TaskId(0, 0))
+    folder.acquire()
+    store = open_store(spec, folder.store_path("counts"), StoreResources())
+    store.apply([Record(key, b"v", 5_000)], AT)
+    store.close()
+    folder.release()
+    (found,) = stores_in(tmp_path)
+    assert (found.store, found.position, found.keys, found.note) == ("counts", 7, 1, "")
+    assert found.size_bytes > 0
