@@ -115,7 +115,7 @@ class NodeSettings(CommonSettings):
         description="how long the state of a task that is no longer the node's is kept; Kafka Streams has 600,000",
     )
     restore_batch_records: int = Field(
-        1_000, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
+        250, ge=1, description="records read and written at once in a restore; Kafka Streams has 1,000"
     )
     max_batch_entries: int = Field(1_000, ge=1, description="most lookups in one BatchGet")
     max_open_scans: int = Field(
