@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -53,6 +54,9 @@ def node(
     flags = dict(locals())
     settings = load(NodeSettings, flags)
     logs.configure(settings.log_level)
+    # A store has a dozen files open; as far as the system lets us, that is no reason to hold fewer.
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     asyncio.run(run_node(settings))
 
 
