@@ -12,30 +12,25 @@ from collections.abc import Callable, Mapping
 
 import structlog
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
-from query_service.checkpoint import Changelog, Checkpoint, restore_start
+from query_service.checkpoint import Checkpoint
 from query_service.cleanup import Leftovers
-from query_service.disk import StateDirectory, TaskLocked, store_folder
+from query_service.disk import StateDirectory, TaskLocked
 from query_service.faults import Fault, Outcome, fault_of
 from query_service.lifecycle import TaskState, role_changes
 from query_service.listeners import Listeners
 from query_service.metrics import NodeMetrics
+from query_service.opening import StoreOpener
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
 from query_service.replication import Replicator
 from query_service.reporting import ReplicaReporter
-from query_service.stores.catalog import layout_of, open_store
-from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
-from query_service.tail import Tail, compaction_of
 from statehouse.assignment import Assignment
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
-from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
-from statehouse.kafka.topics import topic_id, topic_settings
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
-from statehouse.topology import GlobalId, HeldId, Role, StoreSpec, TaskId
+from statehouse.topology import GlobalId, HeldId, Role, TaskId
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +63,9 @@ class TaskManager:
     ) -> None:
         self.replicas: dict[HeldId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
-        self._admin: AdminClient = clients.admin(bootstrap, f"{client_id}-tasks")
+        self._opener = StoreOpener(clients.admin(bootstrap, f"{client_id}-tasks"), resources, metrics, tail_bytes)
         self._directory = directory
         self._on_change = on_change
-        self._resources = resources
-        self._tail_bytes = tail_bytes
         self._assignment = Assignment()
         self._wanted: dict[HeldId, Role] = {}
         self._drivers: dict[HeldId, asyncio.Task[None]] = {}
@@ -245,7 +238,7 @@ class TaskManager:
             if any(spec.is_persistent for spec, _ in partitions):
                 await asyncio.to_thread(replica.directory.acquire)
             for spec, partition in partitions:
-                store = await asyncio.to_thread(self._open_store, spec, partition, replica)
+                store = await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
                 replica.stores[store.folder] = store
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this task alone
             self._fail(replica, error)
@@ -257,86 +250,6 @@ class TaskManager:
             store.metrics = self._metrics.of(store.spec.name, replica.role)  # it may have changed meanwhile
             self._reporter.restoring(store)
             await asyncio.wrap_future(self._restorer.add(store))
-
-    def _open_store(self, spec: StoreSpec, partition: int, replica: TaskReplica) -> StoreReplica:
-        """Open a store where its checkpoint allows it, else wipe it and begin anew. Runs in a worker thread."""
-        if spec.ephemeral:
-            return self._open_ephemeral(spec, partition, replica)
-        at = (spec.changelog_topic, partition)
-        directory, metrics = replica.directory, self._metrics.of(spec.name, replica.role)
-        retention = topic_settings(self._admin, spec.changelog_topic)
-        changelog = Changelog(
-            spec.changelog_topic,
-            topic_id(self._admin, spec.changelog_topic),
-            earliest_offsets(self._admin, [at])[at],
-            last_stable_offsets(self._admin, [at])[at],
-            int(retention["delete.retention.ms"]) if "compact" in retention["cleanup.policy"] else None,
-            expires="delete" in retention["cleanup.policy"],
-        )
-        compaction = compaction_of(retention)
-        now_ms = monotonic_and_wall_ms()[1]
-        folder = store_folder(spec, partition)
-        path = directory.store_path(folder)
-        facts = {"task": str(spec.held_as(partition)), "store": spec.name, "partition": partition}
-        try:
-            store = open_store(spec, path, self._resources)
-            start = restore_start(store.checkpoint(), layout_of(spec), changelog, now_ms)
-            if start.position is not None:
-                log.info("store opened", **facts, position=start.position, reason=start.reason)
-                if start.fault is not None:
-                    self._metrics.fault(start.fault, Outcome.PASSED_OVER)
-                checkpoint = store.checkpoint()
-                assert checkpoint is not None  # noqa: S101 - it gave the position
-                checkpoint = checkpoint.moved(start.position)
-                return StoreReplica(
-                    spec,
-                    partition,
-                    store,
-                    checkpoint,
-                    metrics,
-                    tail=Tail(self._tail_bytes, compaction, start.position),
-                    tombstones_kept_ms=changelog.tombstones_kept_ms,
-                    restored_to=changelog.end_offset,
-                )
-            store.close()
-            fault, reason = start.fault or Fault.NO_STATE, start.reason
-        except StoreUnusable as error:
-            fault, reason = error.fault, str(error)
-        log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
-        self._metrics.full_restore(spec.name, fault)
-        directory.wipe_store(folder)
-        checkpoint = Checkpoint(
-            spec.changelog_topic, changelog.topic_id, changelog.first_offset, now_ms, layout=layout_of(spec)
-        )
-        store = open_store(spec, path, self._resources)
-        return StoreReplica(
-            spec,
-            partition,
-            store,
-            checkpoint,
-            metrics,
-            tail=Tail(self._tail_bytes, compaction, checkpoint.position),
-            tombstones_kept_ms=changelog.tombstones_kept_ms,
-            restored_to=changelog.end_offset,
-            restored_in_full=True,
-        )
-
-    def _open_ephemeral(self, spec: StoreSpec, partition: int, replica: TaskReplica) -> StoreReplica:
-        """Begin with nothing, at the end of the topic. Runs in a worker thread.
-
-        Whatever would make another store start over (a lost place, a topic created anew) makes this one begin again.
-        """
-        at = (spec.changelog_topic, partition)
-        found_id = topic_id(self._admin, spec.changelog_topic)
-        end = last_stable_offsets(self._admin, [at])[at]
-        # Taken after the end: of what was updated later than this, nothing is missing.
-        since_ms = monotonic_and_wall_ms()[1]
-        log.info("ephemeral store opened", task=str(spec.held_as(partition)), store=spec.name, position=end)
-        checkpoint = Checkpoint(spec.changelog_topic, found_id, end, since_ms)
-        store = open_store(spec, replica.directory.store_path(store_folder(spec, partition)), self._resources)
-        metrics = self._metrics.of(spec.name, replica.role)
-        tail = Tail(self._tail_bytes, compaction_of(topic_settings(self._admin, spec.changelog_topic)), end)
-        return StoreReplica(spec, partition, store, checkpoint, metrics, tail=tail, since_ms=since_ms)
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""

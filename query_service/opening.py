@@ -1,0 +1,103 @@
+"""Opening a store: where its checkpoint allows it as it is, else wiped and to be restored from the start of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+from confluent_kafka.admin import AdminClient
+
+from query_service.checkpoint import Changelog, Checkpoint, restore_start
+from query_service.disk import TaskDirectory, store_folder
+from query_service.faults import Fault, Outcome
+from query_service.metrics import NodeMetrics
+from query_service.replica import StoreReplica, monotonic_and_wall_ms
+from query_service.stores.base import StateStore
+from query_service.stores.catalog import layout_of, open_store
+from query_service.stores.engine import StoreUnusable
+from query_service.stores.resources import StoreResources
+from query_service.tail import Tail, compaction_of
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.topics import topic_id, topic_settings
+from statehouse.topology import Role, StoreSpec
+
+log = structlog.get_logger(__name__)
+
+
+class StoreOpener:
+    """Opens the stores of a node; asks the broker about their logs, so it belongs in a worker thread."""
+
+    def __init__(self, admin: AdminClient, resources: StoreResources, metrics: NodeMetrics, tail_bytes: int) -> None:
+        self._admin, self._resources, self._metrics = admin, resources, metrics
+        self._tail_bytes = tail_bytes
+
+    def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
+        """Return the store's replica, not yet read for.
+
+        Raises:
+            TaskFault: the disk refuses.
+            ConfigurationError: the store can't be served as it is specified.
+            KafkaException: the broker can't be asked.
+
+        """
+        settings = topic_settings(self._admin, spec.changelog_topic)
+        at = (spec.changelog_topic, partition)
+        changelog = Changelog(
+            spec.changelog_topic,
+            topic_id(self._admin, spec.changelog_topic),
+            earliest_offsets(self._admin, [at])[at],
+            last_stable_offsets(self._admin, [at])[at],
+            int(settings["delete.retention.ms"]) if "compact" in settings["cleanup.policy"] else None,
+            expires="delete" in settings["cleanup.policy"],
+        )
+        # Taken after the ends: what a fresh store lacks by then it has not missed, it was not written yet.
+        now_ms = monotonic_and_wall_ms()[1]
+        path = directory.store_path(store_folder(spec, partition))
+        facts = {"task": str(spec.held_as(partition)), "store": spec.name, "partition": partition}
+        kept, start = None, changelog.first_offset
+        if spec.ephemeral:
+            # Whatever makes other stores start over (a lost place, a topic created anew) makes this one begin again.
+            start = changelog.end_offset
+            log.info("ephemeral store opened", **facts, position=start)
+        else:
+            kept = self._open_kept(spec, path, changelog, now_ms, facts)
+        if kept is None:
+            directory.wipe_store(path.name)
+            store = open_store(spec, path, self._resources)
+            checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec))
+        else:
+            store, checkpoint = kept
+        return StoreReplica(
+            spec,
+            partition,
+            store,
+            checkpoint,
+            self._metrics.of(spec.name, role),
+            tail=Tail(self._tail_bytes, compaction_of(settings), checkpoint.position),
+            tombstones_kept_ms=None if spec.ephemeral else changelog.tombstones_kept_ms,
+            since_ms=now_ms if spec.ephemeral else None,
+            restored_to=None if spec.ephemeral else changelog.end_offset,
+            restored_in_full=kept is None and not spec.ephemeral,
+        )
+
+    def _open_kept(
+        self, spec: StoreSpec, path: Path, changelog: Changelog, now_ms: int, facts: Mapping[str, object]
+    ) -> tuple[StateStore, Checkpoint] | None:
+        """Open what is on disk and return it with its place; None if it must be wiped."""
+        try:
+            store = open_store(spec, path, self._resources)
+            checkpoint = store.checkpoint()
+            start = restore_start(checkpoint, layout_of(spec), changelog, now_ms)
+            if start.position is not None and checkpoint is not None:
+                log.info("store opened", **facts, position=start.position, reason=start.reason)
+                if start.fault is not None:
+                    self._metrics.fault(start.fault, Outcome.PASSED_OVER)
+                return store, checkpoint.moved(start.position)
+            store.close()
+            fault, reason = start.fault or Fault.NO_STATE, start.reason
+        except StoreUnusable as error:
+            fault, reason = error.fault, str(error)
+        log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
+        self._metrics.full_restore(spec.name, fault)
+        return None
