@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -14,6 +15,8 @@ from statehouse.local.kafka import EmbeddedKafka
 
 # A test runner's terminal must not decide how wide the commands under test print.
 os.environ.pop("COLUMNS", None)
+
+_SPARK_FOLDERS = {Path(__file__).parent / folder for folder in ("e2e", "integration/processor")}
 
 # How long an example takes says more of the machine's other work than of ours.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -42,7 +45,10 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file on one worker, for its fixtures' sake, and all that need a Spark session on the same one."""
+    """Keep a file on one worker, for its fixtures' sake, and all that runs Spark on the same one.
+
+    Two Spark drivers at once would take a small machine's cores from each other, and what waits for them its patience.
+    """
     for item in items:
-        needs_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else str(item.path)))
+        runs_spark = not _SPARK_FOLDERS.isdisjoint(item.path.parents)
+        item.add_marker(pytest.mark.xdist_group("spark" if runs_spark else str(item.path)))

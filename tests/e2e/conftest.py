@@ -20,7 +20,7 @@ Grpcurl = Callable[..., Any]
 _ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """The leaderboard with its sample data; a test that breaks something mends it before it ends."""
     run_dir = tmp_path_factory.mktemp("cluster")
@@ -35,7 +35,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
         yield connected
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def grpcurl(cluster: LocalCluster) -> Grpcurl:
     """Call grpcurl on the router without proto files, as people do."""
     path = os.pathsep.join([str(_ROOT / ".tools" / "bin"), os.environ.get("PATH", "")])

@@ -13,7 +13,7 @@ from processor.session import open_session
 from processor.settings import ProcessorSettings
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused", master="local[2]")
     with warnings.catch_warnings():
