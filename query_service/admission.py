@@ -64,7 +64,7 @@ class Admission:
         """Return a store by name.
 
         Raises:
-            LookupFailure: ROUTING_NOT_READY or UNKNOWN_STORE.
+            LookupFailure: ROUTING_NOT_READY, UNKNOWN_STORE, or TASK_FAILED: this version can't serve it, another may.
 
         """
         if self.view.assignment is None:
@@ -74,10 +74,15 @@ class Admission:
         try:
             return self.view.stores[name]
         except KeyError:
-            known = ", ".join(sorted(self.view.stores)) or "none"
+            pass
+        if name in self.view.unusable:
             raise LookupFailure(
-                Reason.UNKNOWN_STORE, f"no store {name!r}; there are: {known}", {"store": name}
-            ) from None
+                Reason.TASK_FAILED,
+                f"store {name} can't be served by this version: {self.view.unusable[name]}",
+                {"store": name},
+            )
+        known = ", ".join(sorted(self.view.stores)) or "none"
+        raise LookupFailure(Reason.UNKNOWN_STORE, f"no store {name!r}; there are: {known}", {"store": name})
 
     @classmethod
     def partitions(

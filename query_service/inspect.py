@@ -96,6 +96,8 @@ def _stores_of(held: HeldId, path: Path) -> Iterator[StoreOnDisk]:
     except CheckpointUnreadable:
         copies = {}
     names = {child.name for child in path.iterdir() if child.is_dir()} | copies.keys()
+    if isinstance(held, GlobalId):
+        names = {name for name in names if name.isdecimal()}  # its stores' folders are named by their partitions
     with _borrowed(path) as holder:
         for name in sorted(names):
             if holder is None:

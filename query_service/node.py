@@ -225,7 +225,7 @@ class QueryNode:
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
-        self._ends.stop()
+        await asyncio.to_thread(self._ends.stop)
         await asyncio.to_thread(self._assignment_log.stop)
         await asyncio.to_thread(self._members_log.stop)
         await self.tasks.close()
@@ -269,8 +269,10 @@ class QueryNode:
         assignment = self._reader.feed(key, value)
         if assignment is None:
             return
+        self._admission.view = view = view_of(assignment, self._members)
         self._assignment = assignment
-        self._compile_view()
+        for store, reason in view.unusable.items():
+            log.error("store can't be served by this version; its state is kept up to date", store=store, reason=reason)
         wanted = assignment.held_by(self._settings.instance_id)
         log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
         self.tasks.assign(assignment, wanted)

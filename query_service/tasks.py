@@ -156,7 +156,12 @@ class TaskManager:
 
     async def clean_up(self) -> None:
         """Begin to remove what has lain idle on the disk for the delay. The assignment must be known."""
-        on_disk = await asyncio.to_thread(self._directory.on_disk)
+        try:
+            on_disk = await asyncio.to_thread(self._directory.on_disk)
+        except OSError as error:
+            log.warning("state directory can't be listed; idle state stays for now", error=str(error))
+            self._metrics.fault(fault_of(error), Outcome.PASSED_OVER)
+            return
         in_use = {*self._wanted, *self.replicas, *self._drivers}
         for task in self._leftovers.due(on_disk, in_use, monotonic_and_wall_ms()[0]):
             self._drivers[task] = self._loop.create_task(self._remove(task))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from statehouse.assignment import Assignment
+from statehouse.errors import ConfigurationError
 from statehouse.membership import Member
 from statehouse.serdes import Serde, serde
 from statehouse.topology import StoreSpec
@@ -28,14 +29,19 @@ class NodeView:
     assignment: Assignment | None = None
     stores: Mapping[str, ServedStore] = field(default_factory=lambda: MappingProxyType({}))
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
+    unusable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Stores this version can't serve, and why."""
 
 
 def view_of(assignment: Assignment | None, members: Mapping[str, Member]) -> NodeView:
-    """Compile a view."""
+    """Compile a view. What this version can't serve is left out: the stores of a newer processor stop no others."""
     if assignment is None:
         return NodeView(members=MappingProxyType(dict(members)))
-    stores = {
-        name: ServedStore(spec, serde(spec.key_serde), serde(spec.value_serde))
-        for name, spec in assignment.stores.items()
-    }
-    return NodeView(assignment, MappingProxyType(stores), MappingProxyType(dict(members)))
+    stores: dict[str, ServedStore] = {}
+    unusable: dict[str, str] = {}
+    for name, spec in assignment.stores.items():
+        try:
+            stores[name] = ServedStore(spec, serde(spec.key_serde), serde(spec.value_serde))
+        except ConfigurationError as error:
+            unusable[name] = str(error)
+    return NodeView(assignment, MappingProxyType(stores), MappingProxyType(dict(members)), MappingProxyType(unusable))

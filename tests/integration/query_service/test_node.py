@@ -253,6 +253,25 @@ def test_a_store_that_a_task_gets_later_is_served_without_a_restart(fleet: Fleet
     assert node.log.count("store opened") == opened
 
 
+def test_a_store_of_a_newer_processor_stops_no_other(fleet: Fleet) -> None:
+    key, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
+    fleet.put({key: "1", other: "1"})
+    node = fleet.node("n1")
+    newer = replace(fleet.spec, name="newer", changelog_topic=f"{fleet.application_id}-newer-changelog")
+    newer = replace(newer, value_serde="a-later-one")
+    create_topic(fleet.bootstrap, newer.changelog_topic, fleet.partitions, {"cleanup.policy": "compact"})
+    fleet.stores = MappingProxyType({STORE: fleet.spec, "newer": newer})
+    fleet.assign(TaskAssignment("n1"), TaskAssignment())
+    fleet.wait_running([node])
+    assert node.get(key).found
+    with pytest.raises(LookupFailure, match="newer can't be served by this version") as told:
+        node.get(key, store="newer")
+    assert told.value.reason is Reason.TASK_FAILED
+    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
+    fleet.wait_running([node])
+    assert node.get(other).found
+
+
 def test_second_process_on_the_same_state_is_refused_and_named(fleet: Fleet) -> None:
     node = fleet.node("n1")
     fleet.assign(TaskAssignment("n1"), TaskAssignment(None))

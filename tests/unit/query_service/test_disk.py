@@ -197,6 +197,15 @@ def test_inspection_tells_of_a_damaged_store(task: TaskDirectory) -> None:
         stores_in(task.path / "nowhere")
 
 
+def test_inspection_passes_over_what_is_no_partition(tmp_path: Path) -> None:
+    folder = StateDirectory(tmp_path, "app").task(GlobalId("countries"))
+    folder.acquire()
+    folder.release()
+    for name in ("0", "lost+found"):
+        folder.store_path(name).mkdir()
+    assert [(found.store, found.partition) for found in stores_in(tmp_path)] == [("countries", 0)]
+
+
 def test_inspection_on_the_command_line(task: TaskDirectory) -> None:
     app = typer.Typer()
     app.command("state")(state)
