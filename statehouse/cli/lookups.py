@@ -1,4 +1,4 @@
-"""`statehouse get`, `scan`, `scan-windows`, `query`, `count` and `locate`."""
+"""`statehouse get`, `scan`, `scan-windows`, `windows`, `sessions`, `query`, `count` and `locate`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
+    TIME_HELP,
     ActiveOnlyOption,
     KeyArgument,
     MaxLagOption,
@@ -20,10 +21,11 @@ from statehouse.cli.options import (
     RouterOption,
     StoreArgument,
     TimeoutOption,
+    epoch_ms,
     router_address,
 )
 from statehouse.cli.output import Output
-from statehouse.client import Client, Stamp, StoreValue
+from statehouse.client import Client, Freshness, Session, Stamp, StoreValue, Window
 
 _TIMEOUT_S = 5.0
 Item = TypeVar("Item")
@@ -33,12 +35,17 @@ ToKeyOption = Annotated[str | None, typer.Option("--to", metavar="KEY", help="Hi
 PrefixOption = Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")]
 LimitOption = Annotated[int, typer.Option(min=0, help="Most to show; 0 shows all.")]
 PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to ask for at a time.")]
+LatestFirstOption = Annotated[bool, typer.Option("--reverse", help="Latest first.")]
+RawValuesOption = Annotated[bool, typer.Option("--raw", help="Show values as the bytes in the changelog.")]
 RawScanOption = Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")]
 
 
 def get(
     store: StoreArgument,
     key: KeyArgument,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"Of a versioned store: the value at this time. {TIME_HELP}")
+    ] = None,
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
@@ -47,14 +54,17 @@ def get(
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
-    """Look one key up; exit code 3 if the store does not hold it.
+    """Look one key up; exit code 3 if the store does not hold it, or with --as-of did not at that time.
 
     Example: statehouse get leader-boards 1 --max-staleness-ms 2000 -o json
     """
+    as_of_ms = epoch_ms("--as-of", as_of)
+    freshness = Freshness(active_only, max_lag, max_staleness_ms)
     with Client(router_address(router), timeout=timeout) as client:
-        answer = client.get(
-            store, key, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms, raw=raw
-        )
+        if as_of_ms is None:
+            answer = client.get(store, key, freshness=freshness, raw=raw)
+        else:
+            answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, raw=raw)
     if fmt is Output.JSON:
         output.print_json(answer)
     else:
@@ -69,6 +79,7 @@ def get(
                 ("position", answer.position),
                 ("lag", answer.lag),
                 ("staleness", _milliseconds(answer.staleness_ms)),
+                *([] if answer.timestamp_ms is None else [("value since", _wall_clock(answer.timestamp_ms))]),
                 *([] if answer.since_ms is None else [("updates since", _wall_clock(answer.since_ms))]),
             ]
         )
@@ -105,9 +116,7 @@ def scan(
             prefix=prefix,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            active_only=active_only,
-            max_lag=max_lag,
-            max_staleness_ms=max_staleness_ms,
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         )
         shown = _print_items(fmt, ["KEY", "VALUE"], lambda entry: (entry.key, _shown(entry.value)), entries, limit)
@@ -155,9 +164,7 @@ def scan_windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            active_only=active_only,
-            max_lag=max_lag,
-            max_staleness_ms=max_staleness_ms,
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         )
         shown = _print_items(
@@ -168,6 +175,84 @@ def scan_windows(
             limit,
         )
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
+
+
+def windows(
+    store: StoreArgument,
+    key: KeyArgument,
+    from_time: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help=f"Earliest window start, inclusive. {TIME_HELP}")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Latest window start, inclusive, likewise.")
+    ] = None,
+    reverse: LatestFirstOption = False,
+    limit: LimitOption = 0,
+    page_size: PageSizeOption = 100,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    raw: RawValuesOption = False,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List the windows of a key, oldest first; JSON output has one window a line.
+
+    Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
+    """
+    span = {"from_ms": epoch_ms("--from", from_time), "to_ms": epoch_ms("--to", to_time)}
+    with Client(router_address(router), timeout=timeout) as client:
+        found = client.fetch_windows(
+            store,
+            key,
+            **span,
+            reverse=reverse,
+            page_size=min(page_size, limit or page_size),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            raw=raw,
+        )
+        shown = _print_spans(fmt, found, limit)
+    output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
+
+
+def sessions(
+    store: StoreArgument,
+    key: KeyArgument,
+    from_time: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help=f"Leave out those that end before. {TIME_HELP}")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Leave out those that start after, likewise.")
+    ] = None,
+    reverse: LatestFirstOption = False,
+    limit: LimitOption = 0,
+    page_size: PageSizeOption = 100,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    raw: RawValuesOption = False,
+    fmt: OutputOption = Output.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List the sessions of a key, oldest first; JSON output has one session a line.
+
+    Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
+    """
+    span = {"from_ms": epoch_ms("--from", from_time), "to_ms": epoch_ms("--to", to_time)}
+    with Client(router_address(router), timeout=timeout) as client:
+        found = client.fetch_sessions(
+            store,
+            key,
+            **span,
+            reverse=reverse,
+            page_size=min(page_size, limit or page_size),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            raw=raw,
+        )
+        shown = _print_spans(fmt, found, limit)
+    output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
 
 
 def query(
@@ -194,7 +279,7 @@ def query(
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
     with Client(router_address(router), timeout=timeout) as client:
         answer = client.query_store(
-            store, key, name, given, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
+            store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms)
         )
     if fmt is Output.JSON:
         output.print_json(answer)
@@ -218,9 +303,7 @@ def count(
     Example: statehouse count leader-boards --exact
     """
     with Client(router_address(router), timeout=timeout) as client:
-        counted = client.count(
-            store, exact=exact, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-        )
+        counted = client.count(store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms))
     if fmt is Output.JSON:
         output.print_json(counted)
         return
@@ -243,7 +326,7 @@ def locate(
     Example: statehouse locate leader-boards 1 --active-only
     """
     with Client(router_address(router), timeout=timeout) as client:
-        place = client.locate(store, key, active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms)
+        place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms))
     if fmt is Output.JSON:
         output.print_json(place)
         return
@@ -296,6 +379,12 @@ def _print_items(
     if fmt is Output.TABLE:
         output.print_table(headers, rows)
     return shown
+
+
+def _print_spans(fmt: Output, items: Iterable[Window | Session], limit: int) -> int:
+    return _print_items(
+        fmt, ["START", "END", "VALUE"], lambda item: (item.start_ms, item.end_ms, _shown(item.value)), items, limit
+    )
 
 
 def _shown(value: StoreValue) -> object:

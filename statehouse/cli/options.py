@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,6 +14,10 @@ from statehouse.cli.output import Output
 
 RUN_DIR: Final = Path(".statehouse")
 DEFAULT_ROUTER: Final = "127.0.0.1:7100"
+TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds."
+
+_EPOCH_MS: Final = re.compile(r"-?\d{1,18}")  # as many digits as surely fit into 64 bits
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
 RouterOption = Annotated[
@@ -45,6 +51,24 @@ KeyArgument = Annotated[
     str,
     typer.Argument(help="Key, as its serde writes it: text, a number, JSON, or hex bytes.", show_default=False),
 ]
+
+
+def epoch_ms(option: str, given: str | None) -> int | None:
+    """Read a time as epoch milliseconds; what is finer than one is cut off.
+
+    Raises:
+        typer.BadParameter: it is no time.
+
+    """
+    if given is None:
+        return None
+    try:
+        if _EPOCH_MS.fullmatch(given):
+            return int(given)
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise typer.BadParameter(f"{given!r} is no time: {TIME_HELP}", param_hint=option) from None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def router_address(given: str | None, run_dir: Path = RUN_DIR) -> str:

@@ -17,7 +17,7 @@ from statehouse.cli.options import (
     StoreArgument,
     router_address,
 )
-from statehouse.client import Client, Update, WatchPosition
+from statehouse.client import Client, Freshness, Update, WatchPosition
 
 
 def watch(
@@ -55,9 +55,7 @@ def watch(
             prefix=prefix,
             partition=partition,
             resume=positions,
-            active_only=active_only,
-            max_lag=max_lag,
-            max_staleness_ms=max_staleness_ms,
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         ) as watched,
     ):

@@ -1,7 +1,7 @@
 """The Python client: reads stores through a router, with asyncio (`AsyncClient`) or without (`Client`).
 
     with Client("127.0.0.1:7100") as client:
-        answer = client.get("leader-boards", "1", max_staleness_ms=5_000)
+        answer = client.get("leader-boards", "1", freshness=Freshness(max_staleness_ms=5_000))
         print(answer.value, answer.host.instance_id, answer.role, answer.lag)
 
 Values come typed by the store's serde: a JSON document as Python objects, a long as int, text as str, anything
@@ -20,21 +20,25 @@ from statehouse.client.answers import (
     KeyedWindow,
     KeyLike,
     Location,
+    Lookup,
     Node,
     Page,
     QueryAnswer,
     Replica,
+    Session,
     Stamp,
     Store,
     StoreValue,
     Task,
     Update,
     WatchPosition,
+    Window,
     WindowPage,
 )
 from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
 from statehouse.client.synchronous import Client
 from statehouse.client.watches import AsyncWatch, Watch
+from statehouse.consistency import Freshness
 from statehouse.serdes import JsonValue
 
 __all__ = (
@@ -49,15 +53,18 @@ __all__ = (
     "Count",
     "Entry",
     "Fleet",
+    "Freshness",
     "Host",
     "JsonValue",
     "KeyLike",
     "KeyedWindow",
     "Location",
+    "Lookup",
     "Node",
     "Page",
     "QueryAnswer",
     "Replica",
+    "Session",
     "Stamp",
     "Store",
     "StoreValue",
@@ -65,5 +72,6 @@ __all__ = (
     "Update",
     "Watch",
     "WatchPosition",
+    "Window",
     "WindowPage",
 )

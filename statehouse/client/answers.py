@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from statehouse.consistency import ANY, Freshness
 from statehouse.serdes import JsonValue
 
 StoreValue = JsonValue | bytes
 """A value as Python has it; which of them a store yields is said by its value serde."""
 KeyLike = str | bytes
 """A key as people type it (text, parsed by the store's key serde), or its serialized bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One lookup of a batch; the fields are the arguments of the client's `get`."""
+
+    store: str
+    key: KeyLike
+    freshness: Freshness = ANY
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +69,11 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one lookup. The fields after `value` are those of `Stamp`.
+    """The answer to one lookup. The fields from `partition` to `since_ms` are those of `Stamp`.
 
     `found` False is a statement by a replica that holds the partition and has restored it; with `since_ms`, that the
-    key was not updated since then. A found value may be None: JSON has a null.
+    key was not updated since then. A found value may be None: JSON has a null. `timestamp_ms`: since when the value
+    held, epoch milliseconds; None unless it was looked up as of a time.
     """
 
     found: bool
@@ -74,6 +86,7 @@ class Answer:
     lag: int | None
     staleness_ms: int | None
     since_ms: int | None = None
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,36 @@ class Page:
 
     entries: tuple[Entry, ...]
     replicas: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of the key that was asked for.
+
+    Attributes:
+        start_ms: inclusive, epoch milliseconds.
+        end_ms: exclusive, epoch milliseconds.
+
+    """
+
+    start_ms: int
+    end_ms: int
+    value: StoreValue
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session of the key that was asked for.
+
+    Attributes:
+        start_ms: time of its first record, epoch milliseconds.
+        end_ms: time of its last record, inclusive, epoch milliseconds.
+
+    """
+
+    start_ms: int
+    end_ms: int
+    value: StoreValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
 
-from statehouse.client import conversion
+from statehouse.client import batches, conversion
 from statehouse.client.answers import (
     Answer,
     Count,
@@ -18,12 +18,16 @@ from statehouse.client.answers import (
     KeyedWindow,
     KeyLike,
     Location,
+    Lookup,
     Page,
     QueryAnswer,
+    Session,
     WatchPosition,
+    Window,
     WindowPage,
 )
 from statehouse.client.watches import AsyncWatch
+from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.serdes import JsonValue
@@ -38,7 +42,18 @@ DEFAULT_TARGET: Final = "127.0.0.1:7100"
 DEFAULT_TIMEOUT_S: Final = 5.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
+
+class _HasPageToken(Protocol):
+    page_token: str
+
+
+class _HasNextPageToken(Protocol):
+    next_page_token: str
+
+
 Response = TypeVar("Response")
+PageRequest = TypeVar("PageRequest", bound=_HasPageToken)
+PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
 
 _CHANNEL_OPTIONS: Final = (
     # A router that restarts is found again within a second, not after gRPC's default of up to two minutes.
@@ -60,8 +75,8 @@ class AsyncClient:
     `timeout`: seconds for each call, each page of a scan being one; a method's `timeout` overrides it.
     `max_message_bytes`: must be what routers and nodes have.
 
-    Freshness: `active_only`, `max_lag` (records) and `max_staleness_ms` must all hold where given. With none, the
-    active answers if it can, else the freshest standby, and the answer says which.
+    `freshness`: the bounds of a `Freshness` must all hold. With none, the active answers if it can, else the freshest
+    standby, and the answer says which.
     """
 
     def __init__(
@@ -72,7 +87,7 @@ class AsyncClient:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.target = target
-        self._timeout_s = timeout
+        self._timeout_s, self._max_message_bytes = timeout, max_message_bytes
         self._options = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
@@ -87,9 +102,7 @@ class AsyncClient:
         store: str,
         key: KeyLike,
         *,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - it is sent with the call, so that nobody works past it
     ) -> Answer:
@@ -99,16 +112,54 @@ class AsyncClient:
             LookupFailure: nobody could answer within the bounds, or the request is wrong.
 
         """
-        request = query_service_pb2.GetRequest(
+        request = conversion.to_get(Lookup(store, key, freshness, raw))
+        seconds = self._seconds(timeout)
+        return conversion.from_get(await self._call(self._query.Get(request, timeout=seconds), seconds))
+
+    async def get_as_of(
+        self,
+        store: str,
+        key: KeyLike,
+        as_of_ms: int | None = None,
+        *,
+        freshness: Freshness = ANY,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Answer:
+        """Look up the value that a key of a versioned store had at a time, epoch milliseconds; None is the latest.
+
+        Raises:
+            LookupFailure: the time is before the history that the store keeps, the store is of another kind, nobody
+                could answer within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.GetAsOfRequest(
             store=store,
             key=conversion.to_key(key),
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            as_of_ms=as_of_ms,
+            freshness=conversion.to_freshness(freshness),
             raw=raw,
         )
         seconds = self._seconds(timeout)
-        return conversion.from_get(await self._call(self._query.Get(request, timeout=seconds), seconds))
+        return conversion.from_get_as_of(await self._call(self._query.GetAsOf(request, timeout=seconds), seconds))
+
+    async def batch_get(
+        self,
+        requests: Iterable[Lookup],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> list[Answer | LookupFailure]:
+        """Look several keys up, of any stores; one outcome a key, in their order.
+
+        A key that can't be answered has its failure as its outcome, and so has every key of a call that fails: nothing
+        is raised. What is too much for one call is split into several, one after the other, each with `timeout`.
+        """
+        seconds = self._seconds(timeout)
+
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await self._call(self._query.BatchGet(batch, timeout=seconds), seconds)
+
+        return await batches.batch_get(list(map(conversion.to_get, requests)), ask, self._max_message_bytes)
 
     async def pages(
         self,
@@ -119,9 +170,7 @@ class AsyncClient:
         prefix: KeyLike | None = None,
         reverse: bool = False,
         page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> AsyncIterator[Page]:
@@ -141,18 +190,11 @@ class AsyncClient:
             prefix=None if prefix is None else conversion.to_key(prefix),
             reverse=reverse,
             page_size=page_size,
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            freshness=conversion.to_freshness(freshness),
             raw=raw,
         )
-        seconds = self._seconds(timeout)
-        while True:
-            response = await self._call(self._query.Scan(request, timeout=seconds), seconds)
+        async for response in self._paged(self._query.Scan, request, timeout):
             yield conversion.from_scan(response)
-            if not response.next_page_token:
-                return
-            request.page_token = response.next_page_token
 
     async def scan(
         self,
@@ -163,9 +205,7 @@ class AsyncClient:
         prefix: KeyLike | None = None,
         reverse: bool = False,
         page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> AsyncIterator[Entry]:
@@ -177,9 +217,7 @@ class AsyncClient:
             prefix=prefix,
             reverse=reverse,
             page_size=page_size,
-            active_only=active_only,
-            max_lag=max_lag,
-            max_staleness_ms=max_staleness_ms,
+            freshness=freshness,
             raw=raw,
             timeout=timeout,
         )
@@ -198,9 +236,7 @@ class AsyncClient:
         to_ms: int | None = None,
         reverse: bool = False,
         page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> AsyncIterator[WindowPage]:
@@ -221,18 +257,11 @@ class AsyncClient:
             to_ms=to_ms,
             reverse=reverse,
             page_size=page_size,
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            freshness=conversion.to_freshness(freshness),
             raw=raw,
         )
-        seconds = self._seconds(timeout)
-        while True:
-            response = await self._call(self._query.ScanWindows(request, timeout=seconds), seconds)
+        async for response in self._paged(self._query.ScanWindows, request, timeout):
             yield conversion.from_scan_windows(response)
-            if not response.next_page_token:
-                return
-            request.page_token = response.next_page_token
 
     async def scan_windows(
         self,
@@ -245,9 +274,7 @@ class AsyncClient:
         to_ms: int | None = None,
         reverse: bool = False,
         page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> AsyncIterator[KeyedWindow]:
@@ -261,15 +288,83 @@ class AsyncClient:
             to_ms=to_ms,
             reverse=reverse,
             page_size=page_size,
-            active_only=active_only,
-            max_lag=max_lag,
-            max_staleness_ms=max_staleness_ms,
+            freshness=freshness,
             raw=raw,
             timeout=timeout,
         )
         async for page in pages:
             for window in page.windows:
                 yield window
+
+    async def fetch_windows(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Window]:
+        """Read the windows of a key that start within `from_ms` and `to_ms` (both inclusive), oldest first.
+
+        Each page of them is read as it is asked for.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, the store is of another kind, or the request is wrong.
+
+        """
+        request = query_service_pb2.FetchWindowsRequest(
+            store=store,
+            key=conversion.to_key(key),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            freshness=conversion.to_freshness(freshness),
+            raw=raw,
+        )
+        async for response in self._paged(self._query.FetchWindows, request, timeout):
+            for window in response.windows:
+                yield conversion.from_window(window)
+
+    async def fetch_sessions(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Session]:
+        """Read the sessions of a key that overlap `from_ms` to `to_ms` (both inclusive), oldest first.
+
+        Each page of them is read as it is asked for.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, the store is of another kind, or the request is wrong.
+
+        """
+        request = query_service_pb2.FetchSessionsRequest(
+            store=store,
+            key=conversion.to_key(key),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            freshness=conversion.to_freshness(freshness),
+            raw=raw,
+        )
+        async for response in self._paged(self._query.FetchSessions, request, timeout):
+            for session in response.sessions:
+                yield conversion.from_session(session)
 
     async def query_store(
         self,
@@ -278,9 +373,7 @@ class AsyncClient:
         query: str,
         arguments: Mapping[str, JsonValue] | None = None,
         *,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> QueryAnswer:
         """Ask a custom store a query of its own about a key; `arguments` are what it needs beside, as JSON has it.
@@ -293,9 +386,7 @@ class AsyncClient:
         request = query_service_pb2.QueryStoreRequest(
             store=store,
             key=conversion.to_key(key),
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            freshness=conversion.to_freshness(freshness),
             query=query,
             arguments=conversion.to_arguments(arguments or {}),
         )
@@ -307,9 +398,7 @@ class AsyncClient:
         store: str,
         *,
         exact: bool = False,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> Count:
         """Count a store's entries: the engines' estimate, or with `exact` by a scan.
@@ -321,9 +410,7 @@ class AsyncClient:
         request = query_service_pb2.CountRequest(
             store=store,
             exact=exact,
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            freshness=conversion.to_freshness(freshness),
         )
         seconds = self._seconds(timeout)
         return conversion.from_count(await self._call(self._query.Count(request, timeout=seconds), seconds))
@@ -336,9 +423,7 @@ class AsyncClient:
         prefix: KeyLike | None = None,
         partition: int | None = None,
         resume: Iterable[WatchPosition] = (),
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
     ) -> AsyncWatch:
         """Watch a key, the keys with a prefix, or with neither all: the values now, then every change as it comes.
@@ -357,9 +442,7 @@ class AsyncClient:
             prefix=None if prefix is None else conversion.to_key(prefix),
             partition=partition,
             resume=map(conversion.to_position, positions),
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            freshness=conversion.to_freshness(freshness),
             raw=raw,
         )
         return AsyncWatch(self._query.Watch(request), lambda failure: self._named(failure, self._timeout_s), positions)
@@ -369,9 +452,7 @@ class AsyncClient:
         store: str,
         key: KeyLike,
         *,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> Location:
         """Tell where a key lives and, for each replica, whether a lookup within the bounds would use it.
@@ -383,9 +464,7 @@ class AsyncClient:
         request = fleet_service_pb2.LocateKeyRequest(
             store=store,
             key=conversion.to_key(key),
-            freshness=conversion.to_freshness(
-                active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms
-            ),
+            freshness=conversion.to_freshness(freshness),
         )
         seconds = self._seconds(timeout)
         return conversion.from_locate(await self._call(self._fleet.LocateKey(request, timeout=seconds), seconds))
@@ -415,6 +494,21 @@ class AsyncClient:
 
     def _seconds(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
+
+    async def _paged(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[PageRequest, PageResponse],
+        request: PageRequest,
+        timeout_s: float | None,
+    ) -> AsyncIterator[PageResponse]:
+        """Read page after page, each as it is asked for."""
+        seconds = self._seconds(timeout_s)
+        while True:
+            response = await self._call(method(request, timeout=seconds), seconds)
+            yield response
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
 
     async def _call(self, call: Awaitable[Response], seconds: float) -> Response:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from google.protobuf import struct_pb2
 
@@ -17,19 +18,23 @@ from statehouse.client.answers import (
     KeyedWindow,
     KeyLike,
     Location,
+    Lookup,
     Node,
     Page,
     QueryAnswer,
     Replica,
+    Session,
     Stamp,
     Store,
     StoreValue,
     Task,
     Update,
     WatchPosition,
+    Window,
     WindowPage,
 )
-from statehouse.errors import reason_name
+from statehouse.consistency import ANY, Freshness
+from statehouse.errors import LookupFailure, reason_name
 from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -41,11 +46,20 @@ def to_key(key: KeyLike) -> types_pb2.Key:
     return types_pb2.Key(text=key) if isinstance(key, str) else types_pb2.Key(raw=bytes(key))
 
 
-def to_freshness(*, active_only: bool, max_lag: int | None, max_staleness_ms: int | None) -> types_pb2.Freshness | None:
+def to_freshness(bounds: Freshness) -> types_pb2.Freshness | None:
     """Return the bounds' wire form, None if there are none."""
-    if not active_only and max_lag is None and max_staleness_ms is None:
+    if bounds == ANY:
         return None
-    return types_pb2.Freshness(active_only=active_only, max_lag=max_lag, max_staleness_ms=max_staleness_ms)
+    return types_pb2.Freshness(
+        active_only=bounds.active_only, max_lag=bounds.max_lag, max_staleness_ms=bounds.max_staleness_ms
+    )
+
+
+def to_get(lookup: Lookup) -> query_service_pb2.GetRequest:
+    """Return the wire form of a lookup."""
+    return query_service_pb2.GetRequest(
+        store=lookup.store, key=to_key(lookup.key), freshness=to_freshness(lookup.freshness), raw=lookup.raw
+    )
 
 
 def from_key(key: types_pb2.Key) -> KeyLike:
@@ -114,12 +128,35 @@ def from_get(response: query_service_pb2.GetResponse) -> Answer:
     )
 
 
+def from_get_as_of(response: query_service_pb2.GetAsOfResponse) -> Answer:
+    """Return the answer to a lookup as of a time."""
+    plain = query_service_pb2.GetResponse(found=response.found, value=response.value, replica=response.replica)
+    return replace(from_get(plain), timestamp_ms=response.timestamp_ms if response.HasField("timestamp_ms") else None)
+
+
+def from_batch_get(result: query_service_pb2.BatchGetResult) -> Answer | LookupFailure:
+    """Return what became of a lookup of a batch."""
+    if result.HasField("response"):
+        return from_get(result.response)
+    return LookupFailure.from_proto(result.error)
+
+
 def from_scan(response: query_service_pb2.ScanResponse) -> Page:
     """Return a scan's page."""
     return Page(
         tuple(Entry(from_key(entry.key), from_value(entry.value)) for entry in response.entries),
         tuple(map(from_stamp, response.replicas)),
     )
+
+
+def from_window(window: query_service_pb2.Window) -> Window:
+    """Return a window."""
+    return Window(window.start_ms, window.end_ms, from_value(window.value))
+
+
+def from_session(session: query_service_pb2.Session) -> Session:
+    """Return a session."""
+    return Session(session.start_ms, session.end_ms, from_value(session.value))
 
 
 def from_scan_windows(response: query_service_pb2.ScanWindowsResponse) -> WindowPage:

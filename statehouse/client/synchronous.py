@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from statehouse.client.answers import (
-    Answer,
-    Count,
-    Entry,
-    Fleet,
-    KeyedWindow,
-    KeyLike,
-    Location,
-    Page,
-    QueryAnswer,
-    WatchPosition,
-    WindowPage,
-)
+from statehouse.client.answers import KeyLike, WatchPosition
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
@@ -28,10 +17,35 @@ from statehouse.client.asynchronous import (
     AsyncClient,
 )
 from statehouse.client.watches import AsyncWatch, Watch
-from statehouse.serdes import JsonValue
+from statehouse.consistency import ANY, Freshness
 
 Item = TypeVar("Item")
+Arguments = ParamSpec("Arguments")
 _END: Final = object()
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Item]],
+) -> Callable[Concatenate[Client, Arguments], Item]:
+    """Make a blocking method of one that is awaited."""
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
+        return self._run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[AsyncClient, Arguments], AsyncIterator[Item]],
+) -> Callable[Concatenate[Client, Arguments], Iterator[Item]]:
+    """Make a method that gives an iterator of one that gives an asynchronous one."""
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
+        return self._iterate(method(self._client, *args, **kwargs))
+
+    return call
 
 
 class Client:
@@ -59,213 +73,19 @@ class Client:
         """The router's address."""
         return self._client.target
 
-    def get(
-        self,
-        store: str,
-        key: KeyLike,
-        *,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        raw: bool = False,
-        timeout: float | None = None,
-    ) -> Answer:
-        """Look one key up."""
-        return self._run(
-            self._client.get(
-                store,
-                key,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                raw=raw,
-                timeout=timeout,
-            )
-        )
-
-    def pages(
-        self,
-        store: str,
-        *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
-        prefix: KeyLike | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        raw: bool = False,
-        timeout: float | None = None,
-    ) -> Iterator[Page]:
-        """Scan a store page by page."""
-        return self._iterate(
-            self._client.pages(
-                store,
-                from_key=from_key,
-                to_key=to_key,
-                prefix=prefix,
-                reverse=reverse,
-                page_size=page_size,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                raw=raw,
-                timeout=timeout,
-            )
-        )
-
-    def scan(
-        self,
-        store: str,
-        *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
-        prefix: KeyLike | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        raw: bool = False,
-        timeout: float | None = None,
-    ) -> Iterator[Entry]:
-        """Scan a store entry by entry."""
-        pages = self.pages(
-            store,
-            from_key=from_key,
-            to_key=to_key,
-            prefix=prefix,
-            reverse=reverse,
-            page_size=page_size,
-            active_only=active_only,
-            max_lag=max_lag,
-            max_staleness_ms=max_staleness_ms,
-            raw=raw,
-            timeout=timeout,
-        )
-        for page in pages:
-            yield from page.entries
-
-    def window_pages(
-        self,
-        store: str,
-        *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
-        prefix: KeyLike | None = None,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        raw: bool = False,
-        timeout: float | None = None,
-    ) -> Iterator[WindowPage]:
-        """Scan the windows of a range of keys page by page."""
-        return self._iterate(
-            self._client.window_pages(
-                store,
-                from_key=from_key,
-                to_key=to_key,
-                prefix=prefix,
-                from_ms=from_ms,
-                to_ms=to_ms,
-                reverse=reverse,
-                page_size=page_size,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                raw=raw,
-                timeout=timeout,
-            )
-        )
-
-    def scan_windows(
-        self,
-        store: str,
-        *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
-        prefix: KeyLike | None = None,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        reverse: bool = False,
-        page_size: int = 0,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        raw: bool = False,
-        timeout: float | None = None,
-    ) -> Iterator[KeyedWindow]:
-        """Scan windows one by one."""
-        return self._iterate(
-            self._client.scan_windows(
-                store,
-                from_key=from_key,
-                to_key=to_key,
-                prefix=prefix,
-                from_ms=from_ms,
-                to_ms=to_ms,
-                reverse=reverse,
-                page_size=page_size,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                raw=raw,
-                timeout=timeout,
-            )
-        )
-
-    def query_store(
-        self,
-        store: str,
-        key: KeyLike,
-        query: str,
-        arguments: Mapping[str, JsonValue] | None = None,
-        *,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        timeout: float | None = None,
-    ) -> QueryAnswer:
-        """Ask a custom store a query of its own about a key."""
-        return self._run(
-            self._client.query_store(
-                store,
-                key,
-                query,
-                arguments,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                timeout=timeout,
-            )
-        )
-
-    def count(
-        self,
-        store: str,
-        *,
-        exact: bool = False,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        timeout: float | None = None,
-    ) -> Count:
-        """Count a store's entries."""
-        return self._run(
-            self._client.count(
-                store,
-                exact=exact,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                timeout=timeout,
-            )
-        )
+    get = _blocking(AsyncClient.get)
+    get_as_of = _blocking(AsyncClient.get_as_of)
+    batch_get = _blocking(AsyncClient.batch_get)
+    pages = _iterating(AsyncClient.pages)
+    scan = _iterating(AsyncClient.scan)
+    window_pages = _iterating(AsyncClient.window_pages)
+    scan_windows = _iterating(AsyncClient.scan_windows)
+    fetch_windows = _iterating(AsyncClient.fetch_windows)
+    fetch_sessions = _iterating(AsyncClient.fetch_sessions)
+    query_store = _blocking(AsyncClient.query_store)
+    count = _blocking(AsyncClient.count)
+    locate = _blocking(AsyncClient.locate)
+    fleet = _blocking(AsyncClient.fleet)
 
     def watch(
         self,
@@ -275,9 +95,7 @@ class Client:
         prefix: KeyLike | None = None,
         partition: int | None = None,
         resume: Iterable[WatchPosition] = (),
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
+        freshness: Freshness = ANY,
         raw: bool = False,
     ) -> Watch:
         """Watch a key, a prefix or a store."""
@@ -289,39 +107,11 @@ class Client:
                 prefix=prefix,
                 partition=partition,
                 resume=resume,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
+                freshness=freshness,
                 raw=raw,
             )
 
         return Watch(self._run(begin()), self._run)
-
-    def locate(
-        self,
-        store: str,
-        key: KeyLike,
-        *,
-        active_only: bool = False,
-        max_lag: int | None = None,
-        max_staleness_ms: int | None = None,
-        timeout: float | None = None,
-    ) -> Location:
-        """Tell where a key lives."""
-        return self._run(
-            self._client.locate(
-                store,
-                key,
-                active_only=active_only,
-                max_lag=max_lag,
-                max_staleness_ms=max_staleness_ms,
-                timeout=timeout,
-            )
-        )
-
-    def fleet(self, *, timeout: float | None = None) -> Fleet:
-        """Return the fleet, as the router sees it."""
-        return self._run(self._client.fleet(timeout=timeout))
 
     def close(self) -> None:
         """Close the connection and end the thread. Harmless when closed."""

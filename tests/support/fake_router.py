@@ -50,9 +50,13 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.target = ""
         self.updates: list[query_service_pb2.WatchResponse] = []
         self.ending: LookupFailure | None = None
+        self.max_batch_entries = self.max_batch_answers = 1_000
 
     def Get(self, request: query_service_pb2.GetRequest, context: Any) -> query_service_pb2.GetResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
+        return self._got(request)
+
+    def _got(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         key = request.key.text or request.key.raw.decode()
         response = query_service_pb2.GetResponse(found=key in self.values, replica=STAMP)
         if key in self.values:
@@ -109,6 +113,60 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             response.next_page_token = paging.next_page_token(request, page[-1][0])
         return response
 
+    def FetchWindows(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.FetchWindowsRequest, context: Any
+    ) -> query_service_pb2.FetchWindowsResponse:
+        """Every key has a window of a second at 0, one at 1,000 and one at 2,000."""
+        self._take(request, request.store, context)
+        starts, token = self._span_page(request, length_ms=0)
+        response = query_service_pb2.FetchWindowsResponse(replica=STAMP, next_page_token=token)
+        for start_ms in starts:
+            value = _value(self.values[request.key.text], raw=request.raw)
+            response.windows.add(start_ms=start_ms, end_ms=start_ms + 1_000, value=value)
+        return response
+
+    def FetchSessions(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.FetchSessionsRequest, context: Any
+    ) -> query_service_pb2.FetchSessionsResponse:
+        """Every key has a session from 0 to 500, one from 1,000 and one from 2,000."""
+        self._take(request, request.store, context)
+        starts, token = self._span_page(request, length_ms=500)
+        response = query_service_pb2.FetchSessionsResponse(replica=STAMP, next_page_token=token)
+        for start_ms in starts:
+            value = _value(self.values[request.key.text], raw=request.raw)
+            response.sessions.add(start_ms=start_ms, end_ms=start_ms + 500, value=value)
+        return response
+
+    def GetAsOf(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.GetAsOfRequest, context: Any
+    ) -> query_service_pb2.GetAsOfResponse:
+        """Every key has had its value since 1,000."""
+        self._take(request, request.store, context)
+        found = request.key.text in self.values and (not request.HasField("as_of_ms") or request.as_of_ms >= 1_000)
+        response = query_service_pb2.GetAsOfResponse(found=found, replica=STAMP)
+        if found:
+            response.value.CopyFrom(_value(self.values[request.key.text], raw=request.raw))
+            response.timestamp_ms = 1_000
+        return response
+
+    def BatchGet(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.BatchGetRequest, context: Any
+    ) -> query_service_pb2.BatchGetResponse:
+        """Refuse more than `max_batch_entries`, and find room for `max_batch_answers`."""
+        self._take(request, "boards", context)
+        if len(request.requests) > self.max_batch_entries:
+            self._abort(LookupFailure(Reason.INVALID_REQUEST, "too many"), context)
+        response = query_service_pb2.BatchGetResponse()
+        for index, lookup in enumerate(request.requests):
+            result = response.results.add()
+            if lookup.store != "boards":
+                result.error.CopyFrom(LookupFailure(Reason.UNKNOWN_STORE, lookup.store).to_proto())
+            elif index >= self.max_batch_answers:
+                result.error.CopyFrom(LookupFailure(Reason.MESSAGE_TOO_LARGE, "ask for fewer").to_proto())
+            else:
+                result.response.CopyFrom(self._got(lookup))
+        return response
+
     def QueryStore(  # noqa: N802 - the service's name
         self, request: query_service_pb2.QueryStoreRequest, context: Any
     ) -> query_service_pb2.QueryStoreResponse:
@@ -129,7 +187,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         yield query_service_pb2.WatchResponse(replica=STAMP)
         yield from self.updates
         if self.ending is not None:
-            context.abort_with_status(rpc_status.to_status(to_status(self.ending)))
+            self._abort(self.ending, context)
         left = threading.Event()
         if context.add_callback(left.set):
             left.wait()
@@ -158,7 +216,22 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         if failure is None and store != "boards":
             failure = LookupFailure(Reason.UNKNOWN_STORE, f"no store {store!r}")
         if failure is not None:
-            context.abort_with_status(rpc_status.to_status(to_status(failure)))
+            self._abort(failure, context)
+
+    def _abort(self, failure: LookupFailure, context: Any) -> None:
+        context.abort_with_status(rpc_status.to_status(to_status(failure)))
+
+    def _span_page(self, request: Any, *, length_ms: int) -> tuple[list[int], str]:
+        """Return the starts on this page, of what reaches `length_ms` beyond its start, and the next page's token."""
+        first_ms, last_ms = paging.time_span(request)
+        starts = [
+            start_ms
+            for start_ms in ((2_000, 1_000, 0) if request.reverse else (0, 1_000, 2_000))
+            if request.key.text in self.values and first_ms <= start_ms + length_ms and start_ms <= last_ms
+        ]
+        begin = int(request.page_token or 0)
+        end = begin + paging.page_size(request)
+        return starts[begin:end], str(end) if end < len(starts) else ""
 
 
 def _value(value: Any, *, raw: bool) -> types_pb2.Value:

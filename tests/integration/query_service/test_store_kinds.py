@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from statehouse.assignment import TaskAssignment
+from statehouse.client import Answer, Client, Freshness, Lookup, Session, Window
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
@@ -215,3 +216,62 @@ def succeeds(call: Callable[[], object]) -> bool:
     except LookupFailure:
         return False
     return True
+
+
+def client_of(fleet: Fleet) -> Client:
+    """Return a client of a router that has found its node."""
+    client = Client(f"127.0.0.1:{fleet.router().port}", timeout=20)
+    poll_until(lambda: succeeds(lambda: client.count(STORE)), 20, "the router")
+    return client
+
+
+def test_client_fetches_windows(new_fleet: NewFleet) -> None:
+    with new_fleet(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE) as (fleet, _):
+        key = fleet.keys_in(1)[0]
+        fleet.put_records(
+            (key, WindowKey(key.encode(), n * MINUTE).to_bytes(), b"%d" % n, n * MINUTE) for n in range(5)
+        )
+        expected = [Window(n * MINUTE, (n + 1) * MINUTE, str(n)) for n in range(5)]
+        with client_of(fleet) as client:
+            poll_until(lambda: list(client.fetch_windows(STORE, key, page_size=2)) == expected, 10, "the windows")
+            span = {"from_ms": MINUTE, "to_ms": 3 * MINUTE}
+            assert list(client.fetch_windows(STORE, key, **span, reverse=True)) == expected[3:0:-1]
+            with pytest.raises(LookupFailure, match="WRONG_STORE_KIND"):
+                list(client.fetch_sessions(STORE, key))
+
+
+def test_client_fetches_sessions(new_fleet: NewFleet) -> None:
+    with new_fleet(kind="session", retention_ms=10 * MINUTE) as (fleet, _):
+        key = fleet.keys_in(1)[0]
+        expected = [Session(n * 1_000, n * 1_000 + 500, str(n)) for n in range(5)]
+        fleet.put_records(
+            (key, SessionKey(key.encode(), each.start_ms, each.end_ms).to_bytes(), each.value.encode(), each.end_ms)
+            for each in expected
+        )
+        with client_of(fleet) as client:
+            poll_until(lambda: list(client.fetch_sessions(STORE, key, page_size=2)) == expected, 10, "the sessions")
+            found = client.fetch_sessions(STORE, key, from_ms=1_500, to_ms=3_000, reverse=True, page_size=1)
+            assert list(found) == expected[3:0:-1]
+
+
+def test_client_gets_as_of_and_in_batches(new_fleet: NewFleet) -> None:
+    with new_fleet(kind="versioned", retention_ms=10 * MINUTE) as (fleet, _):
+        keys = [*fleet.keys_in(0, 600), *fleet.keys_in(1, 600)]
+        fleet.put_records((key, key.encode(), f"{key}-{n}".encode(), n * MINUTE) for n in (1, 3) for key in keys)
+        with client_of(fleet) as client:
+            poll_until(lambda: client.count(STORE, exact=True).count == len(keys), 20, "the keys")
+            poll_until(lambda: all_latest(client, keys), 20, "more than one batch holds")
+            answer = client.get_as_of(STORE, keys[0], 2 * MINUTE)
+            assert (answer.found, answer.value, answer.timestamp_ms) == (True, f"{keys[0]}-1", MINUTE)
+            assert not client.get_as_of(STORE, keys[0], 0).found
+            wrong, absent = client.batch_get([Lookup("nowhere", keys[0]), Lookup(STORE, "absent")])
+            assert isinstance(wrong, LookupFailure)
+            assert wrong.reason is Reason.UNKNOWN_STORE
+            assert isinstance(absent, Answer)
+            assert not absent.found
+
+
+def all_latest(client: Client, keys: list[str]) -> bool:
+    """Tell whether one batch finds each key's second version."""
+    outcomes = client.batch_get(Lookup(STORE, key, Freshness(max_staleness_ms=60_000)) for key in keys)
+    return [isinstance(each, Answer) and each.value for each in outcomes] == [f"{key}-3" for key in keys]

@@ -104,6 +104,39 @@ def test_scan_windows_prints_a_table_or_a_line_of_json_a_window(run: Run):
     assert run("scan-windows", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(("command", "end_ms"), [("windows", 2_000), ("sessions", 1_500)])
+def test_windows_and_sessions_of_a_key_print_a_table_or_a_line_of_json_each(run: Run, command: str, end_ms: int):
+    table = run(command, "boards", "6", "--from", "1970-01-01T00:00:00.800Z", "--to", "1000")
+    lines = run(command, "boards", "6", "--reverse", "--limit", "2", "-o", "json")
+
+    assert [line.split()[:2] for line in table.stdout.splitlines()] == [["START", "END"], ["1000", str(end_ms)]]
+    assert [json.loads(line)["start_ms"] for line in lines.stdout.splitlines()] == [2_000, 1_000]
+    assert (table.stderr, lines.stderr) == (f"1 {command[:-1]}\n", f"2 {command}\n")
+    assert run(command, "boards", "6", "--from", "yesterday").exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("time", "as_of_ms"),
+    [
+        ("1500", 1_500),
+        ("1970-01-01T00:00:01.5Z", 1_500),
+        ("1970-01-01 00:00:02", 2_000),
+        ("1970-01-01T01:00:01+01:00", 1_000),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_get_as_of_takes_times_as_people_write_them(run: Run, router: FakeRouter, time: str, as_of_ms: int):
+    result = run("get", "boards", "6", "--as-of", time)
+
+    assert router.requests[-1].as_of_ms == as_of_ms
+    assert "value since  1970-01-01T00:00:01.000+00:00" in result.stdout
+
+
+def test_get_as_of_tells_that_there_was_nothing_and_refuses_what_is_no_time(run: Run):
+    assert run("get", "boards", "6", "--as-of", "-1", "-o", "json").exit_code == ExitCode.NOT_FOUND
+    assert run("get", "boards", "6", "--as-of", "9" * 19).exit_code == ExitCode.USAGE
+
+
 def test_query_passes_arguments_and_prints_the_result_and_its_proof(run: Run):
     table = run("query", "boards", "1", "estimate", "--arguments", '{"item": "spark"}')
     document = json.loads(run("query", "boards", "1", "estimate", "-o", "json").stdout)

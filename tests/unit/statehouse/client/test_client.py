@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from statehouse.client import AsyncClient, Client
+from statehouse.client import Answer, AsyncClient, Client, Freshness, Lookup, Session, Window
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
 from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
@@ -48,7 +48,7 @@ def test_raw_gives_the_bytes_as_stored(client: Client):
 
 
 def test_bounds_travel_with_the_request(client: Client, router: FakeRouter):
-    client.get("boards", "1", active_only=True, max_lag=0, max_staleness_ms=250)
+    client.get("boards", "1", freshness=Freshness(active_only=True, max_lag=0, max_staleness_ms=250))
 
     freshness = router.requests[-1].freshness
     assert (freshness.active_only, freshness.max_lag, freshness.max_staleness_ms) == (True, 0, 250)
@@ -84,6 +84,90 @@ def test_scan_windows_takes_ranges_of_keys_and_time_and_a_direction(client: Clie
     assert found(to_ms=999) == [("1", 0), ("6", 0), ("a", 0)]
 
 
+@pytest.mark.parametrize("page_size", [1, 2, 100])
+def test_the_windows_and_sessions_of_a_key_cross_pages(client: Client, page_size: int):
+    windows = list(client.fetch_windows("boards", "6", page_size=page_size))
+    sessions = list(client.fetch_sessions("boards", "6", page_size=page_size))
+
+    value = {"score": 12.5}
+    assert windows == [Window(start_ms, start_ms + 1_000, value) for start_ms in (0, 1_000, 2_000)]
+    assert sessions == [Session(start_ms, start_ms + 500, value) for start_ms in (0, 1_000, 2_000)]
+
+
+def test_the_windows_and_sessions_of_a_key_take_a_span_and_a_direction(client: Client):
+    def starts(fetch: Callable[..., Iterator[Window | Session]], **fields: object) -> list[int]:
+        return [each.start_ms for each in fetch("boards", "6", **fields)]
+
+    assert starts(client.fetch_windows, from_ms=1, reverse=True) == [2_000, 1_000]
+    assert starts(client.fetch_windows, from_ms=1, to_ms=1_000) == [1_000]
+    assert starts(client.fetch_sessions, from_ms=500, to_ms=1_000, reverse=True) == [1_000, 0]
+    assert list(client.fetch_sessions("boards", "nope")) == []
+    assert next(client.fetch_windows("boards", "6", raw=True)).value == b'{"score":12.5}'
+
+
+def test_the_windows_of_a_key_are_read_no_further_than_asked(client: Client, router: FakeRouter):
+    next(client.fetch_windows("boards", "6", page_size=1, freshness=Freshness(max_lag=2)))
+
+    assert [request.freshness.max_lag for request in router.requests] == [2]
+
+
+def test_get_as_of_gives_the_value_then_and_since_when_it_held(client: Client, router: FakeRouter):
+    answer = client.get_as_of("boards", "6", 1_500, freshness=Freshness(active_only=True))
+
+    assert (answer.found, answer.value, answer.timestamp_ms, answer.role) == (True, {"score": 12.5}, 1_000, "ACTIVE")
+    assert (router.requests[-1].as_of_ms, router.requests[-1].freshness.active_only) == (1_500, True)
+    before = client.get_as_of("boards", "6", 0)
+    assert (before.found, before.value, before.timestamp_ms) == (False, None, None)
+    assert client.get_as_of("boards", "6").found, "the latest"
+    assert client.get("boards", "6").timestamp_ms is None
+
+
+def test_a_batch_has_an_outcome_for_each_key(client: Client, router: FakeRouter):
+    wanted = Lookup("boards", b"6", Freshness(max_lag=1), raw=True)
+    there, wrong, absent = client.batch_get([wanted, Lookup("nowhere", "1"), Lookup("boards", "nope")])
+
+    assert isinstance(there, Answer)
+    assert (there.value, there.partition) == (b'{"score":12.5}', 3)
+    assert isinstance(wrong, LookupFailure)
+    assert wrong.reason is Reason.UNKNOWN_STORE
+    assert isinstance(absent, Answer)
+    assert not absent.found
+    assert router.requests[-1].requests[0].freshness.max_lag == 1
+    assert client.batch_get([]) == []
+
+
+@pytest.mark.parametrize(("entries", "answers"), [(1_000, 1_000), (7, 1_000), (1_000, 3), (7, 3)])
+def test_a_batch_too_big_is_split_and_never_failed(client: Client, router: FakeRouter, entries: int, answers: int):
+    router.values = {str(number): number for number in range(1_050)}
+    router.max_batch_entries, router.max_batch_answers = entries, answers
+
+    outcomes = client.batch_get(Lookup("boards", key) for key in router.values)
+
+    assert [each.value for each in outcomes if isinstance(each, Answer)] == list(range(1_050))
+
+
+def test_a_batch_too_large_for_a_message_is_split(router: FakeRouter):
+    keys = [f"{number}{'x' * 1_000}" for number in range(30)]
+    with Client(router.target, max_message_bytes=5_000) as client:
+        outcomes = client.batch_get(Lookup("boards", key) for key in keys)
+
+    assert [isinstance(each, Answer) for each in outcomes] == [True] * 30
+    assert max(request.ByteSize() for request in router.requests) <= 5_000
+
+
+def test_what_no_splitting_helps_is_the_outcome_of_its_keys(client: Client, router: FakeRouter):
+    router.max_batch_answers = 0
+    large = client.batch_get([Lookup("boards", "1"), Lookup("nowhere", "1"), Lookup("boards", "6")])
+    router.failure = LookupFailure(Reason.ROUTING_NOT_READY, "not yet")
+    calls = len(router.requests)
+    failed = client.batch_get([Lookup("boards", "1"), Lookup("boards", "6")])
+
+    reasons = [each.reason for each in large + failed if isinstance(each, LookupFailure)]
+    assert reasons[:3] == [Reason.MESSAGE_TOO_LARGE, Reason.UNKNOWN_STORE, Reason.MESSAGE_TOO_LARGE]
+    assert reasons[3:] == [Reason.ROUTING_NOT_READY] * 2
+    assert len(router.requests) == calls + 1, "it is not asked again"
+
+
 def test_a_scan_reads_no_further_than_it_is_asked(client: Client, router: FakeRouter):
     next(client.scan("boards", page_size=1))
 
@@ -92,7 +176,7 @@ def test_a_scan_reads_no_further_than_it_is_asked(client: Client, router: FakeRo
 
 def test_a_custom_query_takes_json_and_gives_json(client: Client, router: FakeRouter):
     arguments = {"item": "ü", "numbers": [1, 2.5, None], "deep": {"yes": True}}
-    answer = client.query_store("boards", "k", "estimate", arguments, max_lag=3)
+    answer = client.query_store("boards", "k", "estimate", arguments, freshness=Freshness(max_lag=3))
 
     assert answer.result == {"query": "estimate", **arguments}
     assert (answer.replica.role, router.requests[-1].freshness.max_lag) == ("ACTIVE", 3)
@@ -178,6 +262,10 @@ async def test_the_async_client_does_the_same(router: FakeRouter):
     async with AsyncClient(router.target) as client:
         assert (await client.get("boards", "1")).value == [{"score": 4000}]
         assert [entry.key async for entry in client.scan("boards", page_size=2)] == ["1", "6", "a"]
+        assert (await client.get_as_of("boards", "1")).timestamp_ms == 1_000
+        assert len(await client.batch_get([Lookup("boards", "1"), Lookup("boards", "6")])) == 2
+        assert len([window async for window in client.fetch_windows("boards", "1", page_size=2)]) == 3
+        assert len([session async for session in client.fetch_sessions("boards", "1", page_size=2)]) == 3
         assert len([window async for window in client.scan_windows("boards", page_size=2)]) == 6
         with pytest.raises(LookupFailure, match="UNKNOWN_STORE"):
             await client.count("nowhere")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.cli.fleet import _task_row
-from statehouse.client import conversion
+from statehouse.client import Freshness, conversion
 from statehouse.serdes import serde
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -69,8 +69,8 @@ def test_a_key_is_text_or_bytes():
 
 
 def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
-    assert conversion.to_freshness(active_only=False, max_lag=None, max_staleness_ms=None) is None
-    bound = conversion.to_freshness(active_only=False, max_lag=0, max_staleness_ms=None)
+    assert conversion.to_freshness(Freshness()) is None
+    bound = conversion.to_freshness(Freshness(max_lag=0))
     assert bound is not None
     assert bound.HasField("max_lag")
     assert not bound.HasField("max_staleness_ms")

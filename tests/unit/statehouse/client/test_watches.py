@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
-from statehouse.client import AsyncClient, Client, WatchPosition
+from statehouse.client import AsyncClient, Client, Freshness, WatchPosition
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import STAMP, FakeRouter, fake_router
@@ -77,7 +77,7 @@ async def test_an_asynchronous_watch_ends_with_its_reason(router: FakeRouter):
 def test_a_watch_is_resumed_where_it_was(router: FakeRouter):
     with (
         Client(router.target) as client,
-        client.watch("boards", "1", resume=[WatchPosition(3, 13, "id")], max_lag=4) as watch,
+        client.watch("boards", "1", resume=[WatchPosition(3, 13, "id")], freshness=Freshness(max_lag=4)) as watch,
     ):
         next(watch)
     request = router.requests[-1]

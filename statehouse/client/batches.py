@@ -1,0 +1,73 @@
+"""Lookups of many keys: split into calls that client and server can take, never failed for their number or size.
+
+What a call may hold is known of this side only; a server with smaller bounds refuses a batch, or leaves out the answers
+that don't fit, and those are asked for again in halves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+from statehouse.client import conversion
+from statehouse.client.answers import Answer
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import query_service_pb2
+
+MAX_ENTRIES: Final = 1_000
+# What framing adds to an entry, rounded up.
+_ENTRY_OVERHEAD: Final = 16
+# How a call fails that is more than a message or a batch holds, and an entry whose answer found no room in the message.
+_TOO_BIG_CALL: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.INVALID_REQUEST})
+_TOO_BIG_ANSWER: Final = frozenset({Reason.MESSAGE_TOO_LARGE})
+
+Outcome = Answer | LookupFailure
+Ask = Callable[[query_service_pb2.BatchGetRequest], Awaitable[query_service_pb2.BatchGetResponse]]
+
+
+async def batch_get(requests: Sequence[query_service_pb2.GetRequest], ask: Ask, max_bytes: int) -> list[Outcome]:
+    """Return one outcome a request, in their order; a failed call is the outcome of each of its requests."""
+    outcomes: dict[int, Outcome] = {}
+    chunks = deque(_chunks(requests, max_bytes))
+    while chunks:
+        chunk = chunks.popleft()
+        results: list[Outcome]
+        try:
+            results = await _ask_for([requests[index] for index in chunk], ask)
+            too_big = _TOO_BIG_ANSWER
+        except LookupFailure as failure:
+            results = [failure] * len(chunk)
+            too_big = _TOO_BIG_CALL
+        outcomes.update(zip(chunk, results, strict=True))
+        if len(chunk) > 1:
+            again = [index for index in chunk if _has_reason(outcomes[index], too_big)]
+            half = (len(again) + 1) // 2
+            chunks.extendleft(part for part in (again[half:], again[:half]) if part)
+    return [outcomes[index] for index in range(len(requests))]
+
+
+def _chunks(requests: Sequence[query_service_pb2.GetRequest], max_bytes: int) -> Iterator[list[int]]:
+    """Yield indexes of requests that fit into one call; one that is too large by itself goes alone."""
+    chunk: list[int] = []
+    size = 0
+    for index, request in enumerate(requests):
+        cost = request.ByteSize() + _ENTRY_OVERHEAD
+        if chunk and (len(chunk) == MAX_ENTRIES or size + cost > max_bytes):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(index)
+        size += cost
+    if chunk:
+        yield chunk
+
+
+async def _ask_for(requests: list[query_service_pb2.GetRequest], ask: Ask) -> list[Outcome]:
+    results = (await ask(query_service_pb2.BatchGetRequest(requests=requests))).results
+    if len(results) != len(requests):
+        raise LookupFailure(Reason.INTERNAL, f"{len(results)} results to {len(requests)} lookups")
+    return list(map(conversion.from_batch_get, results))
+
+
+def _has_reason(outcome: Outcome, reasons: frozenset[Reason]) -> bool:
+    return isinstance(outcome, LookupFailure) and outcome.reason in reasons
