@@ -77,6 +77,7 @@ class QueryNode:
         self._heartbeat_due = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._drain = True
+        self._defect: Exception | None = None
         self._members: dict[str, Member] = {}
         self._assignment: Assignment | None = None
         self._reader = AssignmentReader(_report_unreadable)
@@ -93,6 +94,7 @@ class QueryNode:
             client_id,
             directory,
             self._task_changed,
+            self._thread_broke,
             self._listeners,
             self.metrics,
             resources=self.resources,
@@ -101,7 +103,11 @@ class QueryNode:
             cleanup_delay_s=settings.state_cleanup_delay_ms / 1000,
         )
         self._ends = EndOffsetWatcher(
-            settings.bootstrap, client_id, settings.confirm_interval_ms / 1000, self.tasks.store_replicas
+            settings.bootstrap,
+            client_id,
+            settings.confirm_interval_ms / 1000,
+            self.tasks.store_replicas,
+            self._thread_broke,
         )
         self._assignment_log = ControlLogReader(
             settings.bootstrap,
@@ -193,7 +199,12 @@ class QueryNode:
         self._stop_asked.set()
 
     async def run(self) -> None:
-        """Serve until stopped."""
+        """Serve until stopped.
+
+        Raises:
+            Exception: a defect that the node can't live with; it has been shut down.
+
+        """
         self._loop.add_signal_handler(signal.SIGTERM, partial(self.stop, drain=True))
         self._loop.add_signal_handler(signal.SIGINT, partial(self.stop, drain=False))
         await self._server.start()
@@ -208,11 +219,25 @@ class QueryNode:
         ]
         stop_asked = asyncio.create_task(self._stop_asked.wait())
         done, _ = await asyncio.wait([*chores, stop_asked], return_when=asyncio.FIRST_COMPLETED)
-        try:
-            for chore in done - {stop_asked}:
-                chore.result()  # a chore ends by a defect only: raise it
-        finally:
-            await self._shut_down(chores)
+        for chore in chores:
+            if chore in done and isinstance(error := chore.exception(), Exception):
+                self._break(error)
+        await self._shut_down(chores)
+        if self._defect is not None:
+            raise self._defect
+
+    def _thread_broke(self, error: Exception) -> None:
+        """Bring a defect from the thread that ended by it to the event loop."""
+        self._loop.call_soon_threadsafe(self._break, error)
+
+    def _break(self, error: Exception) -> None:
+        """Stop at once: without one of its threads or chores a node would only look healthy."""
+        log.error("the node stops by a defect", error=f"{type(error).__name__}: {error}")
+        self._defect = self._defect or error
+        if self._state in {NodeState.REBALANCING, NodeState.RUNNING}:
+            self._enter(NodeState.ERROR)
+        self._task_changed()
+        self.stop(drain=False)
 
     async def _shut_down(self, chores: list[asyncio.Task[None]]) -> None:
         self._enter(NodeState.PENDING_SHUTDOWN)

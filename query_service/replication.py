@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -18,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from query_service.faults import Fault
 from query_service.replica import LogLost, StoreReplica, monotonic_and_wall_ms
 from query_service.stores.base import Record
+from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.topics import topic_ids
@@ -27,9 +29,38 @@ log = structlog.get_logger(__name__)
 OnEnd = Callable[[StoreReplica], None]
 OnFailure = Callable[[StoreReplica, Exception], None]
 OnBatch = Callable[[StoreReplica, int], None]
+OnDefect = Callable[[Exception], None]
 Key = tuple[str, int]
 
 _POLL_S = 0.05
+
+
+class ReplicationEnded(StatehouseError):
+    """The thread that is to read has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What a replicator's thread is to do between two slices."""
+
+    obey: Callable[[Consumer], None]
+    done: Future[None]
+    needs_thread: bool
+
+    def execute(self, consumer: Consumer) -> None:
+        try:
+            self.obey(consumer)
+        except Exception as error:  # noqa: BLE001 - whoever gave the command learns of it
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
+
+    def end(self) -> None:
+        """Complete it without a thread: nothing is read any more."""
+        if self.needs_thread:
+            self.done.set_exception(ReplicationEnded("the thread that reads changelogs has ended"))
+        else:
+            self.done.set_result(None)
 
 
 class Replicator:
@@ -38,7 +69,7 @@ class Replicator:
     Callbacks run on the thread: `on_batch(replica, records)` for each batch applied, `on_end(replica)` at each
     partition end, and at an end that was asked for: librdkafka tells of an end only when a fetch finds nothing, which
     under steady writes never happens. `on_failure(replica, error)` when a replica can't go on; it is then no longer
-    read.
+    read. `on_defect(error)` when the thread ends by a defect; its replicas have failed by then.
     """
 
     def __init__(
@@ -49,14 +80,18 @@ class Replicator:
         on_batch: OnBatch,
         on_end: OnEnd,
         on_failure: OnFailure,
+        on_defect: OnDefect,
         *,
         batch_records: int,
     ) -> None:
         self._bootstrap, self._client_id = bootstrap, f"{client_id}-{name}"
         self._on_batch, self._on_end, self._on_failure = on_batch, on_end, on_failure
+        self._on_defect = on_defect
         self._batch_records = batch_records
         self._replicas: dict[Key, StoreReplica] = {}
-        self._commands: queue.SimpleQueue[tuple[Callable[[Consumer], None], Future[None]]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._submit_lock = threading.Lock()
+        self._ended = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"replicator-{name}", daemon=True)
 
@@ -70,13 +105,21 @@ class Replicator:
         self._thread.join(timeout=30.0)
 
     def add(self, replica: StoreReplica) -> Future[None]:
-        """Read a replica's partition from its position on."""
+        """Read a replica's partition from its position on.
+
+        The future raises:
+            ReplicationEnded: the thread has ended.
+            StatehouseError: the partition is being read for another replica.
+
+        """
 
         def command(consumer: Consumer) -> None:
-            self._replicas[replica.topic_partition] = replica
+            if replica.topic_partition in self._replicas:
+                raise StatehouseError(f"{replica.topic_partition} is being read for another replica")
             consumer.incremental_assign([TopicPartition(*replica.topic_partition, replica.position)])
+            self._replicas[replica.topic_partition] = replica
 
-        return self._submit(command)
+        return self._submit(command, needs_thread=True)
 
     def remove(self, replica: StoreReplica) -> Future[None]:
         """Stop reading a replica's partition; once the future is done the thread touches the replica no more."""
@@ -86,14 +129,37 @@ class Replicator:
                 del self._replicas[replica.topic_partition]
                 consumer.incremental_unassign([TopicPartition(*replica.topic_partition)])
 
-        return self._submit(command)
+        return self._submit(command, needs_thread=False)
 
-    def _submit(self, command: Callable[[Consumer], None]) -> Future[None]:
-        done: Future[None] = Future()
-        self._commands.put((command, done))
-        return done
+    def _submit(self, obey: Callable[[Consumer], None], *, needs_thread: bool) -> Future[None]:
+        command = _Command(obey, Future(), needs_thread)
+        with self._submit_lock:
+            if not self._ended:
+                self._commands.put(command)
+                return command.done
+        command.end()
+        return command.done
 
     def _run(self) -> None:
+        try:
+            self._replicate()
+        except Exception as error:
+            log.exception("replication stopped by a defect", thread=self._thread.name)
+            self._end()
+            for replica in self._replicas.values():
+                self._on_failure(replica, error)
+            self._on_defect(error)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """Complete the commands that wait, and have later ones not wait."""
+        with self._submit_lock:
+            self._ended = True
+        while not self._commands.empty():
+            self._commands.get_nowait().end()
+
+    def _replicate(self) -> None:
         consumer = clients.consumer(self._bootstrap, self._client_id)
         try:
             while not self._stop.is_set():
@@ -105,20 +171,17 @@ class Replicator:
                 first = consumer.poll(_POLL_S)
                 if first is not None:
                     self._take([first, *consumer.consume(self._batch_records - 1, 0)], consumer)
-        except Exception:
-            log.exception("replication stopped by a defect", thread=self._thread.name)
-            raise
         finally:
             consumer.close()
 
     def _obey(self, consumer: Consumer) -> None:
         while not self._commands.empty():
-            self._execute(consumer, *self._commands.get_nowait())
+            self._commands.get_nowait().execute(consumer)
 
     def _await_command(self, consumer: Consumer) -> None:
         consumer.poll(0)
         try:
-            self._execute(consumer, *self._commands.get(timeout=_POLL_S))
+            self._commands.get(timeout=_POLL_S).execute(consumer)
         except queue.Empty:
             return
 
@@ -132,14 +195,6 @@ class Replicator:
         del self._replicas[replica.topic_partition]
         consumer.incremental_unassign([TopicPartition(*replica.topic_partition)])
         self._on_failure(replica, error)
-
-    def _execute(self, consumer: Consumer, command: Callable[[Consumer], None], done: Future[None]) -> None:
-        try:
-            command(consumer)
-        except Exception as error:  # noqa: BLE001 - whoever gave the command learns of it
-            done.set_exception(error)
-        else:
-            done.set_result(None)
 
     def _take(self, messages: list[Message], consumer: Consumer) -> None:
         """Apply a slice, partition by partition."""
@@ -215,14 +270,20 @@ class EndOffsetWatcher:
 
     Being at an end that was asked for at time t proves that the replica holds all that was committed by t, provided
     that it is the end of the same topic: the topics' ids are asked for afterwards. A replica whose topic was
-    recreated is marked as lost; one whose topic is missing serves on and gets stale.
+    recreated is marked as lost; one whose topic is missing serves on and gets stale. `on_defect(error)` is called on
+    the thread when it ends by a defect.
     """
 
     def __init__(
-        self, bootstrap: str, client_id: str, interval_s: float, replicas: Callable[[], list[StoreReplica]]
+        self,
+        bootstrap: str,
+        client_id: str,
+        interval_s: float,
+        replicas: Callable[[], list[StoreReplica]],
+        on_defect: OnDefect,
     ) -> None:
         self._bootstrap, self._client_id = bootstrap, f"{client_id}-ends"
-        self._interval_s, self._replicas = interval_s, replicas
+        self._interval_s, self._replicas, self._on_defect = interval_s, replicas, on_defect
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="end-offsets", daemon=True)
 
@@ -236,6 +297,13 @@ class EndOffsetWatcher:
         self._thread.join(timeout=10.0)
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            log.exception("the watch of end offsets stopped by a defect")
+            self._on_defect(error)
+
+    def _watch(self) -> None:
         admin = clients.admin(self._bootstrap, self._client_id)
         while not self._stop.wait(self._interval_s):
             replicas = self._replicas()

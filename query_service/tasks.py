@@ -22,7 +22,7 @@ from query_service.listeners import Listeners
 from query_service.metrics import NodeMetrics
 from query_service.opening import StoreOpener
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
-from query_service.replication import Replicator
+from query_service.replication import OnDefect, Replicator
 from query_service.reporting import ReplicaReporter
 from query_service.stores.resources import StoreResources
 from statehouse.assignment import Assignment
@@ -44,7 +44,8 @@ class TaskManager:
 
     A copy of a global store is held like a task.
 
-    `on_change()` is called on the event loop whenever a task's state changed.
+    `on_change()` is called on the event loop whenever a task's state changed, `on_defect(error)` on a replicator's
+    thread when that ends by a defect: no task can go on then.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class TaskManager:
         client_id: str,
         directory: StateDirectory,
         on_change: Callable[[], None],
+        on_defect: OnDefect,
         listeners: Listeners,
         metrics: NodeMetrics,
         *,
@@ -81,6 +83,7 @@ class TaskManager:
             self._reporter.batch,
             self._end_reached,
             self._replica_failed,
+            on_defect,
             batch_records=restore_batch_records,
         )
         self._follower = Replicator(
@@ -90,6 +93,7 @@ class TaskManager:
             self._reporter.batch,
             lambda _replica: None,
             self._replica_failed,
+            on_defect,
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
         self._restorer.start()

@@ -81,6 +81,13 @@ class ServerProcess:
         self._disconnect()
         return code
 
+    def wait(self, timeout_s: float = 60.0) -> int:
+        """Wait until it ends by itself; return its exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._disconnect()
+        return code
+
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
 

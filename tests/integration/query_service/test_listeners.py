@@ -13,6 +13,7 @@ import pytest
 from statehouse.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.fleet import STORE, Fleet
+from tests.support.plugins import install
 from tests.support.polling import poll_until
 
 PLUGIN = '''
@@ -88,6 +89,21 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
     return Events(tmp_path / "events")
 
 
+BREAKING = '''
+"""Breaks the replication threads of its node once that runs, as a defect of theirs would."""
+from query_service.replication import Replicator
+
+def breaks(*_):
+    raise RuntimeError("a thread's own fault")
+
+class Breaking:
+    def on_node_state(self, old, new):
+        if new == "RUNNING":
+            Replicator._give_up_lost = breaks
+    def on_task_state(self, task, old, new): pass
+'''
+
+
 @pytest.fixture
 def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
@@ -155,3 +171,19 @@ def test_standby_updates_are_told_until_it_is_promoted_or_gone(fleet: Fleet, eve
         ["update", 3],
         ["unloaded", 3, "migrated"],
     ]
+
+
+def test_a_node_whose_thread_broke_ends_and_says_why(
+    fleet: Fleet, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "more", "breaking", "statehouse.listeners", {"breaking": "breaking:Breaking"}, BREAKING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "more"), os.environ["PYTHONPATH"]]))
+    fleet.put({"a": "1"})
+    node = fleet.node("n1", drain_timeout_ms=600_000)
+    fleet.assign(TaskAssignment("n1"))
+    assert node.wait(20.0) == 1
+    assert "the node stops by a defect" in node.log
+    assert "a thread's own fault" in node.log
+    states = [new for _, _, new in events.of("node")]
+    assert states[-3:] == ["ERROR", "PENDING_SHUTDOWN", "NOT_RUNNING"]
+    assert ["task", "0_0", "suspended", "closed"] in events.of("task")

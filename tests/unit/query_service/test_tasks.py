@@ -33,6 +33,7 @@ async def tasks(state: StateDirectory, metrics: NodeMetrics) -> AsyncIterator[Ta
         "test",
         state,
         lambda: None,
+        lambda _error: None,
         Listeners(),
         metrics,
         resources=StoreResources(),

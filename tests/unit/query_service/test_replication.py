@@ -1,0 +1,135 @@
+"""Replication threads: what they refuse, and what is left when one ends by a defect."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from query_service import replication
+from query_service.replica import StoreReplica
+from query_service.replication import EndOffsetWatcher, ReplicationEnded, Replicator
+from statehouse.errors import StatehouseError
+from tests.unit.query_service.test_replica import replica_at
+
+
+class Log:
+    """Stands for the consumer: finds nothing, until it breaks."""
+
+    def __init__(self) -> None:
+        self.assigned: list[tuple[str, int, int]] = []
+        self.breaks = threading.Event()
+
+    def poll(self, timeout_s: float) -> None:
+        if self.breaks.wait(timeout_s / 10):
+            raise RuntimeError("a defect")
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned += [(each.topic, each.partition, each.offset) for each in partitions]
+
+    def incremental_unassign(self, _partitions: list[TopicPartition]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Told:
+    """What a replicator told."""
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[StoreReplica, str]] = []
+        self.defect: Future[Exception] = Future()
+
+    def failure(self, replica: StoreReplica, error: Exception) -> None:
+        self.failed.append((replica, str(error)))
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    log = Log()
+    monkeypatch.setattr(replication.clients, "consumer", lambda *_args, **_more: log)
+    return log
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def replicator(log: Log, told: Told) -> Iterator[Replicator]:
+    def nothing(*_: Any) -> None: ...
+
+    made = Replicator("test", "", "", nothing, nothing, told.failure, told.defect.set_result, batch_records=10)
+    made.start()
+    yield made
+    made.stop()
+    assert made.remove(replica_at(0)).result(5) is None, "nobody waits for a thread that has ended"
+
+
+def test_a_partition_that_is_read_is_not_read_for_another_replica(replicator: Replicator, log: Log, told: Told) -> None:
+    first, second = replica_at(3), replica_at(5)
+    replicator.add(first).result(5)
+    with pytest.raises(StatehouseError, match="is being read for another replica"):
+        replicator.add(second).result(5)
+    replicator.remove(second).result(5)
+    assert log.assigned == [("topic", 0, 3)]
+    log.breaks.set()
+    told.defect.result(5)
+    assert [replica for replica, _ in told.failed] == [first], "the first is still the one that is read"
+
+
+def test_a_refused_partition_is_not_read(replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_partitions: list[TopicPartition]) -> None:
+        raise RuntimeError("a conflict")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "incremental_assign", refuse)
+        with pytest.raises(RuntimeError, match="a conflict"):
+            replicator.add(replica_at(3)).result(5)
+    replicator.add(replica_at(4)).result(5)
+    assert log.assigned == [("topic", 0, 4)]
+
+
+def test_a_defect_fails_the_replicas_and_leaves_nobody_waiting(replicator: Replicator, log: Log, told: Told) -> None:
+    replica = replica_at(3)
+    replicator.add(replica).result(5)
+    log.breaks.set()
+    assert str(told.defect.result(5)) == "a defect"
+    assert told.failed == [(replica, "a defect")]
+    replicator.remove(replica).result(5)
+    with pytest.raises(ReplicationEnded):
+        replicator.add(replica).result(5)
+
+
+def test_commands_under_way_end_with_the_thread(replicator: Replicator, log: Log, told: Told) -> None:
+    replica = replica_at(3)
+    replicator.add(replica).result(5)
+    reached = threading.Event()
+
+    def wait_and_break(_timeout_s: float) -> None:
+        reached.set()
+        log.breaks.wait(5)
+        raise RuntimeError("a defect")
+
+    log.poll = wait_and_break  # type: ignore[method-assign]
+    assert reached.wait(5)
+    added, removed = replicator.add(replica_at(0)), replicator.remove(replica)
+    log.breaks.set()
+    told.defect.result(5)
+    assert removed.result(5) is None
+    assert isinstance(added.exception(5), ReplicationEnded)
+
+
+def test_a_defect_of_the_end_watcher_is_told() -> None:
+    def replicas() -> list[StoreReplica]:
+        raise RuntimeError("a defect")
+
+    defect: Future[Exception] = Future()
+    watcher = EndOffsetWatcher("127.0.0.1:1", "test", 0.01, replicas, defect.set_result)
+    watcher.start()
+    assert str(defect.result(5)) == "a defect"
+    watcher.stop()
