@@ -164,7 +164,7 @@ class _Watch:
             return
         self._snapshot, self._told_from = Snapshot(), None
         after: bytes | None = None
-        is_last = False
+        is_first, is_last = True, False
         while not is_last:
             page, position = await self._page(after)
             after = page.entries[-1][0].order if page.more else None
@@ -174,7 +174,8 @@ class _Watch:
             events = [self._event(subject, value) for subject, value in page.entries]
             if not events and self._says_absent and self._selection.key is not None:
                 events = [self._event(Subject(self._selection.key, b""), None)]
-            await self._respond(events, gap=gap, current=True)
+            await self._respond(events, gap=gap, current=True, begins=is_first)
+            is_first = False
 
     async def _page(self, after: bytes | None) -> tuple[Page[tuple[Subject, bytes]], int]:
         """Read a page and its position."""
@@ -249,9 +250,12 @@ class _Watch:
         *,
         gap: bool = False,
         current: bool = False,
+        begins: bool = False,
     ) -> None:
         """Send, with the position if the watch could be resumed there."""
-        response = query_service_pb2.WatchResponse(events=events, replica=self._stamp, gap=gap, current=current)
+        response = query_service_pb2.WatchResponse(
+            events=events, replica=self._stamp, gap=gap, current=current, begins=begins
+        )
         if self._told_from is not None and self._cursor >= self._told_from:
             response.position, response.topic_id = self._cursor, self._replica.topic_id
         await self._send(response)

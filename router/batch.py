@@ -7,7 +7,6 @@ do; when one entry fails in a way that another replica may help with, it goes on
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from router.holder import TableHolder
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.table import Node
+from router.turns import Turns
 from router.wire import FIELD_2, framed, frames
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import errors_pb2, query_service_pb2
@@ -64,7 +64,7 @@ class BatchGetter:
         self._tables, self._health, self._ask = tables, health, ask
         self._dispatcher, self._metrics = dispatcher, metrics
         self._attempt_timeout_s, self._max_bytes = attempt_timeout_s, max_message_bytes
-        self._turns = itertools.count()
+        self._turns = Turns()
 
     async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
         """Answer a serialized BatchGetRequest with a serialized BatchGetResponse."""
@@ -113,13 +113,15 @@ class BatchGetter:
         """Ask each node once for all entries whose first untried candidate it is."""
         table = self._tables.current()
         groups: dict[str, tuple[Node, list[_Entry]]] = {}
-        turn = next(self._turns)  # one for all, so that entries of a global store stay together
+        turns: dict[str, int] = {}  # one a store, so that its entries stay together
         for entry in pending:
             store = table.stores.get(entry.call.store)
             if entry.goes_alone or store is None or entry.call.partition >= len(store.partitions):
                 continue
             routes = store.partitions[entry.call.partition]
-            for replica in ask_order(routes, entry.call.freshness, self._health.suspects, turn):
+            if routes.store not in turns:
+                turns[routes.store] = self._turns.take(routes)
+            for replica in ask_order(routes, entry.call.freshness, self._health.suspects, turns[routes.store]):
                 if replica.node is not None and replica.instance_id not in entry.failures:
                     groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
                     break

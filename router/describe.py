@@ -54,6 +54,8 @@ def describe_key(
 ) -> fleet_service_pb2.LocateKeyResponse:
     """Return a key's partition and every replica with its verdict, in the order a lookup would ask them.
 
+    Copies of a global store are asked in turn; they come by instance id here.
+
     Raises:
         LookupFailure: the request can't be routed.
 

@@ -17,7 +17,6 @@ never hides an earlier one.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from router.health import NodeHealth
 from router.holder import TableHolder
 from router.metrics import RouterMetrics
 from router.table import Node, PartitionRoutes, Replica, RoutingTable
+from router.turns import Turns
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
@@ -122,7 +122,7 @@ class Dispatcher:
     ) -> None:
         self._tables, self._health, self._ask, self._metrics = tables, health, ask, metrics
         self._attempt_timeout_s = attempt_timeout_s
-        self._turns = itertools.count()
+        self._turns = Turns()
 
     async def dispatch(self, call: Call, deadline: Deadline) -> Answer:
         """Return the first answer.
@@ -159,7 +159,7 @@ class Dispatcher:
         asked: set[str],
     ) -> Answer | None:
         """Ask each candidate once, those in `asked` excepted; None if none answered or the time is up."""
-        queue = deque(ask_order(routes, call.freshness, self._health.suspects, next(self._turns)))
+        queue = deque(ask_order(routes, call.freshness, self._health.suspects, self._turns.take(routes)))
         body = call.body + table.forwarding
         while queue and (not asked or deadline.remaining_s >= _LEAST_ATTEMPT_S):
             replica = queue.popleft()

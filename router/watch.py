@@ -29,6 +29,7 @@ from router.holder import TableHolder
 from router.locate import freshness_of, locate, refuse_forwarded
 from router.metrics import RouterMetrics
 from router.table import Node, Replica, RoutingTable, StoreRoutes
+from router.turns import Turns
 from statehouse.consistency import ANY
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
@@ -71,6 +72,7 @@ class WatchRelay:
         self.tables, self.health, self.open_stream = tables, health, open_stream
         self.dispatcher, self.metrics, self.patience = dispatcher, metrics, patience
         self.streams = Streams(max_watches, "router")
+        self._turns = Turns()
 
     async def watch(self, request: query_service_pb2.WatchRequest, send: Send) -> None:
         """Pass responses on until the caller leaves.
@@ -85,18 +87,19 @@ class WatchRelay:
         refuse_forwarded(request.forwarding)
         table = self.tables.current()
         store = table.store(request.store)
-        turn = asyncio.Lock()  # gRPC takes one message at a time; waiters get it in the order of asking
+        writing = asyncio.Lock()  # gRPC takes one message at a time; waiters get it in the order of asking
 
         async def send_in_turn(data: bytes) -> None:
-            async with turn:
+            async with writing:
                 await send(data)
 
         partitions = _partitions(table, store, request)
         resume = _resume(store, request)
+        turn = self._turns.take(store.partition(partitions[0]))  # one for all, so that they stay together
         try:
             async with asyncio.TaskGroup() as group:
                 for partition in partitions:
-                    watch = _PartitionWatch(self, request, partition, resume.get(partition), send_in_turn)
+                    watch = _PartitionWatch(self, request, partition, resume.get(partition), turn, send_in_turn)
                     group.create_task(watch.run())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -105,8 +108,9 @@ class WatchRelay:
 class _PartitionWatch:
     """One partition's part of a watch.
 
-    `_position`: where to go on, None before the first answer is complete. `_next_offset`: the first change that has not
-    been passed on.
+    `_position`: where to go on, None while current values are incomplete: whoever is asked next begins with all of
+    them. `_next_offset`: the first change that has not been passed on. `_has_begun`: the caller was given something,
+    maybe in an earlier watch. `_passed_on`, `_answered`: the replica asked last has given something, and a position.
     """
 
     def __init__(
@@ -115,13 +119,16 @@ class _PartitionWatch:
         request: query_service_pb2.WatchRequest,
         partition: int,
         position: query_service_pb2.WatchPosition | None,
+        turn: int,
         send: Send,
     ) -> None:
-        self._relay, self._request, self._partition, self._send = relay, request, partition, send
+        self._relay, self._request, self._partition = relay, request, partition
+        self._turn, self._send = turn, send
         self._bound = freshness_of(request.freshness)
         self._position = position
         self._next_offset = 0
-        self._answered = False
+        self._has_begun = position is not None
+        self._passed_on = self._answered = False
         self._gap_offered = self._gap_accepted = False
 
     async def run(self) -> None:
@@ -147,14 +154,15 @@ class _PartitionWatch:
                 asked, pause_s = set(), min(2 * pause_s, _PAUSE_MAX_S)
                 continue
             asked.add(replica.instance_id)
-            self._answered = False
+            self._passed_on = self._answered = False
             failure = await self._follow(replica, table)
             self._relay.metrics.attempt(failure.reason.name)
             if not failure.elsewhere and failure.reason is not Reason.UNKNOWN_STORE:
                 raise failure
+            if self._passed_on:
+                give_up_at = loop.time() + self._relay.patience.resume_s
             if self._answered:
                 self._bound = ANY  # it is for the first answer; from then on the position says how fresh is fresh
-                give_up_at = loop.time() + self._relay.patience.resume_s
                 progress, asked, pause_s = Progress(), {replica.instance_id}, _PAUSE_FIRST_S
                 log.info(
                     "watch goes on at another replica",
@@ -167,12 +175,12 @@ class _PartitionWatch:
 
     def _candidate(self, table: RoutingTable, asked: set[str]) -> Replica | None:
         routes = table.store(self._request.store).partition(self._partition)
-        order = ask_order(routes, self._bound, self._relay.health.suspects)
+        order = ask_order(routes, self._bound, self._relay.health.suspects, self._turn)
         return next((replica for replica in order if replica.instance_id not in asked), None)
 
     def _may_pass(self, progress: Progress) -> bool:
-        """Whether asking again may help: a replica behind the position catches up, others as for a lookup."""
-        return self._position is not None or all(each.reason in PASSING for each in progress.latest.values())
+        """Whether asking again may help: what has begun is to go on, a first answer is waited for as a lookup's."""
+        return self._has_begun or all(each.reason in PASSING for each in progress.latest.values())
 
     async def _pause(self, table: RoutingTable, progress: Progress, seconds: float) -> None:
         """Wait for a newer assignment, one that a node told of if any did."""
@@ -246,13 +254,15 @@ class _PartitionWatch:
             self._gap_offered = True
             return False
         if response.current or response.gap:
-            self._next_offset = 0  # it begins anew, maybe in another log
+            self._position, self._next_offset = None, 0  # it begins anew, maybe in another log
         elif any(event.offset < self._next_offset for event in response.events):
             fresh = [event for event in response.events if event.offset >= self._next_offset]
             del response.events[:]
             response.events.extend(fresh)
             data = response.SerializeToString()
         await self._send(data)
+        if response.events or response.current or response.gap or response.HasField("position"):
+            self._has_begun = self._passed_on = True  # more than a node's word that the watch stands
         if response.events and not response.current:
             self._next_offset = response.events[-1].offset + 1
         if response.HasField("position"):

@@ -221,7 +221,9 @@ class Update:
     """What a watch heard of one partition: changes in the order of its changelog, or current values.
 
     Attributes:
-        current: these are current values; what a partition had before and is not among them is gone.
+        current: these are current values, all of them or a part.
+        begins: the first of current values. These and those that follow replace all that the partition had, also
+            current values that were incomplete; what is not among them is gone.
         gap: changes before these current values may have been missed.
         position: where to resume once this is processed; None while current values are incomplete.
 
@@ -230,6 +232,7 @@ class Update:
     partition: int
     changes: tuple[Change, ...]
     current: bool
+    begins: bool
     gap: bool
     position: WatchPosition | None
     replica: Stamp

@@ -211,6 +211,7 @@ def from_watch(response: query_service_pb2.WatchResponse) -> Update:
         stamp.partition,
         tuple(map(_change, response.events)),
         response.current,
+        response.begins,
         response.gap,
         position if response.HasField("position") else None,
         stamp,

@@ -22,6 +22,7 @@ from statehouse.consistency import ANY, Freshness
 Item = TypeVar("Item")
 Arguments = ParamSpec("Arguments")
 _END: Final = object()
+_SHUT_DOWN_S: Final = 1.0
 
 
 def _blocking(
@@ -117,7 +118,7 @@ class Client:
         """Close the connection and end the thread. Harmless when closed."""
         if self._loop.is_closed():
             return
-        self._run(self._client.close())
+        self._run(self._shut_down())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -134,6 +135,13 @@ class Client:
     async def _connect(target: str, timeout_s: float, max_message_bytes: int) -> AsyncClient:
         # Made on the loop it is used on, as grpc.aio demands.
         return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes)
+
+    async def _shut_down(self) -> None:
+        """Close the connection, and give what was under way for other threads the time to end."""
+        await self._client.close()
+        under_way = asyncio.all_tasks() - {asyncio.current_task()}
+        if under_way:
+            await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
 
     def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -17,7 +18,7 @@ from statehouse.v1 import query_service_pb2
 
 
 class AsyncWatch:
-    """Yields updates until it is closed; raises `LookupFailure` when nobody can serve it any more.
+    """Yields updates until it or its client is closed; raises `LookupFailure` when nobody can serve it any more.
 
     Leave it with `close`, or use it as a context manager.
     """
@@ -55,6 +56,12 @@ class AsyncWatch:
             response = await self._call.read()
         except grpc.RpcError as error:
             raise self._named(from_rpc_error(error)) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The call was cancelled, not the task: the watch was closed, maybe by another task, or its client.
+            raise StopAsyncIteration from None
         if isinstance(response, query_service_pb2.WatchResponse):
             return conversion.from_watch(response)
         raise LookupFailure(Reason.UNREACHABLE, "the watch was ended without a reason; resume it")
@@ -100,7 +107,10 @@ class Watch:
         return self
 
     def __next__(self) -> Update:
-        update: Update = self._run(self._watch.__anext__())
+        try:
+            update: Update = self._run(self._watch.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
         return update
 
     def close(self) -> None:

@@ -1097,6 +1097,7 @@ class WatchResponse(_message.Message):
     GAP_FIELD_NUMBER: _builtins.int
     CURRENT_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    BEGINS_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """Where to resume the partition once these events are processed. Absent
     until its current values are complete.
@@ -1106,11 +1107,16 @@ class WatchResponse(_message.Message):
     proved that the log still had all of them.
     """
     current: _builtins.bool
-    """These events are current values, not changes. They replace what the
-    watcher knew of the partition: what is not among them is not there.
+    """These events are current values, not changes. They come in one or more
+    responses, the first with begins.
     """
     topic_id: _builtins.str
     """Id of the changelog topic that the position is of. Set with position."""
+    begins: _builtins.bool
+    """The first of current values: these and those that follow replace all that
+    the watcher knew of the partition, incomplete current values included.
+    What is not among them is not there.
+    """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchEvent]:
         """Current values or changes, in order; may be empty."""
@@ -1128,10 +1134,11 @@ class WatchResponse(_message.Message):
         gap: _builtins.bool = ...,
         current: _builtins.bool = ...,
         topic_id: _builtins.str = ...,
+        begins: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "position", b"position", "replica", b"replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "current", b"current", "events", b"events", "gap", b"gap", "position", b"position", "replica", b"replica", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "begins", b"begins", "current", b"current", "events", b"events", "gap", b"gap", "position", b"position", "replica", b"replica", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015

@@ -204,6 +204,7 @@ def test_a_position_of_another_log_is_told_as_a_gap(new_fleet: NewFleet) -> None
             with Watcher(node, "a", resume=[wrong]) as watcher:
                 watcher.wait_for(lambda each: each.is_current, "current values")
                 assert watcher.gaps == 1
+                assert [response.begins for response in watcher.responses if response.gap] == [True]
                 assert watcher.current_values == {"a": "0"}
 
 
@@ -282,6 +283,7 @@ def test_pages_of_current_values_and_the_changes_meanwhile(new_fleet: NewFleet) 
             watcher.wait_for(lambda each: last in each.values[-1:] or last in each.current_values.values(), "the last")
             writer.join()
             assert len(watcher.current) >= 4
+            assert [response.begins for response in watcher.current] == [True] + [False] * (len(watcher.current) - 1)
             assert watcher.gaps == 0
             seen: dict[str, list[int]] = {}
             for response in watcher.responses:

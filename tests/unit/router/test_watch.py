@@ -129,6 +129,38 @@ async def test_a_replica_behind_the_position_is_asked_again(start: Start) -> Non
     await watcher.leave()
 
 
+async def test_a_gap_that_breaks_off_begins_anew_elsewhere(start: Start) -> None:
+    fleet = await start("a", "b")
+    a, b = fleet.nodes["a"], fleet.nodes["b"]
+    b.failure = LookupFailure(Reason.PARTITION_RESTORING, "not yet")
+    a.feed_all = [changes(current=True, begins=True, gap=True)]
+    watcher = Watcher(fleet, partition=0, resume=[query_service_pb2.WatchPosition(partition=0, position=5)])
+    await poll_until_async(lambda: any(each.gap for each in watcher.responses), 5, "a part of the current values")
+    b.failure, b.feed_all = None, [changes(current=True, begins=True, position=9), changes(9, position=10)]
+    await a.kill()
+    await poll_until_async(lambda: watcher.offsets() == [9], 5, "what follows all current values")
+    assert not b.watches[-1].resume, "from the old position on there would be changes only"
+    assert [each.begins for each in watcher.responses if each.current] == [True, True]
+    await watcher.leave()
+
+
+async def test_incomplete_current_values_renew_the_patience(start: Start) -> None:
+    fleet = await start("a", "b", request_timeout_ms=300)
+    a, b = fleet.nodes["a"], fleet.nodes["b"]
+    loop = asyncio.get_running_loop()
+    watcher = Watcher(fleet, partition=0)
+    await watched(a)
+    over_at = loop.time() + 0.4
+    a.feed(0, changes(current=True, begins=True))
+    await poll_until_async(lambda: loop.time() > over_at and len(watcher.responses) == 2, 5, "the first time to pass")
+    a.failure = LookupFailure(Reason.PARTITION_RESTORING, "closed here")
+    b.failure = lambda: LookupFailure(Reason.OVERLOADED, "too many") if len(b.watches) < 3 else None
+    a.feed(0, MOVED)
+    await watched(b)
+    assert len(b.watches) == 3
+    await watcher.leave()
+
+
 async def test_it_ends_when_nobody_can_go_on(start: Start) -> None:
     fleet = await start("a", watch_resume_timeout_ms=300)
     watcher = Watcher(fleet, partition=0)

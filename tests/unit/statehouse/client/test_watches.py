@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -12,9 +15,11 @@ from typer.testing import CliRunner, Result
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.main import app
 from statehouse.client import AsyncClient, Client, Freshness, WatchPosition
+from statehouse.client.watches import AsyncWatch
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fake_router import STAMP, FakeRouter, fake_router
+from tests.support.polling import poll_until
 
 
 def key(text: str) -> types_pb2.Key:
@@ -23,7 +28,10 @@ def key(text: str) -> types_pb2.Key:
 
 UPDATES = [
     query_service_pb2.WatchResponse(
-        events=[query_service_pb2.WatchEvent(key=key("1"), value=types_pb2.Value(long=7))], replica=STAMP, current=True
+        events=[query_service_pb2.WatchEvent(key=key("1"), value=types_pb2.Value(long=7))],
+        replica=STAMP,
+        current=True,
+        begins=True,
     ),
     query_service_pb2.WatchResponse(replica=STAMP, current=True, position=10, topic_id="id"),
     query_service_pb2.WatchResponse(
@@ -36,7 +44,7 @@ UPDATES = [
         topic_id="id",
     ),
     query_service_pb2.WatchResponse(replica=STAMP, position=20, topic_id="id"),
-    query_service_pb2.WatchResponse(replica=STAMP, current=True, gap=True, position=90, topic_id="id"),
+    query_service_pb2.WatchResponse(replica=STAMP, current=True, begins=True, gap=True, position=90, topic_id="id"),
 ]
 
 
@@ -52,7 +60,9 @@ def test_updates_come_typed_and_positions_follow_what_was_processed(router: Fake
         first = next(watch)
         assert [(change.value, change.offset, first.current) for change in first.changes] == [(7, None, True)]
         assert first.position is None
-        assert next(watch).position == WatchPosition(3, 10, "id")
+        assert first.begins
+        second = next(watch)
+        assert (second.position, second.begins) == (WatchPosition(3, 10, "id"), False)
         assert watch.positions == ()
         changes = next(watch)
         assert watch.positions == (WatchPosition(3, 10, "id"),)
@@ -61,7 +71,7 @@ def test_updates_come_typed_and_positions_follow_what_was_processed(router: Fake
             (None, True, 12),
         ]
         last = next(watch)
-        assert (last.gap, last.current, last.changes) == (True, True, ())
+        assert (last.gap, last.current, last.begins, last.changes) == (True, True, True, ())
         assert watch.positions == (WatchPosition(3, 20, "id"),), "an update without changes counts, too"
 
 
@@ -72,6 +82,60 @@ async def test_an_asynchronous_watch_ends_with_its_reason(router: FakeRouter):
             assert [update.partition async for update in watch]
         assert failure.value.reason is Reason.NO_REPLICA_AVAILABLE
         assert watch.positions == (WatchPosition(3, 90, "id"),)
+
+
+def test_current_values_that_begin_again_say_so(router: FakeRouter):
+    node_died = query_service_pb2.WatchResponse(replica=STAMP)
+    router.updates = [UPDATES[0], node_died, UPDATES[0], UPDATES[1]]
+    with Client(router.target) as client, client.watch("boards") as watch:
+        assert [(next(watch).begins, watch.positions) for _ in range(3)] == [(True, ()), (True, ()), (False, ())]
+
+
+class Reader:
+    """A task that reads a watch and has got to where no more comes."""
+
+    def __init__(self, watch: AsyncWatch) -> None:
+        self._watch, self._updates = watch, 0
+        self._read_all = asyncio.Event()
+        self.task = asyncio.create_task(self._read())
+
+    async def begun(self) -> Self:
+        await asyncio.wait_for(self._read_all.wait(), 10)
+        return self
+
+    async def _read(self) -> str:
+        async for update in self._watch:
+            if update.position == WatchPosition(3, 90, "id"):
+                self._read_all.set()
+        return "ended"
+
+
+@pytest.mark.parametrize("closes_client", [False, True])
+async def test_closing_a_watch_ends_the_iteration_of_another_task(router: FakeRouter, closes_client: bool):
+    async with AsyncClient(router.target) as client:
+        watch = client.watch("boards")
+        reader = await Reader(watch).begun()
+        await (client.close() if closes_client else watch.close())
+        assert await asyncio.wait_for(reader.task, 10) == "ended"
+        assert [update async for update in watch] == []
+
+
+async def test_a_task_that_is_cancelled_while_it_reads_is_cancelled(router: FakeRouter):
+    async with AsyncClient(router.target) as client, client.watch("boards") as watch:
+        reader = await Reader(watch).begun()
+        reader.task.cancel()
+        await asyncio.wait({reader.task}, timeout=10)
+        assert reader.task.cancelled()
+
+
+@pytest.mark.parametrize("closes_client", [False, True])
+def test_closing_a_watch_ends_the_iteration_of_another_thread(router: FakeRouter, closes_client: bool):
+    with Client(router.target) as client, ThreadPoolExecutor(1) as pool:
+        watch = client.watch("boards")
+        updates = pool.submit(list, watch)
+        poll_until(lambda: watch.positions == (WatchPosition(3, 90, "id"),), 10, "the thread to wait for more")
+        (client if closes_client else watch).close()
+        assert len(updates.result(10)) == 4
 
 
 def test_a_watch_is_resumed_where_it_was(router: FakeRouter):
