@@ -172,7 +172,11 @@ class Application:
         """Declare a key-value store, or one of a custom `kind`, fed by rows `key, value[, timestamp]`.
 
         With `max_entries` a partition of the changelog keeps so many entries, the last updated ones (LRU; reads don't
-        count): what an update displaces gets a tombstone in the same transaction.
+        count): what an update displaces gets a tombstone in the same transaction. Updates apply in the order of their
+        `timestamp`, then of `partition` and `offset`. So a frame of events should keep `topic`, `partition` and
+        `offset` of its source; an aggregate grouped by the key has one row a key and batch, and needs none of them.
+        The query ends with an error at a batch in which a key has two different rows and nothing that orders them. It
+        doesn't start without its checkpoint if the changelog has records, as their recency is lost.
         """
         if kind != KEY_VALUE and kind in STORE_KINDS:
             raise ConfigurationError(f"store {name!r}: declare a {kind} store with app.{kind}_store(...)")
@@ -243,11 +247,6 @@ class Application:
         those in between.
         """
         retention_ms = _millis(name, "history_retention", history_retention)
-        if options.get("logging") is False:
-            raise ConfigurationError(
-                f"store {name!r}: the history of a versioned store would begin anew with every restart; leave out "
-                "logging=False"
-            )
         self._declare(name, dataframe, Layout(VERSIONED), {"retention_ms": retention_ms}, options)
 
     def global_store(

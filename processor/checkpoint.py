@@ -57,6 +57,10 @@ class CheckpointReader:
         configuration = session._jsc.hadoopConfiguration()  # noqa: SLF001 - same
         self._files = self._path(self._directory).getFileSystem(configuration)
 
+    def exists(self) -> bool:
+        """Whether the query was ever started: Spark writes its id before its first batch."""
+        return bool(self._files.exists(self._path(f"{self._directory}/metadata")))
+
     def query_id(self) -> str:
         """Return Spark's id of the query; written before its first batch."""
         return str(json.loads(self._read("metadata"))["id"])

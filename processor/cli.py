@@ -51,6 +51,7 @@ def process(
     session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which a node is dead.")] = None,
     num_standby_replicas: Annotated[int | None, typer.Option(help="Copies of a partition besides the active.")] = None,
     source_wait_ms: Annotated[int | None, typer.Option(help="Longest wait for source topics.")] = None,
+    bind_host: Annotated[str | None, typer.Option(help="Address that metrics are served on.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; default none.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
@@ -102,6 +103,7 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
             ),
         ),
         source_wait_s=given.source_wait_ms / 1000,
+        bind_host=given.bind_host,
         metrics_port=given.metrics_port,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from prometheus_client import Counter, Gauge, Histogram
 
 from processor.sink.tasks import CHANGELOG, SKIPPED, TOMBSTONE
 from statehouse.observability.metrics import new_registry
@@ -45,11 +45,6 @@ class ProcessorMetrics:
             buckets=_BATCH_BUCKETS_S,
             registry=self.registry,
         )
-
-    def serve(self, port: int) -> int:
-        """Serve /metrics; return the port."""
-        server, _ = start_http_server(port, registry=self.registry)
-        return int(server.server_port)
 
     def batch(self, store: str, batch_id: int, counts: Counts[str], took_s: float) -> None:
         """Take a committed batch's counts."""

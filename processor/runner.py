@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -32,12 +34,15 @@ from processor.sources import KafkaSources
 from processor.topics import ApplicationTopics, create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.observability.metrics import MetricsServer
 from statehouse.topology import dead_letters_topic
 
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.2
 _REASON_LINES_MAX: Final = 8
+_RAISED_BY_PYTHON: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
 
 
 class QueryDied(StatehouseError):
@@ -89,6 +94,7 @@ class Processor:
         self.metrics = ProcessorMetrics()
         self._running: list[_Running] = []
         self._controller: OwnershipController | None = None
+        self._metrics_server: MetricsServer | None = None
         self._failure: BaseException | None = None
 
     def start(self) -> None:
@@ -106,8 +112,7 @@ class Processor:
         if not app.stores and not app.global_stores:
             raise ConfigurationError(f"application {application_id} declares no store: call app.store(...) in build")
         topics = self._create_topics(app)
-        if settings.metrics_port is not None:
-            log.info("metrics served", port=self.metrics.serve(settings.metrics_port))
+        self._serve_metrics()
         self._controller = self._start_controller(app, topics)
         # All frames first: a running query's batches change the environment that Python functions are wrapped with.
         frames = [_bounded(store, topics) for store in app.stores]
@@ -148,12 +153,21 @@ class Processor:
         self._running.clear()
         if self._controller is not None:
             self._controller.stop()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+            self._metrics_server = None
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
         admin = clients.admin(self._settings.bootstrap, f"{app.application_id}-processor")
         read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.global_stores}
         counts = wait_for_sources(admin, sorted(read), self._settings.source_wait_s)
         return create_topics(admin, app, counts, self._settings)
+
+    def _serve_metrics(self) -> None:
+        host, port = self._settings.bind_host, self._settings.metrics_port
+        if port is not None:
+            self._metrics_server = MetricsServer(self.metrics.registry, host, port)
+            log.info("metrics served", host=host, port=self._metrics_server.port)
 
     def _start_controller(self, app: Application, topics: ApplicationTopics) -> OwnershipController:
         declared = [*(store.declaration for store in app.stores), *app.global_stores]
@@ -173,6 +187,9 @@ class Processor:
         changelog = StoreChangelog(
             application_id, store.name, store.declaration.changelog_topic, topics.stores[store.name]
         )
+        if store.max_entries is not None and changelog.topic not in topics.created and not checkpoint.exists():
+            admin = clients.admin(settings.bootstrap, f"{application_id}-start")
+            refuse_lost_recency(admin, changelog, directory)
         commits = CommitsPublisher(settings.bootstrap, changelog)
         commits.start()
         target = SinkTarget(
@@ -209,6 +226,27 @@ class Processor:
         self._failure = error
 
 
+def refuse_lost_recency(admin: AdminClient, changelog: StoreChangelog, directory: str) -> None:
+    """Refuse to bound a store anew whose changelog holds entries already: nothing would ever displace these.
+
+    Which keys it has, and in which order they were updated, stands in the query's checkpoint alone.
+
+    Raises:
+        ConfigurationError: the changelog has records, or the brokers don't say whether it has.
+
+    """
+    partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
+    starts, ends = earliest_offsets(admin, partitions), last_stable_offsets(admin, partitions)
+    if len(starts) < len(partitions) or len(ends) < len(partitions):
+        raise ConfigurationError(f"{changelog.topic} has partitions that no broker leads: start again when all are led")
+    if starts != ends:
+        raise ConfigurationError(
+            f"{changelog.topic} has records, but there is no checkpoint in {directory}: a store with max_entries "
+            "would never displace the entries it has. Restore the checkpoint, give the store another name, or delete "
+            "the topic while the processor is stopped, so that it begins anew"
+        )
+
+
 def _bounded(store: Store, topics: ApplicationTopics) -> DataFrame:
     """Return a store's frame, bounded if it is to be; a bound is one of each partition of the changelog."""
     if store.max_entries is None:
@@ -243,7 +281,13 @@ def _set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iter
 
 
 def _beginning(reason: object) -> str:
-    """Return the first lines of a reason: Spark's go on with stacks of three programs, which its own log has."""
+    """Return what a reason comes to: Spark's go on with stacks of three programs, which its own log has.
+
+    Of an exception in a Python worker it is the line below the last traceback, else the first lines.
+    """
+    raised = _RAISED_BY_PYTHON.findall(str(reason))
+    if raised:
+        return str(raised[-1])
     return "\n".join(str(reason).splitlines()[:_REASON_LINES_MAX])
 
 

@@ -48,6 +48,8 @@ class ProcessorSettings:
     """How long a stop waits for the batch under way."""
     source_wait_s: float = 60.0
     """How long the start waits for source topics that don't exist yet."""
+    bind_host: str = "127.0.0.1"
+    """Address that metrics are served on."""
     metrics_port: int | None = None
     """Port for Prometheus; None: no metrics server, 0: any."""
 

@@ -52,6 +52,8 @@ class ApplicationTopics:
 
     stores: Mapping[str, int]
     dead_letters: int
+    created: frozenset[str]
+    """Names of those that this start has created."""
 
 
 def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, int]:
@@ -102,11 +104,11 @@ def create_topics(
         for store in app.stores
     ]
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
-    ensure_topics(admin, specs)
+    created = frozenset(ensure_topics(admin, specs))
     create_control_topics(admin, app.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, app.global_stores)
     counts |= {store.name: source_counts[store.changelog_topic] for store in app.global_stores}
-    return ApplicationTopics(counts, dead_letters_count)
+    return ApplicationTopics(counts, dead_letters_count, created)
 
 
 def store_topic_config(store: Store, settings: ProcessorSettings) -> dict[str, str]:

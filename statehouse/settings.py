@@ -200,6 +200,7 @@ class ProcessSettings(CommonSettings):
         1_000, ge=0, description="wait after the first node joins an application without an assignment"
     )
     source_wait_ms: int = Field(60_000, ge=0, description="longest wait for source topics at the start")
+    bind_host: str = Field("127.0.0.1", description="address that /metrics is served on")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from processor.operators.recency import Update, bounded
+from processor.operators.recency import Place, Update, bounded, in_order
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch import sink_rows
 from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS
@@ -35,8 +35,8 @@ _row_of = itemgetter(*_COLUMNS)
 def lru(frame: DataFrame, max_entries: int, partition_count: int) -> DataFrame:
     """Bound a store's frame to `max_entries` keys in each of the changelog's partitions.
 
-    The updates of a batch apply in the order of their timestamps; what an update displaces comes as a null value.
-    A key gives one row a batch at most. Dead letters pass through.
+    The updates of a batch apply in the order of their timestamps, then of partition and offset (`in_order`); what an
+    update displaces comes as a null value. A key gives one row a batch at most. Dead letters pass through.
     """
     rows = sink_rows(frame, partition_count).select(SINK_PARTITION, *_COLUMNS)
     kept = rows.groupBy(SINK_PARTITION).transformWithState(
@@ -48,14 +48,12 @@ def lru(frame: DataFrame, max_entries: int, partition_count: int) -> DataFrame:
     return kept.withColumn(TIMESTAMP, F.timestamp_millis(TIMESTAMP_MS)).drop(TIMESTAMP_MS)
 
 
-def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Sort key of a record: its time, then where it came from, then what tells rows of an aggregate apart.
-
-    Total, because a batch that is run again must give the same, and its rows come from a shuffle in any order.
-    """
-    key, value, timestamp_ms, _, partition, offset, _, _ = row
-    numbers = [-1 if number is None else number for number in (timestamp_ms, partition, offset)]
-    return (*numbers, key, value is not None, value or b"")
+def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
+    key, value, timestamp_ms, topic, partition, offset, _, _ = row
+    time, number, at = (-1 if each is None else each for each in (timestamp_ms, partition, offset))
+    return Place(time, number, at, topic or ""), Update(
+        bytes(key), None if value is None else bytes(value), timestamp_ms
+    )
 
 
 def _packed(keys: list[bytes]) -> bytes:
@@ -87,18 +85,17 @@ class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts a
         timerValues: object,  # noqa: N803, ARG002
     ) -> Iterable[Row]:
         out = Row(*_COLUMNS)
-        records = []
+        placed = []
         for row in map(_row_of, rows):
             if row[_COLUMNS.index(REASON)] is None:
-                records.append(row)
+                placed.append(_placed(row))
             else:
                 yield out(*row)
-        if not records:
+        if not placed:
             return
-        records.sort(key=_order)
         kept = self._keys.get()
-        updates = (Update(bytes(row[0]), None if row[1] is None else bytes(row[1]), row[2]) for row in records)
-        publish, keys = bounded(() if kept is None else _unpacked(kept[0]), updates, self._max_entries)
+        recency = () if kept is None else _unpacked(kept[0])
+        publish, keys = bounded(recency, in_order(placed), self._max_entries)
         self._keys.update((_packed(keys),))
         for update in publish:
             yield out(*update, None, None, None, None, None)

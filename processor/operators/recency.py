@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
+
+from statehouse.errors import ConfigurationError
 
 
 class Update(NamedTuple):
@@ -16,6 +19,37 @@ class Update(NamedTuple):
     key: bytes
     value: bytes | None
     timestamp_ms: int | None
+
+
+class Place(NamedTuple):
+    """Where an update stands among those of its batch: -1, or "", for what its row doesn't say."""
+
+    timestamp_ms: int
+    partition: int
+    offset: int
+    topic: str
+
+
+def in_order(placed: Iterable[tuple[Place, Update]]) -> list[Update]:
+    """Return a batch's updates in the order in which they apply: by time, then by where they came from.
+
+    It doesn't depend on the order they are given in, since a batch that is run again must give the same and its rows
+    come from a shuffle. Updates of different keys that share a place are in the order of their keys.
+
+    Raises:
+        ConfigurationError: two updates of a key share a place and say different things, so that nothing tells which
+            of them is the last.
+
+    """
+    ordered = sorted(placed, key=lambda each: (each[0], each[1].key))
+    for (place, update), (next_place, follower) in pairwise(ordered):
+        if place == next_place and update.key == follower.key and update != follower:
+            raise ConfigurationError(
+                f"key {update.key!r} has two updates in one batch and nothing tells which is the last: a frame of "
+                "events must keep the columns topic, partition and offset of its source when it has max_entries; an "
+                "aggregate must be grouped by the store's key alone"
+            )
+    return [update for _, update in ordered]
 
 
 def bounded(recency: Iterable[bytes], updates: Iterable[Update], max_entries: int) -> tuple[list[Update], list[bytes]]:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import chain
+from typing import Final
 
 from processor.ownership.model import PlannerSettings
 from statehouse.errors import ConfigurationError
 from statehouse.serdes import serde
-from statehouse.topology import KEY_VALUE, STORE_KINDS, WINDOW
+from statehouse.topology import KEY_VALUE, SESSION, STORE_KINDS, VERSIONED, WINDOW
 
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")
+# "windows" and "versions" are taken for slips, "count-min-sketch" isn't.
+_SLIP_SIMILARITY: Final = 0.8
+# What a built-in kind is told of time; a custom kind may be told all of it.
+_TIMING: Final = {
+    KEY_VALUE: (),
+    WINDOW: ("retention_ms", "window_size_ms", "retain_duplicates"),
+    SESSION: ("retention_ms",),
+    VERSIONED: ("retention_ms",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,8 @@ class StoreDeclaration:
     """A store as the application's code or a static topology names it; its sub-topology is the controller's to give.
 
     Fields are those of `StoreSpec`. A kind that isn't one of STORE_KINDS is a custom one: the nodes must have a
-    plug-in for it. `partition_count` 0: not known yet, what has the topics fills it in. Checked on creation.
+    plug-in for it. `partition_count` 0: not known yet, what has the topics fills it in. Checked on creation, so that an
+    application's code and a static topology are held to the same rules.
     """
 
     name: str
@@ -77,22 +91,45 @@ class StoreDeclaration:
                 serde(name)
             except ConfigurationError as error:
                 raise ConfigurationError(f"store {self.name}: {what} serde: {error}") from error
+        fault = next(chain(self._faults_of_kind(), self._faults_of_timing(), self._faults_of_place()), None)
+        if fault is not None:
+            raise ConfigurationError(f"store {self.name}: {fault}")
+
+    def _faults_of_kind(self) -> Iterator[str]:
         if _KIND.fullmatch(self.kind) is None:
-            raise ConfigurationError(
-                f"store {self.name}: kind {self.kind!r} must be one of {', '.join(STORE_KINDS)}, or the name of a "
-                "plug-in of the nodes: lower-case letters, digits and '-'"
+            yield (
+                f"kind {self.kind!r} must be one of {', '.join(STORE_KINDS)}, or the name of a plug-in of the nodes: "
+                "lower-case letters, digits and '-'"
             )
+        elif self.kind not in STORE_KINDS:
+            for meant in get_close_matches(self.kind, STORE_KINDS, 1, _SLIP_SIMILARITY):
+                yield f"kind {self.kind!r} is none of the built-in ones: write {meant!r}, or name the plug-in otherwise"
+
+    def _faults_of_timing(self) -> Iterator[str]:
+        if min(self.retention_ms, self.window_size_ms) < 0:
+            yield "retention_ms and window_size_ms can't be negative"
+        allowed = _TIMING.get(self.kind, _TIMING[WINDOW])
+        extra = [name for name in _TIMING[WINDOW] if getattr(self, name) and name not in allowed]
+        if extra:
+            yield f"a {self.kind} store has no {', no '.join(extra)}: leave it out, or say which kind of store is meant"
         if self.kind in STORE_KINDS and self.kind != KEY_VALUE and self.retention_ms <= 0:
-            raise ConfigurationError(f"store {self.name}: a {self.kind} store needs a retention above 0 (retention_ms)")
+            yield f"a {self.kind} store needs a retention above 0 (retention_ms)"
         if self.kind == WINDOW and not 0 < self.window_size_ms <= self.retention_ms:
-            raise ConfigurationError(
-                f"store {self.name}: a window must last above 0 ms and at most the retention (window_size_ms is "
-                f"{self.window_size_ms}, retention_ms {self.retention_ms})"
+            yield (
+                f"a window must last above 0 ms and at most the retention (window_size_ms is {self.window_size_ms}, "
+                f"retention_ms {self.retention_ms})"
             )
+
+    def _faults_of_place(self) -> Iterator[str]:
         if self.is_global and self.kind != KEY_VALUE:
-            raise ConfigurationError(f"store {self.name}: a global store is a key-value store, not a {self.kind} one")
+            yield f"a global store is a key-value store, not a {self.kind} one"
         if self.is_global and self.ephemeral:
-            raise ConfigurationError(
-                f"store {self.name}: a global store is read from its topic's start, an ephemeral one from its end: "
-                "declare it as one of the two"
+            yield (
+                "a global store is read from its topic's start, an ephemeral one from its end: declare it as one of "
+                "the two"
+            )
+        if self.ephemeral and self.kind == VERSIONED:
+            yield (
+                "the history of a versioned store would begin anew with every restart: it can't be ephemeral "
+                "(logging=False)"
             )

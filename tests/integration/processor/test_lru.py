@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.operators.lru import lru
 from processor.operators.recency import Update, bounded
+from processor.runner import _beginning
 from statehouse.partitioning import partition_for
 
 SCHEMA = (
@@ -52,10 +54,13 @@ def test_batches_displace_the_least_recently_updated_whatever_order_their_rows_c
     spark: SparkSession, tmp_path: Path
 ):
     rng = random.Random(7)
-    # Several seconds are shared by several keys, and some keys come twice in a batch.
+    # Seconds are shared by several updates, of a key too: then the offset tells which is the last.
     batches = [
-        [row(f"k{rng.randrange(16)}", rng.choice(["a", "b", "b", None]), rng.randrange(9)) for _ in range(16)]
-        for _ in range(2)
+        [
+            row(f"k{rng.randrange(8)}", rng.choice(["9", "10", None]), rng.randrange(3), partition=0, offset=offset)
+            for offset in range(start, start + 24)
+        ]
+        for start in (0, 24)
     ]
     dead = row("k1", "raw", 3, topic="scores", partition=7, offset=41, reason="not_json", detail="why")
     batches[1].append(dead)
@@ -69,7 +74,7 @@ def test_batches_displace_the_least_recently_updated_whatever_order_their_rows_c
     for batch, published in zip(batches, found, strict=True):
         live = sorted(
             (each for each in batch if "reason" not in each),
-            key=lambda each: (each["timestamp"], each["key"], each["value"] is not None, each["value"] or ""),
+            key=lambda each: (each["timestamp"], each["offset"]),
         )
         expected = []
         for partition in range(PARTITIONS):
@@ -82,3 +87,9 @@ def test_batches_displace_the_least_recently_updated_whatever_order_their_rows_c
             expected += [(update.key, update.value, None) for update in publish]
         assert sorted((each for each in published if each[2] is None), key=str) == sorted(expected, key=str)
     assert all(len(keys) <= MAX_ENTRIES for keys in kept)
+
+
+def test_a_batch_that_nothing_orders_ends_the_query_with_a_reason(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(StreamingQueryException) as failure:
+        run(spark, tmp_path, [[row("k1", "9", 1), row("k1", "10", 1)]])
+    assert "key b'k1' has two updates in one batch" in _beginning(failure.value)

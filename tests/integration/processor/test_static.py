@@ -93,6 +93,12 @@ def test_serves_changelogs_written_by_others(
             'application_id = "a"\n[[stores]]\nname = "s"\nchangelog_topic = "t"\nglobal = true\nephemeral = true',
             "one of the two",
         ),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nretention_ms = 5', "a key-value store has no retention_ms"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "windows"', "write 'window'"),
+        (
+            'application_id = "a"\n[[stores]]\nname = "s"\nkind = "versioned"\nretention_ms = 5\nephemeral = true',
+            "can't be ephemeral",
+        ),
         ("application_id = ", "can't be read"),
     ],
 )

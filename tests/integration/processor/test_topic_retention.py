@@ -1,7 +1,7 @@
 """What a real broker deletes of changelogs with our settings, and what it leaves: windows, sessions and versions.
 
-Each test has a control: a topic as one would set it up at first thought, with the same records, which shows that the
-broker does delete, and that its round is over.
+A test of what stays has controls: topics as one would set them up at first thought, with the same records, which show
+that the broker does delete, and that its round is over. The test of what goes needs none: it waits for the deletion.
 """
 
 from __future__ import annotations

@@ -48,12 +48,11 @@ class Raising(Recorder):
     def _tell(self, *event): raise RuntimeError("a listener's own fault")
 '''
 
-ENTRY_POINTS = """
-[statehouse.listeners]
-blocked = test_plugin:Blocked
-raising = test_plugin:Raising
-recorder = test_plugin:Recorder
-"""
+ENTRY_POINTS = {
+    "blocked": "test_plugin:Blocked",
+    "raising": "test_plugin:Raising",
+    "recorder": "test_plugin:Recorder",
+}
 
 
 class Events:
@@ -76,12 +75,7 @@ class Events:
 def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
     """Install the plug-in for the nodes that the test starts."""
     packages = tmp_path / "packages"
-    (packages / "test_plugin-1.dist-info").mkdir(parents=True)
-    (packages / "test_plugin-1.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
-    (packages / "test_plugin-1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: test-plugin\nVersion: 1\n"
-    )
-    (packages / "test_plugin.py").write_text(PLUGIN)
+    install(packages, "test_plugin", "statehouse.listeners", ENTRY_POINTS, PLUGIN)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("LISTENER_FILE", str(tmp_path / "events"))
     monkeypatch.setenv("LISTENER_PIPE", str(tmp_path / "pipe"))

@@ -50,8 +50,11 @@ def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
 
     fleet.put({key: "2"})
     poll_until(lambda: node.get(key).value.text == "2", 10, "the update to be followed")
-    caught_up = poll_until(lambda: (a := node.get(key)).replica.lag == 0 and a, 10, "lag 0")
-    assert caught_up.replica.staleness_ms < 5_000
+    caught_up = poll_until(
+        lambda: (a := node.get(key)).replica.lag == 0 and a.replica.staleness_ms < 5_000 and a,
+        10,
+        "lag 0, and a small staleness",
+    )
     assert caught_up.replica.position > answer.replica.position
 
 

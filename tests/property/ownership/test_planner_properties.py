@@ -278,11 +278,6 @@ def _timed_plans(tasks: int, nodes: int) -> list[float]:
     return durations
 
 
-def test_a_thousand_tasks_plan_in_a_moment() -> None:
-    """A tenth of the size promised, with room for a busy machine."""
-    assert max(_timed_plans(1_000, 50)) < 0.5
-
-
 @pytest.mark.long
 def test_ten_thousand_tasks_on_two_hundred_nodes_plan_in_a_second() -> None:
     """The size promised; the best of three, as the machine may be shared."""

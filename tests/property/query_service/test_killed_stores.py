@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +38,31 @@ def test_killed_store_is_its_changelog_up_to_its_checkpoint(
     tmp_path: Path, kind: str, kills: int, records: int, largest_batch: int
 ) -> None:
     seed = random.randrange(2**32)
+    with noted(f"the changelog's seed was {seed}"):
+        kill_and_check(tmp_path, kind, seed, kills, records, largest_batch)
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Have failures say what is needed to repeat them."""
+    try:
+        yield
+    except Exception as failure:
+        failure.add_note(note)
+        raise
+
+
+def kill_and_check(directory: Path, kind: str, seed: int, kills: int, records: int, largest_batch: int) -> None:
     log = changelog(kind, seed, records)
     for nth in range(1, kills + 1):
         target = records * nth // (kills + 1)
-        acknowledged = write_and_kill(tmp_path, [kind, seed, records, largest_batch], target)
-        store = opened(kind, tmp_path)
+        acknowledged = write_and_kill(directory, [kind, seed, records, largest_batch], target)
+        store = opened(kind, directory)
         position = position_of(store)
         assert acknowledged <= position < records, "a batch that was written stays; the process had more to do"
         check(store, kind, log[:position])
         store.close()
-    store = opened(kind, tmp_path)
+    store = opened(kind, directory)
     for position in apply_rest(store, log, largest_batch):
         assert position <= records
     check(store, kind, log)

@@ -1,7 +1,12 @@
+import socket
+
 import pytest
 
-from processor.runner import Topology, _beginning
+from processor.runner import Processor, Topology, _beginning
+from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
+from statehouse.local.ports import free_port
+from tests.support.metrics import scrape
 
 
 def test_a_topology_is_a_module_with_an_id_and_build():
@@ -22,3 +27,44 @@ def test_a_module_without_a_topology_is_refused():
 
 def test_a_long_reason_is_cut():
     assert _beginning("\n".join("abcdefghijkl")) == "\n".join("abcdefgh")
+
+
+def test_the_reason_of_a_python_worker_stands_below_its_traceback():
+    reason = """[STREAM_FAILED] An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+    ~~~~~~~^^
+pyspark.errors.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+statehouse.errors.ConfigurationError: key b'k1' has two updates
+	at org.apache.spark.api.python.BasePythonRunner
+"""
+    assert _beginning(reason) == "statehouse.errors.ConfigurationError: key b'k1' has two updates"
+
+
+def processor(metrics_port: int) -> Processor:
+    settings = ProcessorSettings(bootstrap="b:1", checkpoint_dir="unused", metrics_port=metrics_port)
+    return Processor(Topology("app", lambda _app: None), settings)
+
+
+def test_metrics_are_served_on_the_loopback_until_the_stop():
+    port = free_port()
+    running = processor(port)
+    running._serve_metrics()
+    assert "statehouse_processor_batch_id" in scrape(port).families
+    with socket.create_server(("127.0.0.2", port)):
+        pass  # free, as the server listens on 127.0.0.1 alone
+    running.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_taken_metrics_port_is_a_clear_error():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigurationError, match="choose another --metrics-port"),
+    ):
+        processor(taken.getsockname()[1])._serve_metrics()

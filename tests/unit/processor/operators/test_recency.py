@@ -1,4 +1,10 @@
-from processor.operators.recency import Update, bounded
+import random
+
+import pytest
+
+from processor.operators.lru import _placed
+from processor.operators.recency import Place, Update, bounded, in_order
+from statehouse.errors import ConfigurationError
 
 
 def put(key: str, value: str | None = "v", at_ms: int | None = 1) -> Update:
@@ -40,3 +46,48 @@ def test_a_smaller_bound_applies_with_the_next_update():
     publish, kept = bounded(keys("abcd"), [put("d")], 2)
     assert publish == [put("d"), put("a", None), put("b", None)]
     assert kept == keys("cd")
+
+
+def event(key: str, value: str | None, at_ms: int | None, *origin: int | str) -> tuple[Place, Update]:
+    """Return a row's update; its origin is partition, offset and topic, if it says any."""
+    partition, offset, topic = origin or (None, None, None)
+    data = None if value is None else value.encode()
+    return _placed((key.encode(), data, at_ms, topic, partition, offset, None, None))
+
+
+def test_updates_of_one_millisecond_apply_in_the_order_of_their_offsets():
+    history = [
+        event("a", "put", 1, 0, 7, "t"),
+        event("a", None, 1, 0, 8, "t"),
+        event("b", "9", 1, 0, 9, "t"),
+        event("b", "10", 1, 0, 10, "t"),
+        event("c", "later", 2, 0, 3, "t"),
+        event("c", "earlier", 1, 0, 4, "t"),
+    ]
+    for seed in range(20):
+        ordered = in_order(random.Random(seed).sample(history, len(history)))
+        last = {update.key: update.value for update in ordered}
+        assert last == {b"a": None, b"b": b"10", b"c": b"later"}
+
+
+def test_offsets_order_rows_without_a_time_and_topics_those_of_equal_offsets():
+    rows = [event("a", "2", None, 0, 2, "t"), event("a", "1", None, 0, 1, "t"), event("a", "3", None, 0, 2, "u")]
+    assert [update.value for update in in_order(rows)] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("at_ms", [5, None])
+@pytest.mark.parametrize("values", [("9", "10"), ("v", None), (None, "v")])
+def test_updates_of_a_key_that_nothing_orders_are_refused(values: tuple[str | None, ...], at_ms: int | None):
+    rows = [event("z", "between", at_ms), *(event("a", value, at_ms) for value in values)]
+    with pytest.raises(ConfigurationError, match=r"b'a' has two updates .* partition and offset"):
+        in_order(rows)
+
+
+def test_an_aggregates_rows_need_no_origin_and_a_repeated_row_is_no_contradiction():
+    rows = [event("b", "1", None), event("a", "1", None), event("a", "1", None), event("a", "2", 1)]
+    assert [(update.key, update.value) for update in in_order(rows)] == [
+        (b"a", b"1"),
+        (b"a", b"1"),
+        (b"b", b"1"),
+        (b"a", b"2"),
+    ]
