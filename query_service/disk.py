@@ -7,7 +7,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import structlog
@@ -45,6 +46,8 @@ class TaskDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.writing = threading.RLock()
+        """Held by whoever takes the stores' places and writes them, so that an older copy never follows a newer one."""
         self._lock_fd: int | None = None
 
     def acquire(self) -> None:
@@ -77,9 +80,10 @@ class TaskDirectory:
 
     def release(self) -> None:
         """Unlock the folder; its content stays."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        with self.writing:
+            if self._lock_fd is not None:
+                os.close(self._lock_fd)
+                self._lock_fd = None
 
     def remove(self) -> None:
         """Remove the folder, unless another process has it.
@@ -114,8 +118,30 @@ class TaskDirectory:
         else:
             path.unlink(missing_ok=True)
 
+    def remove_others(self, stores: Collection[str]) -> None:
+        """Remove the databases of stores that the task no longer has; what can't be removed stays, and is logged."""
+        for folder in self.path.glob("*/"):
+            if folder.name not in stores:
+                try:
+                    self.wipe_store(folder.name)
+                    log.info("store removed that the task no longer has", path=str(folder))
+                except OSError as error:
+                    log.warning("store can't be removed", path=str(folder), error=str(error))
+
     def write_checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> None:
-        """Replace the readable copy atomically."""
+        """Replace the readable copy atomically.
+
+        Raises:
+            TaskFault: the folder isn't locked, or no longer: it may be another's by now.
+            OSError: it can't be written.
+
+        """
+        with self.writing:
+            self._write_checkpoints(checkpoints)
+
+    def _write_checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> None:
+        if self._lock_fd is None:
+            raise TaskFault(f"{self.path} is not locked for this task")
         content = {store: json.loads(checkpoint.to_json()) for store, checkpoint in sorted(checkpoints.items())}
         fresh = self.path / f"{_CHECKPOINT}.tmp"
         try:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 
 from query_service.checkpoint import Checkpoint
 from query_service.cleanup import Leftovers
-from query_service.disk import StateDirectory, TaskLocked
+from query_service.disk import CheckpointUnreadable, StateDirectory, TaskLocked, store_folder
 from query_service.faults import Fault, Outcome, fault_of
 from query_service.lifecycle import TaskState, role_changes
 from query_service.listeners import Listeners
@@ -243,22 +243,23 @@ class TaskManager:
         partitions = self._assignment.partitions_of(task)
         replica = TaskReplica(task, role, partitions, self._directory.task(task), self._listeners)
         self.replicas[task] = replica
+        if isinstance(task, TaskId):
+            self._dormant.pop(task, None)  # before any of it may be wiped
         try:
             if any(spec.is_persistent for spec, _ in partitions):
                 await asyncio.to_thread(replica.directory.acquire)
+                folders = {store_folder(*each) for each in partitions}
+                await asyncio.to_thread(replica.directory.remove_others, folders)
             for spec, partition in partitions:
                 store = await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
                 replica.stores[store.folder] = store
+            replica.to(TaskState.RESTORING)
+            for store in replica.stores.values():
+                store.metrics = self._metrics.of(store.spec.name, replica.role)  # it may have changed meanwhile
+                self._reporter.restoring(store)
+                await asyncio.wrap_future(self._restorer.add(store))
         except Exception as error:  # noqa: BLE001 - whatever it is, it stops this task alone
             self._fail(replica, error)
-            return
-        if isinstance(task, TaskId):
-            self._dormant.pop(task, None)
-        replica.to(TaskState.RESTORING)
-        for store in replica.stores.values():
-            store.metrics = self._metrics.of(store.spec.name, replica.role)  # it may have changed meanwhile
-            self._reporter.restoring(store)
-            await asyncio.wrap_future(self._restorer.add(store))
 
     async def _close(self, replica: TaskReplica) -> None:
         """Stop reading and answering, write the checkpoint, release the folder."""
@@ -289,6 +290,12 @@ class TaskManager:
         if not replica.is_in(TaskState.RESTORING) or store.restored:
             return
         store.restored = True
+        try:
+            await self._follow(replica, store)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the end is told but once: closing mends it
+            self._fail(replica, error)
+
+    async def _follow(self, replica: TaskReplica, store: StoreReplica) -> None:
         await asyncio.wrap_future(self._restorer.remove(store))
         if not replica.is_in(TaskState.RESTORING):
             return  # closed meanwhile
@@ -355,24 +362,35 @@ class TaskManager:
 
 def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
     # What is in memory is gone with the process: its place must not outlive it.
-    checkpoints = {name: store.save_checkpoint() for name, store in replica.stores.items() if store.spec.is_persistent}
-    if checkpoints:
-        replica.directory.write_checkpoints(checkpoints)
-    return checkpoints
+    with replica.directory.writing:
+        stores = {name: store for name, store in replica.stores.items() if store.spec.is_persistent}
+        checkpoints = {name: store.save_checkpoint() for name, store in stores.items()}
+        if checkpoints:
+            replica.directory.write_checkpoints(checkpoints)
+        return checkpoints
 
 
 def _close_stores(replica: TaskReplica, *, failed: bool) -> dict[str, Checkpoint]:
-    """Write what can be written, and close whatever happens. Runs in a worker thread, with no writer left."""
-    checkpoints: dict[str, Checkpoint] = {}
-    try:
-        if not failed:
-            checkpoints = _write_checkpoints(replica)
-    except Exception as error:  # noqa: BLE001 - a full or broken disk must not keep the task open
-        log.warning("checkpoint not written", task=str(replica.task), error=str(error))
-    for store in replica.stores.values():
+    """Write what can be written, close whatever happens, and return the places that the disk now tells.
+
+    Runs in a worker thread, with no writer left.
+    """
+    checkpoints: dict[str, Checkpoint] | None = None
+    with replica.directory.writing:
         try:
-            store.store.close()
-        except Exception as error:  # noqa: BLE001 - as above
-            log.warning("store not closed in order", task=str(replica.task), error=str(error))
-    replica.directory.release()
-    return checkpoints
+            if not failed:
+                checkpoints = _write_checkpoints(replica)
+        except Exception as error:  # noqa: BLE001 - a full or broken disk must not keep the task open
+            log.warning("checkpoint not written", task=str(replica.task), error=str(error))
+        for store in replica.stores.values():
+            try:
+                store.store.close()
+            except Exception as error:  # noqa: BLE001 - as above
+                log.warning("store not closed in order", task=str(replica.task), error=str(error))
+        try:
+            return replica.directory.read_checkpoints() if checkpoints is None else checkpoints
+        except CheckpointUnreadable as error:
+            log.warning("checkpoint file can't be read", task=str(replica.task), error=str(error))
+            return {}
+        finally:
+            replica.directory.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from query_service.checkpoint import Checkpoint
 from query_service.cli import state
 from query_service.disk import CheckpointUnreadable, StateDirectory, TaskDirectory, TaskLocked
-from query_service.faults import Fault
+from query_service.faults import Fault, TaskFault
 from query_service.inspect import stores_in
 from query_service.stores.base import Record
 from query_service.stores.catalog import open_store
@@ -113,7 +114,19 @@ def test_damaged_readable_copy_is_as_good_as_none(task: TaskDirectory, damage: b
     assert faults == [Fault.CHECKPOINT_UNREADABLE]
 
 
+def test_readable_copy_is_written_by_one_at_a_time_and_not_after_release(task: TaskDirectory) -> None:
+    task.acquire()
+    with ThreadPoolExecutor(2) as threads:
+        writes = [threads.submit(task.write_checkpoints, {"counts": AT}) for _ in range(1_000)]
+        assert [write.exception() for write in writes] == [None] * 1_000
+    task.release()
+    with pytest.raises(TaskFault, match="not locked"):
+        task.write_checkpoints({"counts": AT.moved(3)})
+    assert task.read_checkpoints() == {"counts": AT}
+
+
 def test_unwritable_readable_copy_is_named(task: TaskDirectory) -> None:
+    task.acquire()
     (task.path / ".checkpoint").unlink()
     (task.path / ".checkpoint").mkdir()
     with pytest.raises(OSError, match=r"0_3/\.checkpoint"):
