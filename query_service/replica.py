@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from query_service.lifecycle import TaskState, next_task_state
 from query_service.listeners import StateListener
 from query_service.metrics import ReplicaMetrics
 from query_service.stores.base import Record, StateStore
+from query_service.stores.walk import Walk
 from query_service.tail import READ_AT_ONCE_S, Compaction, Tail
 from query_service.wakeup import Wakeup
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
@@ -85,6 +87,8 @@ class StoreReplica:
         self._tombstones_kept_ms = tombstones_kept_ms
         self._confirmed_position: int | None = None
         self._checkpoint = checkpoint
+        # Newer than the checkpoint's, and saved with the next one: that one's position is not behind the end meant.
+        self._at_end_ms = checkpoint.at_end_ms
         self._write_lock = threading.Lock()
         self._end: tuple[int, float, int] | None = None  # offset, monotonic s and wall ms when it was asked for
         # An older end: with a steady lag the newest one is never reached before the next is known.
@@ -142,21 +146,29 @@ class StoreReplica:
     def apply(self, records: Sequence[Record], position: int) -> Sequence[tuple[int, str]]:
         """Write records in offset order and move to `position`; return (index, reason) of the unreadable ones."""
         self._confirm()
+        at_once = self._was_just_at_end()
         with self._write_lock:
-            applied = self.store.apply(records, self._checkpoint.moved(position))
-            self._checkpoint = replace(self._checkpoint, position=position, stream_time_ms=applied.stream_time_ms)
+            checkpoint = self._checkpoint_at(position)
+            applied = self.store.apply(records, checkpoint)
+            self._checkpoint = replace(checkpoint, stream_time_ms=applied.stream_time_ms)
         self.position = position
         self.late += applied.late
         self.metrics.applied(records, applied, restoring=not self.restored)
         if not self.restored:
             self.restored_records += len(records) - len(applied.unreadable)
-        self._extend_tail(records, position)
+        self._extend_tail(records, position, at_once=at_once)
         return applied.unreadable
 
-    def at_rest(self, read: Callable[[], T]) -> tuple[T, int]:
-        """Read between two writes; return what `read` found and the position that it is exactly of."""
-        with self._write_lock:
-            return read(), self._checkpoint.position
+    def at_rest(self, walk: Walk, read: Callable[[], T]) -> tuple[T, int]:
+        """Begin a read between two writes; return what `read` found and the position that it is exactly of.
+
+        The writer waits until the store has its view and begins to walk it, not for the walk.
+        """
+        with ExitStack() as held:
+            held.enter_context(self._write_lock)
+            position = self._checkpoint.position
+            walk.on_begin = held.close
+            return read(), position
 
     def note_skipped(self, offset: int, reason: str) -> None:
         """Count and log a record that was passed over."""
@@ -173,17 +185,26 @@ class StoreReplica:
     def reach(self, position: int) -> None:
         """Move over offsets that hold no records (markers, aborted batches, compacted ranges)."""
         if position > self.position:
+            at_once = self._was_just_at_end()
             with self._write_lock:
-                self._checkpoint = self._checkpoint.moved(position)
+                self._checkpoint = self._checkpoint_at(position)
             self.position = position
-            self._extend_tail((), position)
+            self._extend_tail((), position, at_once=at_once)
 
-    def _extend_tail(self, records: Sequence[Record], position: int) -> None:
+    def _checkpoint_at(self, position: int) -> Checkpoint:
+        return replace(self._checkpoint, position=position, at_end_ms=self._at_end_ms)
+
+    def _was_just_at_end(self) -> bool:
+        """Whether what was read after the present position was read at once (see `tail`).
+
+        To be asked before the position moves: from then on it may be what was read that the end is confirmed with.
+        """
+        return self._at_end is not None and time.monotonic() - self._at_end <= READ_AT_ONCE_S
+
+    def _extend_tail(self, records: Sequence[Record], position: int, *, at_once: bool) -> None:
         """Keep what is read since the end was reached once; a restore reads a log that may have been compacted."""
         if self.restored:
-            now, now_ms = monotonic_and_wall_ms()
-            at_once = self._at_end is not None and now - self._at_end <= READ_AT_ONCE_S
-            self.tail.extend(records, position, now_ms, at_once=at_once)
+            self.tail.extend(records, position, monotonic_and_wall_ms()[1], at_once=at_once)
         else:
             self.tail.restart(position)
         self.advanced.poke()
@@ -192,6 +213,7 @@ class StoreReplica:
         """Write the place into the store and return it."""
         self._confirm()
         with self._write_lock:
+            self._checkpoint = self._checkpoint_at(self._checkpoint.position)
             if self.store.checkpoint() != self._checkpoint:
                 self.store.apply((), self._checkpoint)
             return self._checkpoint
@@ -202,7 +224,7 @@ class StoreReplica:
         A log read to its end within their retention, counted from when the state was last complete, had them all.
         That holds for a restore that takes long as for a replica that fell behind.
         """
-        behind_ms = monotonic_and_wall_ms()[1] - self._checkpoint.at_end_ms
+        behind_ms = monotonic_and_wall_ms()[1] - self._at_end_ms
         if self._tombstones_kept_ms is None or behind_ms <= self._tombstones_kept_ms:
             return None
         return LogLost(
@@ -212,7 +234,10 @@ class StoreReplica:
         )
 
     def _confirm(self) -> None:
-        """Being at an end that the broker named confirms the moment it was asked for."""
+        """Being at an end that the broker named confirms the moment it was asked for.
+
+        Waits for nothing: the event loop asks, too.
+        """
         position, newest = self.position, self._end
         end = newest if newest is not None and position >= newest[0] else self._awaited
         if end is None or position < end[0]:
@@ -224,9 +249,7 @@ class StoreReplica:
             self.lost = loss
             return
         self._confirmed_position = position
-        self._at_end = end[1]
-        with self._write_lock:
-            self._checkpoint = replace(self._checkpoint, at_end_ms=end[2])
+        self._at_end, self._at_end_ms = end[1], end[2]
 
 
 class TaskReplica:

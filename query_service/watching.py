@@ -183,7 +183,7 @@ class _Watch:
             self._admit()
             return await self._scans.run(
                 self._replica,
-                lambda walk: self._replica.at_rest(lambda: self._watched.page(after, _RESPONSE_BYTES, walk)),
+                lambda walk: self._replica.at_rest(walk, lambda: self._watched.page(after, _RESPONSE_BYTES, walk)),
             )
 
     async def _follow(self, advanced: asyncio.Event) -> None:

@@ -88,9 +88,6 @@ class StateStore(Protocol):
     def exact_count(self, walk: Walk) -> int:
         """Count the entries of one moment by a walk."""
 
-    def size_bytes(self) -> int:
-        """Return the bytes the entries take, on disk or in memory."""
-
     def open_views(self) -> int:
         """Return how many reads hold the store open."""
 

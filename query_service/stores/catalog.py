@@ -33,9 +33,11 @@ _BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
 def layout_of(spec: StoreSpec) -> str:
     """Return all of a specification that a store's content depends on: with another, what is on disk is of no use.
 
-    A retention is part of it: it says how time is cut into segments, and what has been dropped for good.
+    A retention is part of it: it says how time is cut into segments, and what has been dropped for good. So is
+    `retain_duplicates`: it says whether a None value deleted.
     """
-    return f"{spec.kind}/{spec.retention_ms}" if spec.retention_ms else spec.kind
+    layout = f"{spec.kind}/{spec.retention_ms}" if spec.retention_ms else spec.kind
+    return f"{layout}/duplicates" if spec.retain_duplicates else layout
 
 
 def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:

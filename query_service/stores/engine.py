@@ -63,9 +63,6 @@ class Engine(Protocol):
     def open_views(self) -> int:
         """Return how many views are lent at the moment."""
 
-    def size_bytes(self) -> int:
-        """Return the bytes the entries take, on disk or in memory."""
-
     def statistics(self) -> Mapping[str, int]:
         """Return what `STORE_STATISTICS` describes, as far as this engine knows it; cheap, and from any thread."""
 

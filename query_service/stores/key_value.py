@@ -19,7 +19,6 @@ class KeyValueStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.checkpoint = engine.checkpoint
-        self.size_bytes = engine.size_bytes
         self.open_views = engine.open_views
         self.statistics = engine.statistics
         self.close = engine.close

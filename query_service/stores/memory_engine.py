@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby, islice
 
 from sortedcontainers import SortedDict
 
@@ -14,6 +16,8 @@ from query_service.stores.engine import StoreClosed, View, Writes
 
 # What an entry costs beside its bytes: two bytes objects, a dictionary slot, a place in the sorted list.
 _ENTRY_OVERHEAD = 200
+# As many entries a walk takes at once; between two takings the writer gets the lock.
+_ENTRIES_A_TURN = 128
 
 
 class MemoryBudgetExceeded(TaskFault):
@@ -23,15 +27,18 @@ class MemoryBudgetExceeded(TaskFault):
 
 
 class MemoryEngine:
-    """Sorted dictionaries. A view holds the lock, so it must be short: stores read bounded pages."""
+    """Sorted dictionaries. Of what is written while views are lent, each view gets the entries as they were before.
+
+    So a walk of any length holds the lock for a few entries at a time only, and the writer doesn't wait for its end.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._families: dict[str, SortedDict] = {}
         self._sizes: dict[str, int] = {}
         self._checkpoint: Checkpoint | None = None
-        self._lock = threading.RLock()
-        self._views = 0
+        self._lock = threading.Condition()
+        self._views: set[_MemoryView] = set()
         self._closed = False
 
     def families(self) -> frozenset[str]:
@@ -44,16 +51,19 @@ class MemoryEngine:
         return None if entries is None else entries.get(key)
 
     @contextmanager
-    def view(self, families: Collection[str]) -> Iterator[View]:  # noqa: ARG002 - the lock covers all of them
-        """Lend the entries as they are; the writer waits."""
+    def view(self, families: Collection[str]) -> Iterator[View]:
+        """Lend the entries as they are now."""
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
-            self._views += 1
-            try:
-                yield _MemoryView(self._families)
-            finally:
-                self._views -= 1
+            view = _MemoryView({name: self._families[name] for name in families if name in self._families}, self._lock)
+            self._views.add(view)
+        try:
+            yield view
+        finally:
+            with self._lock:
+                self._views.discard(view)
+                self._lock.notify_all()
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
         """Write all, or nothing if it would exceed the budget.
@@ -72,7 +82,10 @@ class MemoryEngine:
                 )
             for family, entries in writes.items():
                 into = self._families.setdefault(family, SortedDict())
+                views = [view for view in self._views if view.shows(family, into)]
                 for key, value in entries:
+                    for view in views:
+                        view.keep(family, key)
                     if value is None:
                         into.pop(key, None)
                     else:
@@ -107,37 +120,71 @@ class MemoryEngine:
 
     def open_views(self) -> int:
         """Return how many views are lent."""
-        return self._views
-
-    def size_bytes(self) -> int:
-        """Return the estimated bytes of all entries."""
-        return sum(self._sizes.values())
+        return len(self._views)
 
     def statistics(self) -> Mapping[str, int]:
         """Return the size and the budget."""
-        return {"memory_bytes": self.size_bytes(), "memory_budget_bytes": self._budget_bytes}
+        return {"memory_bytes": sum(self._sizes.values()), "memory_budget_bytes": self._budget_bytes}
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget everything once the last view is returned."""
         with self._lock:
             self._closed = True
+            self._lock.wait_for(lambda: not self._views)
             self._families = {}
             self._sizes = {}
 
 
 class _MemoryView:
-    """The families, while the lock is held."""
+    """Families as they were when the view was opened: as they are now, but for what was written since."""
 
-    def __init__(self, families: dict[str, SortedDict]) -> None:
+    def __init__(self, families: Mapping[str, SortedDict], lock: threading.Condition) -> None:
         self._families = families
+        self._lock = lock
+        # Per family the keys written since, with the values before it; None where there was none.
+        self._before = {name: SortedDict() for name in families}
+
+    def shows(self, family: str, entries: SortedDict) -> bool:
+        """Whether these are the entries it has of a family; one that was dropped and began anew has others."""
+        return self._families.get(family) is entries
+
+    def keep(self, family: str, key: bytes) -> None:
+        """Remember an entry that is about to be written. Needs the lock."""
+        before = self._before[family]
+        if key not in before:
+            before[key] = self._families[family].get(key)
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Walk a range."""
-        held = self._families.get(family)
-        if held is None or (stop is not None and start >= stop):
+        if family not in self._families or (stop is not None and start >= stop):
             return
-        for key in held.irange(start, stop, inclusive=(True, False), reverse=reverse):
-            yield key, held[key]
+        last: bytes | None = None
+        while True:
+            taken = self._take(family, start, stop, last, reverse=reverse)
+            for key, value in taken:
+                if value is not None:
+                    yield key, value
+            if len(taken) < _ENTRIES_A_TURN:
+                return
+            last = taken[-1][0]
+
+    def _take(
+        self, family: str, start: bytes, stop: bytes | None, last: bytes | None, *, reverse: bool
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Return the next keys of a range, those after `last` in its order, with their values of the view's moment."""
+        low, high, inclusive = start, stop, (True, False)
+        if last is not None:
+            low, high, inclusive = (start, last, (True, False)) if reverse else (last, stop, (False, False))
+        with self._lock:
+            held, before = self._families[family], self._before[family]
+            keys = heapq.merge(
+                held.irange(low, high, inclusive, reverse),
+                before.irange(low, high, inclusive, reverse),
+                reverse=reverse,
+            )
+            return [
+                (key, before[key] if key in before else held[key]) for key, _ in islice(groupby(keys), _ENTRIES_A_TURN)
+            ]
 
 
 def _size(key: bytes, value: bytes) -> int:

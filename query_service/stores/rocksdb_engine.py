@@ -135,7 +135,6 @@ class RocksDBEngine:
         with self._writing if len(families) > 1 else nullcontext(), self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
-            self._views += 1
             view = _RocksDBView(
                 {
                     name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
@@ -144,6 +143,7 @@ class RocksDBEngine:
                 },
                 self._note_failure,
             )
+            self._views += 1
         try:
             yield view
         finally:
@@ -224,16 +224,15 @@ class RocksDBEngine:
 
     def approximate_count(self, family: str) -> int:
         """Return RocksDB's estimate."""
-        held = self._db if family == "default" else self._families.get(family)
-        return 0 if held is None else int(held.property_int_value("rocksdb.estimate-num-keys") or 0)
+        with self._lock:  # as for `statistics`
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            held = self._db if family == "default" else self._families.get(family)
+            return 0 if held is None else int(held.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def open_views(self) -> int:
         """Return how many views are lent."""
         return self._views
-
-    def size_bytes(self) -> int:
-        """Return the bytes of the files in the directory."""
-        return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
 
     def statistics(self) -> Mapping[str, int]:
         """Return the sums over the families of what RocksDB says; nothing once closed."""

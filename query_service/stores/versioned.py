@@ -47,7 +47,6 @@ class VersionedStore:
         at = engine.checkpoint()
         self._stream_time_ms = -1 if at is None else at.stream_time_ms
         self.checkpoint = engine.checkpoint
-        self.size_bytes = engine.size_bytes
         self.open_views = engine.open_views
         self.statistics = engine.statistics
         self.close = engine.close
@@ -79,8 +78,8 @@ class VersionedStore:
         superseded = self._superseded(touched, puts, horizon_ms)
         writes: list[tuple[bytes, bytes | None]] = [(entry, None) for entry in superseded]
         writes += [(entry, data) for entry, data in puts.items() if entry not in superseded]
+        self._stream_time_ms = stream_time_ms  # before anything is removed: see `get_as_of`
         self._engine.write({_FAMILY: writes}, replace(checkpoint, stream_time_ms=stream_time_ms))
-        self._stream_time_ms = stream_time_ms
         applied.stream_time_ms = stream_time_ms
         return applied
 
@@ -111,12 +110,14 @@ class VersionedStore:
             BeforeHistory: the time is before the history that is kept.
 
         """
+        version = self._at(key, as_of_ms)
+        # Asked after the read, as the version that held then may be removed during it; the start only moves on.
         if as_of_ms < self.history_start_ms:
             raise BeforeHistory(
                 f"as of {as_of_ms}: the history starts at {self.history_start_ms} "
                 f"(retention {self._history_retention_ms} ms)"
             )
-        return self._at(key, as_of_ms)
+        return version
 
     def _at(self, key: bytes, as_of_ms: int) -> Version | None:
         prefix = ordered_keys.escaped(key)
@@ -135,10 +136,8 @@ class VersionedStore:
         """
         page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
-            versions = walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=False))
-            for key, of_key in itertools.groupby(versions, key=lambda entry: ordered_keys.split(entry[0])[0]):
-                *_, (_, data) = of_key
-                if data != _TOMBSTONE and not page.add((key, data[1:]), len(key) + len(data)):
+            for key, value in _latest(walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=False))):
+                if not page.add((key, value), len(key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
 
@@ -149,15 +148,14 @@ class VersionedStore:
     def exact_count(self, walk: Walk) -> int:
         """Count the keys that have a latest value, by a walk."""
         with self._engine.view([_FAMILY]) as view:
-            return sum(1 for _ in _latest(walk.over(view.entries(_FAMILY, b"", None, reverse=True))))
+            return sum(1 for _ in _latest(walk.over(view.entries(_FAMILY, b"", None, reverse=False))))
 
 
 def _latest(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Of entries in reverse order, yield each key that has a latest value, with it."""
-    last: bytes | None = None
-    for entry, data in entries:
-        key, _ = ordered_keys.split(entry)
-        if key != last:
-            last = key
-            if data != _TOMBSTONE:
-                yield key, data[1:]
+    """Of ascending entries, yield each key that has a latest value, with it."""
+    for key, versions in itertools.groupby(entries, key=lambda entry: ordered_keys.split(entry[0])[0]):
+        newest = _TOMBSTONE
+        for _, data in versions:
+            newest = data
+        if newest != _TOMBSTONE:
+            yield key, newest[1:]

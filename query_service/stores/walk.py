@@ -34,6 +34,7 @@ class Walk:
         self.opened_at = time.monotonic()
         self._timeout_s, self._is_closing = timeout_s, is_closing
         self._cancelled = False
+        self.on_begin: Callable[[], None] = lambda: None  # called when the store has its view
 
     def cancel(self) -> None:
         """End it soon. Safe to call from any thread."""
@@ -48,6 +49,7 @@ class Walk:
             LookupFailure: SCAN_TOO_LONG.
 
         """
+        self.on_begin()
         following = iter(entries)
         for entry in following:
             self._check()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -54,7 +55,6 @@ class TimedStore(Generic[K]):
         at = engine.checkpoint()
         self._stream_time_ms = -1 if at is None else at.stream_time_ms
         self.checkpoint = engine.checkpoint
-        self.size_bytes = engine.size_bytes
         self.open_views = engine.open_views
         self.statistics = engine.statistics
         self.close = engine.close
@@ -109,8 +109,7 @@ class TimedStore(Generic[K]):
         """
         page = PageBuilder[tuple[K, bytes]](limit, max_bytes)
         first_ms = max(first_ms, self._segments.horizon_ms(self._stream_time_ms))
-        families = self._segments.live(self._engine.families(), first_ms, last_ms)
-        with self._engine.view(families) as view:
+        with self._view(lambda families: self._segments.live(families, first_ms, last_ms)) as (view, families):
             for data, value in walk.over(_merged(view, families, keys)):
                 key = self._layout.decode(data)
                 if self._layout.time_ms(key) < first_ms or not accept(key):
@@ -118,6 +117,22 @@ class TimedStore(Generic[K]):
                 if not page.add((key, value), len(data) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
+
+    @contextmanager
+    def _view(self, choose: Callable[[Collection[str]], list[str]]) -> Iterator[tuple[View, list[str]]]:
+        """Lend a view with all segments chosen of those there are at its moment.
+
+        A segment that begins between the choice and the view is missing from it, and so would be a session that the
+        same write moved there. Then the choice is made again; each time takes another new segment.
+        """
+        families = choose(self._engine.families())
+        while True:
+            with self._engine.view(families) as view:
+                present = choose(self._engine.families())
+                if set(present) <= set(families):
+                    yield view, families
+                    return
+            families = present
 
     def approximate_count(self) -> int:
         """Return the sum of the engine's estimates."""
@@ -127,8 +142,7 @@ class TimedStore(Generic[K]):
         """Count the live entries by a walk."""
         count = 0
         horizon_ms = self._segments.horizon_ms(self._stream_time_ms)
-        families = Segments.all(self._engine.families())
-        with self._engine.view(families) as view:
+        with self._view(Segments.all) as (view, families):
             for data, _ in walk.over(_merged(view, families, KeyRange())):
                 count += self._layout.time_ms(self._layout.decode(data)) >= horizon_ms
         return count

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from query_service.checkpoint import Changelog, Checkpoint, UnknownFormat, restore_start
+from query_service.stores.catalog import layout_of
+from statehouse.topology import WINDOW, StoreSpec
 
 LOG = Changelog("topic", "id-1", 10, 100, 60_000)
 NOW = 1_000_000
@@ -61,3 +63,10 @@ def test_stored_form_of_another_version() -> None:
     for other in (replace(GOOD, format_version=2).to_json(), '{"format_version": 3, "places": []}'):
         with pytest.raises(UnknownFormat, match="this version has 1"):
             Checkpoint.from_json(other)
+
+
+def test_a_layout_says_what_the_content_depends_on() -> None:
+    window = StoreSpec("s", "topic", 1, 0, WINDOW, retention_ms=60_000)
+    assert layout_of(StoreSpec("s", "topic", 1, 0)) == "key-value"
+    assert layout_of(window) == "window/60000"
+    assert layout_of(replace(window, retain_duplicates=True)) == "window/60000/duplicates"

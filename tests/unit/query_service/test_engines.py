@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 
 from query_service.checkpoint import Checkpoint
-from query_service.stores.engine import StoreClosed, StoreUnusable
+from query_service.stores.engine import Engine, StoreClosed, StoreUnusable
 from query_service.stores.memory_engine import MemoryBudgetExceeded, MemoryEngine
 from query_service.stores.resources import StoreResources
-from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
 from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from tests.support.polling import poll_until
 
 AT = Checkpoint("t", "id", 1, 1)
+
+
+@pytest.fixture(params=["rocksdb", "memory"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    return RocksDBEngine(tmp_path) if request.param == "rocksdb" else MemoryEngine(10**9)
 
 
 def test_a_view_outlives_the_drop_of_its_family(tmp_path: Path) -> None:
@@ -44,8 +49,7 @@ def test_many_segments_come_and_go_without_their_log_being_written_again(tmp_pat
     engine.close()
 
 
-def test_a_view_does_not_see_later_writes(tmp_path: Path) -> None:
-    engine = RocksDBEngine(tmp_path)
+def test_a_view_does_not_see_later_writes(engine: Engine) -> None:
     engine.write({"default": [(b"a", b"1")], "other": [(b"a", b"1")]}, AT)
     with engine.view(["default", "other"]) as view:
         engine.write({"default": [(b"b", b"2")], "other": [(b"b", b"2")]}, AT)
@@ -54,8 +58,43 @@ def test_a_view_does_not_see_later_writes(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_close_waits_for_views_and_refuses_new_ones(tmp_path: Path) -> None:
-    engine = RocksDBEngine(tmp_path)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("bounds", [(0, 1_000), (130, 700)])
+def test_writes_get_through_while_a_walk_is_paused_and_it_does_not_see_them(
+    engine: Engine, reverse: bool, bounds: tuple[int, int]
+) -> None:
+    engine.write({"default": [(b"%04d" % n, b"old") for n in range(0, 1_000, 2)]}, AT)
+    before = [(b"%04d" % n, b"old") for n in range(0, 1_000, 2) if bounds[0] <= n < bounds[1]]
+    changed: list[tuple[bytes, bytes | None]] = [(b"%04d" % n, b"new" if n % 4 else None) for n in range(1_000)]
+    with engine.view(["default", "later"]) as view:
+        walk = view.entries("default", b"%04d" % bounds[0], b"%04d" % bounds[1], reverse=reverse)
+        seen = [next(walk) for _ in range(10)]
+        for writes in [{"default": changed}, {"default": changed, "later": changed}]:
+            writer = threading.Thread(target=engine.write, args=(writes, AT), daemon=True)
+            writer.start()
+            writer.join(20)
+            assert not writer.is_alive(), "the write waits for the walk"
+        assert engine.get("default", b"0001") == b"new"
+        assert engine.get("default", b"0000") is None
+        with engine.view(["default"]) as newer:
+            assert sum(1 for _ in newer.entries("default", b"", None, reverse=reverse)) == 750
+        assert [*seen, *walk] == (before[::-1] if reverse else before)
+        assert not list(view.entries("later", b"", None, reverse=reverse)), "a family that began after the view"
+    assert engine.open_views() == 0
+    engine.close()
+
+
+def test_a_view_of_memory_keeps_a_family_that_is_dropped_and_begins_anew() -> None:
+    engine = MemoryEngine(10**6)
+    engine.write({"segment-1": [(b"a", b"old")]}, AT)
+    with engine.view(["segment-1"]) as view:
+        engine.drop("segment-1")
+        engine.write({"segment-1": [(b"a", b"new"), (b"b", b"new")]}, AT)
+        assert list(view.entries("segment-1", b"", None, reverse=False)) == [(b"a", b"old")]
+    assert engine.get("segment-1", b"a") == b"new"
+
+
+def test_close_waits_for_views_and_refuses_new_ones(engine: Engine, tmp_path: Path) -> None:
     engine.write({"default": [(b"a", b"1")]}, AT)
     with engine.view(["default"]) as view:
         closing = threading.Thread(target=engine.close)
@@ -76,6 +115,35 @@ def test_close_waits_for_views_and_refuses_new_ones(tmp_path: Path) -> None:
     RocksDBEngine(tmp_path).close()
 
 
+def test_a_view_that_cannot_be_opened_does_not_keep_the_store_open(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"segment-1": [(b"a", b"1")]}, AT)
+    engine._families["segment-1"].close()  # what makes its iterator is refused
+    with pytest.raises(Exception, match="closed"), engine.view(["segment-1"]):
+        pass
+    assert engine.open_views() == 0
+    with pytest.raises(DiskRefused, match="already closed"):
+        engine.close()
+
+
+def test_counts_can_be_estimated_while_families_come_and_go(tmp_path: Path) -> None:
+    """What drops a family borrows it: a reader that met that would be told so by a RuntimeError."""
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"segment-1": [(b"a", b"1")]}, AT)
+    counted: list[int] = []
+    with engine._lock:
+        counting = threading.Thread(target=lambda: counted.append(engine.approximate_count("segment-1")))
+        counting.start()
+        counting.join(0.2)
+        assert not counted, "it waits for what has the lock"
+        engine.drop("segment-1")
+    counting.join(20)
+    assert counted == [0]
+    engine.close()
+    with pytest.raises(StoreClosed):
+        engine.approximate_count("default")
+
+
 def test_what_is_no_database_is_said(tmp_path: Path) -> None:
     RocksDBEngine(tmp_path).close()
     (tmp_path / "CURRENT").write_bytes(b"garbage")
@@ -86,12 +154,12 @@ def test_what_is_no_database_is_said(tmp_path: Path) -> None:
 def test_memory_budget_is_kept_and_nothing_half_written() -> None:
     engine = MemoryEngine(1_000)
     engine.write({"default": [(b"a", b"x" * 300)]}, AT)
-    before = engine.size_bytes()
+    before = engine.statistics()
     with pytest.raises(MemoryBudgetExceeded, match="memory_store_max_bytes"):
         engine.write({"default": [(b"b", b"x" * 300), (b"c", b"x" * 300)]}, Checkpoint("t", "id", 2, 1))
-    assert (engine.size_bytes(), engine.get("default", b"b"), engine.checkpoint()) == (before, None, AT)
+    assert (engine.statistics(), engine.get("default", b"b"), engine.checkpoint()) == (before, None, AT)
     engine.write({"default": [(b"a", None)]}, AT)
-    assert engine.size_bytes() == 0
+    assert engine.statistics()["memory_bytes"] == 0
 
 
 def test_memory_of_many_stores_stays_within_the_one_bound(tmp_path: Path) -> None:
