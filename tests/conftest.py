@@ -44,6 +44,7 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return name
 
 
+@pytest.hookimpl(tryfirst=True)  # before the runner reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep a file on one worker, for its fixtures' sake, and all that runs Spark on the same one.
 

@@ -21,7 +21,8 @@ from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
-pytestmark = pytest.mark.timeout(600)
+# Two starts of Spark. The store itself: tests/integration/query_service/test_custom_stores.py.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 FIRST = [
     ("news", "Spark reads, Spark writes; Spark keeps state."),

