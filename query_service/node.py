@@ -42,7 +42,7 @@ from statehouse.membership import Member, decode_member, encode_member
 from statehouse.observability.metrics import MetricsServer
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import NodeSettings
-from statehouse.topology import Role, assignment_topic, members_topic
+from statehouse.topology import Role, TaskId, assignment_topic, members_topic
 from statehouse.v1 import types_pb2
 
 log = structlog.get_logger(__name__)
@@ -77,6 +77,7 @@ class QueryNode:
         self._heartbeat_due = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._drain = True
+        self._drain_timeout_s = settings.drain_timeout_ms / 1000
         self._defect: Exception | None = None
         self._members: dict[str, Member] = {}
         self._assignment: Assignment | None = None
@@ -194,9 +195,20 @@ class QueryNode:
         return 0 if self._assignment is None else self._assignment.epoch
 
     def stop(self, *, drain: bool) -> None:
-        """End `run()`; with `drain`, active tasks are first handed over, within drain_timeout_ms."""
+        """End `run()`; with `drain`, active tasks are first handed over, within drain_timeout_ms.
+
+        A second call ends a drain.
+        """
         self._drain = drain and not self._stop_asked.is_set()
         self._stop_asked.set()
+
+    def drain(self, timeout_s: float | None = None) -> list[TaskId]:
+        """Begin to drain unless the node is stopping already; return the tasks that others are to take over."""
+        if not self._stop_asked.is_set():
+            if timeout_s is not None:
+                self._drain_timeout_s = timeout_s
+            self.stop(drain=True)
+        return self._active_tasks()
 
     async def run(self) -> None:
         """Serve until stopped.
@@ -266,14 +278,18 @@ class QueryNode:
 
     async def _hand_over(self) -> None:
         """Wait until others are active for all our tasks: the controller sees PENDING_SHUTDOWN and moves them."""
-        deadline = self._loop.time() + self._settings.drain_timeout_ms / 1000
+        deadline = self._loop.time() + self._drain_timeout_s
         while self._loop.time() < deadline and self._drain:
-            if not any(task.role is Role.ACTIVE for task in self.tasks.replicas.values()):
+            if not self._active_tasks():
                 log.info("drained")
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.Event().wait(), _DRAIN_POLL_S)
-        log.warning("stopping with active tasks: nobody took them within drain_timeout_ms")
+        log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
+
+    def _active_tasks(self) -> list[TaskId]:
+        replicas = self.tasks.replicas.values()
+        return sorted(each.task for each in replicas if each.role is Role.ACTIVE and isinstance(each.task, TaskId))
 
     def _enter(self, state: NodeState) -> None:
         if state is not self._state:
@@ -331,7 +347,7 @@ class QueryNode:
         member = self._members.get(self._settings.instance_id)
         if member is None or member.incarnation == self._incarnation:
             return False
-        return (member.started_at_ms, member.incarnation) > (self._started_at_ms, self._incarnation)
+        return member.incarnation_order > (self._started_at_ms, self._incarnation)
 
     def _on_loop(self, take: Callable[[bytes | None, bytes | None], None]) -> Callable[..., None]:
         """Bring a control log's records from its thread to the event loop."""

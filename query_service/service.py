@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
+import structlog
 
 from query_service.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from query_service.node import QueryNode
     from query_service.scans import ScanEngine
     from query_service.watching import Send, WatchEngine
+
+log = structlog.get_logger(__name__)
 
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
@@ -130,7 +133,17 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             tasks=[_task(task, now) for task in sorted(self._node.tasks.replicas.values(), key=_place)],
         )
 
+    async def _drain(self, request: node_service_pb2.DrainRequest) -> node_service_pb2.DrainResponse:
+        timeout_s = None
+        if request.HasField("timeout_ms"):
+            if request.timeout_ms < 0:
+                raise LookupFailure(Reason.INVALID_REQUEST, "timeout_ms must not be negative")
+            timeout_s = request.timeout_ms / 1000
+        log.info("told to drain", timeout_s=timeout_s)
+        return node_service_pb2.DrainResponse(active_tasks=map(str, self._node.drain(timeout_s)))
+
     GetNode = _counted("GetNode", _get_node)
+    Drain = _counted("Drain", _drain)
 
 
 def register(server: grpc.aio.Server, node: QueryNode) -> None:

@@ -77,6 +77,8 @@ def _node(member: Member, age_s: float | None, *, is_reachable: bool) -> fleet_s
         epoch=member.epoch,
         heartbeat_age_ms=None if age_s is None else int(age_s * 1_000),
         reachable=is_reachable,
+        capacity=member.capacity,
+        dynamic=member.dynamic,
     )
 
 

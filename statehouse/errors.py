@@ -53,6 +53,8 @@ class Reason(IntEnum):
     WRONG_STORE_KIND = errors_pb2.ERROR_REASON_WRONG_STORE_KIND
     BEFORE_HISTORY = errors_pb2.ERROR_REASON_BEFORE_HISTORY
     SCAN_TOO_LONG = errors_pb2.ERROR_REASON_SCAN_TOO_LONG
+    POSITION_NOT_REACHED = errors_pb2.ERROR_REASON_POSITION_NOT_REACHED
+    WOULD_WAIT = errors_pb2.ERROR_REASON_WOULD_WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,18 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             False,
             "A scan or exact count took longer than the node lets one stay open.",
             "Ask for smaller pages or a narrower range, take the estimated count, or raise the node's scan_timeout_ms.",
+        ),
+        Reason.POSITION_NOT_REACHED: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The replica has not reached a position of the bound within the time there was.",
+            "Allow more time, ask another replica, or drop at_least; a position beyond the log's end is never reached.",
+        ),
+        Reason.WOULD_WAIT: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "An entry of a batch would have had to wait for its bound.",
+            "Ask for the key alone; a router does that by itself.",
         ),
         Reason.BEFORE_HISTORY: ReasonSpec(
             code_pb2.OUT_OF_RANGE,

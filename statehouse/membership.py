@@ -66,6 +66,15 @@ class Member:
     heartbeat: int = 0
     replicas: Mapping[TaskId, ReplicaReport] = field(default_factory=lambda: MappingProxyType({}))
     global_replicas: Mapping[str, GlobalReport] = field(default_factory=lambda: MappingProxyType({}))
+    capacity: int = 1
+    """Weight of its share of the tasks."""
+    dynamic: bool = False
+    """Its instance id was made up for this run."""
+
+    @property
+    def incarnation_order(self) -> tuple[int, str]:
+        """Of two processes under one instance id, the greater is the newer."""
+        return self.started_at_ms, self.incarnation
 
 
 def encode_member(member: Member) -> tuple[bytes, bytes]:
@@ -106,6 +115,8 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
         heartbeat=member.heartbeat,
         replicas=replicas,
         global_replicas=global_replicas,
+        capacity=member.capacity,
+        dynamic=member.dynamic,
     )
     return member.instance_id.encode(), message.SerializeToString()
 
@@ -149,6 +160,8 @@ def decode_member(value: bytes) -> Member:
         message.heartbeat,
         MappingProxyType(replicas),
         MappingProxyType(global_replicas),
+        message.capacity or 1,
+        message.dynamic,
     )
 
 

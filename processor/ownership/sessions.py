@@ -37,11 +37,6 @@ class Session:
     before_bounce: dict[TaskId, ReplicaView] = field(default_factory=dict)
     bounce_ends_at: float = 0.0
 
-    @property
-    def incarnation_order(self) -> tuple[int, str]:
-        """Of two processes under one instance id, the greater is the newer."""
-        return self.member.started_at_ms, self.member.incarnation
-
 
 class Sessions:
     """All members. Every `now` is a monotonic clock's, in seconds."""
@@ -94,7 +89,7 @@ class Sessions:
         elif session.member.incarnation == member.incarnation:
             if member.heartbeat <= session.member.heartbeat:
                 return None  # read twice; it proves nothing about now
-        elif (member.started_at_ms, member.incarnation) < session.incarnation_order:
+        elif member.incarnation_order < session.member.incarnation_order:
             return None
         elif session.is_live:
             self._bounce(session, now)

@@ -89,6 +89,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The as-of time is before the history that the store keeps."""
     ERROR_REASON_SCAN_TOO_LONG: _ErrorReason.ValueType  # 26
     """A scan or exact count took longer than the server lets one stay open."""
+    ERROR_REASON_POSITION_NOT_REACHED: _ErrorReason.ValueType  # 27
+    """The replica has not reached a position of the bound within the time there
+    was.
+    """
+    ERROR_REASON_WOULD_WAIT: _ErrorReason.ValueType  # 28
+    """An entry of a batch would have had to wait for its bound; asked alone it
+    may.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The same name travels as google.rpc.ErrorInfo.reason
@@ -159,6 +167,14 @@ ERROR_REASON_BEFORE_HISTORY: ErrorReason.ValueType  # 25
 """The as-of time is before the history that the store keeps."""
 ERROR_REASON_SCAN_TOO_LONG: ErrorReason.ValueType  # 26
 """A scan or exact count took longer than the server lets one stay open."""
+ERROR_REASON_POSITION_NOT_REACHED: ErrorReason.ValueType  # 27
+"""The replica has not reached a position of the bound within the time there
+was.
+"""
+ERROR_REASON_WOULD_WAIT: ErrorReason.ValueType  # 28
+"""An entry of a batch would have had to wait for its bound; asked alone it
+may.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

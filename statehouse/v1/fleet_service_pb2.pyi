@@ -156,6 +156,8 @@ class NodeInfo(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_AGE_MS_FIELD_NUMBER: _builtins.int
     REACHABLE_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    DYNAMIC_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """Random id of this run of the process."""
     rack: _builtins.str
@@ -172,6 +174,10 @@ class NodeInfo(_message.Message):
     """Milliseconds since the router read its last heartbeat. Always set."""
     reachable: _builtins.bool
     """Whether the router's last calls to it got through."""
+    capacity: _builtins.int
+    """Capacity weight. Always set."""
+    dynamic: _builtins.bool
+    """The instance id was made up for this run."""
     @_builtins.property
     def host(self) -> _types_pb2.Host:
         """The node."""
@@ -187,15 +193,21 @@ class NodeInfo(_message.Message):
         epoch: _builtins.int | None = ...,
         heartbeat_age_ms: _builtins.int | None = ...,
         reachable: _builtins.bool = ...,
+        capacity: _builtins.int | None = ...,
+        dynamic: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_heartbeat_age_ms", b"_heartbeat_age_ms", "epoch", b"epoch", "heartbeat_age_ms", b"heartbeat_age_ms", "host", b"host"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_epoch", b"_epoch", "_heartbeat_age_ms", b"_heartbeat_age_ms", "capacity", b"capacity", "epoch", b"epoch", "heartbeat_age_ms", b"heartbeat_age_ms", "host", b"host"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_heartbeat_age_ms", b"_heartbeat_age_ms", "epoch", b"epoch", "heartbeat_age_ms", b"heartbeat_age_ms", "host", b"host", "incarnation", b"incarnation", "rack", b"rack", "reachable", b"reachable", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_epoch", b"_epoch", "_heartbeat_age_ms", b"_heartbeat_age_ms", "capacity", b"capacity", "dynamic", b"dynamic", "epoch", b"epoch", "heartbeat_age_ms", b"heartbeat_age_ms", "host", b"host", "incarnation", b"incarnation", "rack", b"rack", "reachable", b"reachable", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
+    _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     _WhichOneofReturnType__heartbeat_age_ms: _TypeAlias = _typing.Literal["heartbeat_age_ms"]  # noqa: Y015
     _WhichOneofArgType__heartbeat_age_ms: _TypeAlias = _typing.Literal["_heartbeat_age_ms", b"_heartbeat_age_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
     @_typing.overload

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """What a query node says of itself.
+    """What a query node says of itself, and how it is told to leave.
     """
 
     def __init__(self, channel):
@@ -40,14 +40,28 @@ class NodeServiceStub:
                 request_serializer=statehouse_dot_v1_dot_node__service__pb2.GetNodeRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_node__service__pb2.GetNodeResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/statehouse.v1.NodeService/Drain',
+                request_serializer=statehouse_dot_v1_dot_node__service__pb2.DrainRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_node__service__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer:
-    """What a query node says of itself.
+    """What a query node says of itself, and how it is told to leave.
     """
 
     def GetNode(self, request, context):
         """State, epoch and replicas of the node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Ends the node as SIGTERM does: its active tasks are handed over, then it
+        leaves the fleet and the process ends. Returns as soon as that has begun;
+        GetNode shows how far it is. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +75,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=statehouse_dot_v1_dot_node__service__pb2.GetNodeRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_node__service__pb2.GetNodeResponse.SerializeToString,
             ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=statehouse_dot_v1_dot_node__service__pb2.DrainRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_node__service__pb2.DrainResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'statehouse.v1.NodeService', rpc_method_handlers)
@@ -70,7 +89,7 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """What a query node says of itself.
+    """What a query node says of itself, and how it is told to leave.
     """
 
     @staticmethod
@@ -90,6 +109,33 @@ class NodeService:
             '/statehouse.v1.NodeService/GetNode',
             statehouse_dot_v1_dot_node__service__pb2.GetNodeRequest.SerializeToString,
             statehouse_dot_v1_dot_node__service__pb2.GetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.NodeService/Drain',
+            statehouse_dot_v1_dot_node__service__pb2.DrainRequest.SerializeToString,
+            statehouse_dot_v1_dot_node__service__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

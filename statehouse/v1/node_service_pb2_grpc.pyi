@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class NodeServiceStub:
-    """What a query node says of itself."""
+    """What a query node says of itself, and how it is told to leave."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -35,17 +35,27 @@ class NodeServiceStub:
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
     GetNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]
     """State, epoch and replicas of the node."""
+    Drain: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.DrainRequest, _node_service_pb2.DrainResponse]
+    """Ends the node as SIGTERM does: its active tasks are handed over, then it
+    leaves the fleet and the process ends. Returns as soon as that has begun;
+    GetNode shows how far it is. Idempotent.
+    """
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
-    """What a query node says of itself."""
+    """What a query node says of itself, and how it is told to leave."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]  # type: ignore[assignment]
     """State, epoch and replicas of the node."""
+    Drain: _aio.UnaryUnaryMultiCallable[_node_service_pb2.DrainRequest, _node_service_pb2.DrainResponse]  # type: ignore[assignment]
+    """Ends the node as SIGTERM does: its active tasks are handed over, then it
+    leaves the fleet and the process ends. Returns as soon as that has begun;
+    GetNode shows how far it is. Idempotent.
+    """
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What a query node says of itself."""
+    """What a query node says of itself, and how it is told to leave."""
 
     @_abc_1.abstractmethod
     def GetNode(
@@ -54,5 +64,16 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.GetNodeResponse, _abc.Awaitable[_node_service_pb2.GetNodeResponse]]:
         """State, epoch and replicas of the node."""
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _node_service_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_service_pb2.DrainResponse, _abc.Awaitable[_node_service_pb2.DrainResponse]]:
+        """Ends the node as SIGTERM does: its active tasks are handed over, then it
+        leaves the fleet and the process ends. Returns as soon as that has begun;
+        GetNode shows how far it is. Idempotent.
+        """
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

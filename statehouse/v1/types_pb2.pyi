@@ -3,9 +3,11 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -178,6 +180,7 @@ class Freshness(_message.Message):
     ACTIVE_ONLY_FIELD_NUMBER: _builtins.int
     MAX_LAG_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
     active_only: _builtins.bool
     """Only the active may answer; of a global store any copy whose node is in
     touch with Kafka.
@@ -190,16 +193,24 @@ class Freshness(_message.Message):
     """Largest staleness allowed, in milliseconds. A replica whose staleness is
     unknown does not qualify.
     """
+    @_builtins.property
+    def at_least(self) -> Global___Positions:
+        """Positions that the replica must have reached: those of what the caller has
+        written or read before. A replica that has not waits for it within the
+        deadline. Entries of other stores and partitions say nothing.
+        """
+
     def __init__(
         self,
         *,
         active_only: _builtins.bool = ...,
         max_lag: _builtins.int | None = ...,
         max_staleness_ms: _builtins.int | None = ...,
+        at_least: Global___Positions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag", "_max_staleness_ms", b"_max_staleness_ms", "max_lag", b"max_lag", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag", "_max_staleness_ms", b"_max_staleness_ms", "at_least", b"at_least", "max_lag", b"max_lag", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "max_lag", b"max_lag", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "at_least", b"at_least", "max_lag", b"max_lag", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_lag: _TypeAlias = _typing.Literal["max_lag"]  # noqa: Y015
     _WhichOneofArgType__max_lag: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag"]  # noqa: Y015
@@ -211,6 +222,63 @@ class Freshness(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_staleness_ms) -> _WhichOneofReturnType__max_staleness_ms | None: ...
 
 Global___Freshness: _TypeAlias = Freshness  # noqa: Y015
+
+@_typing.final
+class Positions(_message.Message):
+    """Positions in changelogs: what a caller has seen, to be told to the next
+    replica (KIP-796's Position). The position of an answer is in its
+    ReplicaStamp.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StorePosition]:
+        """At most one entry a store partition; of several the largest counts."""
+
+    def __init__(
+        self,
+        *,
+        positions: _abc.Iterable[Global___StorePosition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Positions: _TypeAlias = Positions  # noqa: Y015
+
+@_typing.final
+class StorePosition(_message.Message):
+    """A position in one changelog partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name."""
+    partition: _builtins.int
+    """Changelog partition."""
+    position: _builtins.int
+    """Next offset needed, as in ReplicaStamp."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "position", b"position", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StorePosition: _TypeAlias = StorePosition  # noqa: Y015
 
 @_typing.final
 class ReplicaStamp(_message.Message):

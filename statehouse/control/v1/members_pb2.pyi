@@ -75,6 +75,8 @@ class Member(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     GLOBAL_REPLICAS_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    DYNAMIC_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The node's stable name."""
     incarnation: _builtins.str
@@ -99,6 +101,12 @@ class Member(_message.Message):
     """Newest assignment epoch the node acts on."""
     heartbeat: _builtins.int
     """Counts the heartbeats of this incarnation."""
+    capacity: _builtins.int
+    """Capacity weight: the node's share of the tasks is in proportion to it. 0,
+    as of a node that doesn't say, counts as 1.
+    """
+    dynamic: _builtins.bool
+    """The instance id was made up for this run: nobody comes back under it."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
         """Every replica on the node, dormant state on disk included."""
@@ -122,10 +130,12 @@ class Member(_message.Message):
         heartbeat: _builtins.int = ...,
         replicas: _abc.Iterable[Global___Replica] | None = ...,
         global_replicas: _abc.Iterable[Global___GlobalReplica] | None = ...,
+        capacity: _builtins.int = ...,
+        dynamic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "dynamic", b"dynamic", "epoch", b"epoch", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
