@@ -25,7 +25,7 @@ demo: setup ## Run the leaderboard once on a real broker, kill a node, show who 
 	$(BIN)/python -m examples.leaderboard.demo
 
 test: setup tools ## Run all tests at small size, two at a time (what CI runs)
-	$(PYTEST) -m "not long" -n 2 --dist loadgroup
+	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
 
 up: setup ## Start the leaderboard cluster on this machine and keep it running
 	$(BIN)/statehouse up

@@ -6,17 +6,18 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from statehouse.local.kafka import EmbeddedKafka
 
 # A test runner's terminal must not decide how wide the commands under test print.
 os.environ.pop("COLUMNS", None)
 
-_SPARK_FOLDERS = {Path(__file__).parent / folder for folder in ("e2e", "integration/processor")}
+_SPARK_FOLDERS = ("tests/e2e/", "tests/integration/processor/")
 
 # How long an example takes says more of the machine's other work than of ours.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -44,12 +45,22 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return name
 
 
-@pytest.hookimpl(tryfirst=True)  # before the runner reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file on one worker, for its fixtures' sake, and all that runs Spark on the same one.
+class _Scheduler(LoadScopeScheduling):
+    """Hands out whole files, for their fixtures' sake, and all that runs Spark to one and the same worker.
 
     Two Spark drivers at once would take a small machine's cores from each other, and what waits for them its patience.
     """
-    for item in items:
-        runs_spark = not _SPARK_FOLDERS.isdisjoint(item.path.parents)
-        item.add_marker(pytest.mark.xdist_group("spark" if runs_spark else str(item.path)))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "spark" if file.startswith(_SPARK_FOLDERS) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Schedule by the files' contents."""
+    return _Scheduler(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with Spark: it takes one worker for longer than all the rest takes the other."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK_FOLDERS))
