@@ -50,6 +50,10 @@ def process(
     ] = None,
     session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which a node is dead.")] = None,
     num_standby_replicas: Annotated[int | None, typer.Option(help="Copies of a partition besides the active.")] = None,
+    flap_limit: Annotated[
+        int | None, typer.Option(help="Restarts or losses of a node after which it gets nothing new for a while.")
+    ] = None,
+    flap_window_ms: Annotated[int | None, typer.Option(help="How long they are remembered.")] = None,
     source_wait_ms: Annotated[int | None, typer.Option(help="Longest wait for source topics.")] = None,
     bind_host: Annotated[str | None, typer.Option(help="Address that metrics are served on.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; default none.")] = None,
@@ -96,6 +100,8 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
             session_timeout_s=given.session_timeout_ms / 1000,
             initial_rebalance_delay_s=given.initial_rebalance_delay_ms / 1000,
             handover_linger_s=None if given.handover_linger_ms is None else given.handover_linger_ms / 1000,
+            flap_limit=given.flap_limit,
+            flap_window_s=given.flap_window_ms / 1000,
             planner=PlannerSettings(
                 num_standby_replicas=given.num_standby_replicas,
                 acceptable_recovery_lag=given.acceptable_recovery_lag,

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.membership import Member, ReplicaReport
+from statehouse.membership import LEAVING_STATES, Member, ReplicaReport
 from statehouse.partitioning import partition_for
 from statehouse.serdes import Serde, serde
 from statehouse.topology import GlobalId, HeldId, Role, StoreSpec, TaskId
@@ -26,7 +26,6 @@ from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 # Beside equals, a warm-up comes after a standby: it is the one with restoring still to do.
 _ROLE_ORDER = {Role.ACTIVE: 0, Role.STANDBY: 1, Role.WARM_UP: 2}
 _STORES_SHOWN = 20
-_LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,8 @@ class Replica:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether its node shuts down."""
-        return self.node is not None and self.node.state in _LEAVING_STATES
+        """Whether its node gives up what it holds."""
+        return self.node is not None and self.node.state in LEAVING_STATES
 
     @property
     def preference(self) -> tuple[bool, int, bool, int, str]:

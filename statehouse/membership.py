@@ -12,6 +12,9 @@ from statehouse.control.v1 import members_pb2
 from statehouse.errors import ContractError
 from statehouse.topology import Role, TaskId
 
+LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING", "ERROR"})
+"""States in which a node gives up what it holds."""
+
 _ROLES = frozenset(role.value for role in Role)
 
 

@@ -199,6 +199,15 @@ class ProcessSettings(CommonSettings):
     initial_rebalance_delay_ms: int = Field(
         1_000, ge=0, description="wait after the first node joins an application without an assignment"
     )
+    flap_limit: int = Field(
+        3,
+        ge=1,
+        description="a node that restarted or was lost more often than this within flap_window_ms gets nothing new "
+        "until it has been steady; Kafka Streams has no such limit",
+    )
+    flap_window_ms: int = Field(
+        600_000, ge=1, description="how long that is remembered, and the longest a node has to be steady for"
+    )
     source_wait_ms: int = Field(60_000, ge=0, description="longest wait for source topics at the start")
     bind_host: str = Field("127.0.0.1", description="address that /metrics is served on")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")

@@ -63,7 +63,7 @@ def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
     if not heirs:
         return incumbent
     heir = min(heirs, key=lambda node: (node not in fleet.accepting, fleet.rank(slot, node), load[node], node))
-    cause = f"{incumbent} is leaving" if leaving else f"{incumbent} {fleet.describe(slot, incumbent)}"
+    cause = fleet.why_not_accepting(incumbent) if leaving else f"{incumbent} {fleet.describe(slot, incumbent)}"
     slot.reasons.append(f"active from {incumbent} to {heir}: {cause}; {heir} {fleet.describe(slot, heir)}")
     return heir
 
@@ -141,7 +141,7 @@ def _settle(slot: Slot, fleet: Fleet) -> None:
     if slot.active is None:
         slot.reasons.append(f"active on {node}: no node holds anything of it, {node} has the fewest actives")
     elif _is_ready(slot, node, fleet):
-        why = f"{slot.active} is leaving" if slot.active not in fleet.accepting else "for balance"
+        why = "for balance" if slot.active in fleet.accepting else fleet.why_not_accepting(slot.active)
         slot.reasons.append(f"active from {slot.active} to {node}: {why}, {node} {fleet.describe(slot, node)}")
     elif not slot.views:
         # Nobody has anything yet, so that nobody can be asked to warm up for anybody.

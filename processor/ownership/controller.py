@@ -70,6 +70,7 @@ class OwnershipController:
         )
         self._record_at: float | None = None
         self._under_replicated = 0
+        self._held_back: frozenset[str] = frozenset()
         self._backoff_s = _BACKOFF_FIRST_S
         self._stop = threading.Event()
         self._published = threading.Event()
@@ -210,6 +211,7 @@ class OwnershipController:
             self._note_contact(now)
             proposed = self._core.tick(now)
             took_s = time.monotonic() - now
+            self._note_held_back()
             if proposed is not None:
                 self._publish(proposed)
             # A huge fleet's plans may take long, but never so that members seem to be silent meanwhile.
@@ -230,7 +232,7 @@ class OwnershipController:
     def _feed(self, key: bytes | None, value: bytes | None) -> None:
         instance_id = (key or b"").decode(errors="replace")
         if value is None:
-            self._core.left(instance_id)
+            self._core.left(instance_id, time.monotonic())
             return
         try:
             member = decode_member(value)
@@ -273,6 +275,14 @@ class OwnershipController:
         self.assignment = self._core.assignment
         if self._core.is_topology_published:
             self._published.set()
+
+    def _note_held_back(self) -> None:
+        held_back = self._core.held_back
+        for name in held_back.keys() - self._held_back:
+            log.warning("a node's sessions keep ending: find out why it does not stay", reason=held_back[name])
+        for name in self._held_back - held_back.keys():
+            log.info("node is no longer held back", node=name)
+        self._held_back = frozenset(held_back)
 
     def _note_under_replicated(self) -> None:
         short = len(self._core.last_plan.under_replicated) if self._core.last_plan is not None else 0

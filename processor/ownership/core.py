@@ -113,9 +113,9 @@ class OwnershipCore:
         if change is not None:
             self._note(change)
 
-    def left(self, instance_id: str) -> None:
+    def left(self, instance_id: str, now: float) -> None:
         """Take a member's tombstone."""
-        change = self._sessions.forget(instance_id)
+        change = self._sessions.forget(instance_id, now)
         if change is not None:
             self._note(change)
 
@@ -169,6 +169,11 @@ class OwnershipCore:
             further = set(holders.replicas) - set(was.replicas) or set(holders.standbys) - set(was.standbys)
             if was.active != holders.active or further:
                 self._changed_at[task] = now
+
+    @property
+    def held_back(self) -> Mapping[str, str]:
+        """Members that are given nothing new because their sessions keep ending, and why."""
+        return self._sessions.held_back
 
     @property
     def is_topology_published(self) -> bool:

@@ -43,4 +43,4 @@ def seat_ephemeral(
 def _cause(was: TaskAssignment, fleet: Fleet) -> str:
     if was.active is None:
         return "nobody has it yet"
-    return f"{was.active} is leaving" if was.active in fleet.live else f"{was.active} is gone"
+    return fleet.why_not_accepting(was.active) if was.active in fleet.live else f"{was.active} is gone"

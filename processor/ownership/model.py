@@ -41,6 +41,8 @@ class NodeView:
     replicas: Mapping[TaskId, ReplicaView] = field(default_factory=lambda: MappingProxyType({}))
     leaving: bool = False
     """It shuts down: it keeps serving what it has, and gets nothing new."""
+    held_back: str = ""
+    """Why it is treated like one that leaves, as long as others can be given its tasks; empty if it is not."""
 
 
 class Standing(IntEnum):
@@ -110,8 +112,9 @@ class Fleet:
         self.settings = settings
         self.live = {node: nodes[node] for node in sorted(nodes)}
         staying = [node for node, view in self.live.items() if not view.leaving]
+        steady = [node for node in staying if not self.live[node].held_back]
         # A fleet that leaves as a whole has nowhere to hand over to: its nodes keep what they have.
-        self.accepting = dict.fromkeys(staying or self.live)
+        self.accepting = dict.fromkeys(steady or staying or self.live)
         racks = {self.live[node].rack for node in self.accepting}
         # With one rack, or one node in each, spreading over racks says nothing that spreading over nodes does not.
         self.racks = tuple(sorted(racks)) if 1 < len(racks) < len(self.accepting) else ()
@@ -135,6 +138,11 @@ class Fleet:
         if standing is Standing.CAUGHT_UP or view is None or view.lag is None:
             return standing, 0
         return standing, view.lag
+
+    def why_not_accepting(self, node: str) -> str:
+        """Say in words why a live node gets nothing new."""
+        view = self.live[node]
+        return f"{node} is leaving" if view.leaving else view.held_back
 
     def describe(self, slot: Slot, node: str) -> str:
         """Say in words how near a node is to serving a task."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from processor.ownership.damping import Damping
 from processor.ownership.model import NodeView, ReplicaView, Standing, standing_of
 from processor.ownership.settings import OwnershipSettings
-from statehouse.membership import Member, ReplicaReport
+from statehouse.membership import LEAVING_STATES, Member, ReplicaReport
 from statehouse.topology import Role, TaskId
 
-LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING", "ERROR"})
 FAILED = "error"
 
 StoresOf = Mapping[int, tuple[str, ...]]
@@ -45,6 +45,7 @@ class Sessions:
         """Start with nobody."""
         self._settings = settings
         self._sessions: dict[str, Session] = {}
+        self._damping = Damping(settings)
         self._stores: StoresOf = {}
         self._holders: dict[TaskId, set[str]] = {}
         self._started = False
@@ -93,9 +94,13 @@ class Sessions:
             return None
         elif session.is_live:
             self._bounce(session, now)
+            self._damping.ended(name, now)
+            self._damping.began(name, now)
         if member.state == "NOT_RUNNING":
-            return self.forget(name)
+            return self.forget(name, now)
         joins = self._started and not session.is_live
+        if joins:
+            self._damping.began(name, now)
         session.heard_at = now
         session.is_live = session.is_confirmed = self._started
         session.is_witness = True
@@ -132,27 +137,36 @@ class Sessions:
                 return f"{member.instance_id} {words.get(now, 'reports a change of')} {task}"
         return None
 
-    def forget(self, name: str) -> str | None:
+    def forget(self, name: str, now: float) -> str | None:
         """A member left; return so in words if it counted."""
         session = self._sessions.pop(name, None)
         if session is None:
             return None
         for task in session.member.replicas:
             self._holders.get(task, set()).discard(name)
-        return f"{name} left" if session.is_live else None
+        if not session.is_live:
+            return None
+        self._damping.ended(name, now)
+        return f"{name} left"
 
     def expire(self, now: float) -> list[str]:
-        """End sessions that are over; return what happened, in words."""
+        """End sessions that are over, let go who was held back for long enough; return what happened, in words."""
         events = []
         for name, session in self._sessions.items():
             if session.is_live and now - session.heard_at >= self._settings.session_timeout_s:
                 session.is_live, session.before_bounce = False, {}
+                self._damping.ended(name, now)
                 events.append(f"{name} was not heard of for {self._settings.session_timeout_s:g} s")
             elif session.before_bounce and now >= session.bounce_ends_at:
                 if self._views(session) != session.views:
                     events.append(f"{name} restarted and has not reopened all its state within the session timeout")
                 session.before_bounce = {}
-        return events
+        return events + self._damping.pass_time(now)
+
+    @property
+    def held_back(self) -> Mapping[str, str]:
+        """Members that are given nothing new because their sessions keep ending, and why."""
+        return self._damping.held_back
 
     @property
     def has_live(self) -> bool:
@@ -161,8 +175,14 @@ class Sessions:
 
     def nodes(self) -> dict[str, NodeView]:
         """Return the live members as the planner sees them."""
+        held_back = self.held_back
         return {
-            name: NodeView(session.member.rack, self._views(session), session.member.state in LEAVING_STATES)
+            name: NodeView(
+                session.member.rack,
+                self._views(session),
+                session.member.state in LEAVING_STATES,
+                held_back=held_back.get(name, ""),
+            )
             for name, session in self._sessions.items()
             if session.is_live
         }

@@ -38,6 +38,11 @@ class OwnershipSettings:
     """How long the very first plan waits for more nodes, so that a fleet that starts together is planned once."""
     handover_linger_s: float | None = None
     """How long a replaced replica goes on answering; by default two heartbeat intervals."""
+    flap_limit: int = 3
+    """A member whose session has ended more often than this within `flap_window_s` is given nothing new until it has
+    been steady: for a session timeout the first time, twice as long each further time, for the window at most."""
+    flap_window_s: float = 600.0
+    """How long the end of a session is remembered."""
     planner: PlannerSettings = field(default_factory=PlannerSettings)
 
     def __post_init__(self) -> None:
@@ -50,6 +55,13 @@ class OwnershipSettings:
             )
         if self.initial_rebalance_delay_s < 0 or self.linger_s < 0:
             raise ConfigurationError("initial_rebalance_delay and handover_linger can't be negative")
+        if self.flap_limit < 1:
+            raise ConfigurationError("flap_limit must be at least 1, or a planned restart would hold a node back")
+        if self.flap_window_s < self.session_timeout_s:
+            raise ConfigurationError(
+                f"flap_window ({self.flap_window_s:g} s) must be at least the session_timeout "
+                f"({self.session_timeout_s:g} s), the first time that a member is held back for"
+            )
         planner = self.planner
         if min(planner.num_standby_replicas, planner.acceptable_recovery_lag) < 0:
             raise ConfigurationError("num_standby_replicas and acceptable_recovery_lag can't be negative")

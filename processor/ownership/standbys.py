@@ -155,7 +155,8 @@ def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
         if budget > 0 and not _is_crowded(slot, fleet):
             slot.warm_up = slot.target
             budget -= 1
-            why = "for balance" if slot.active in fleet.accepting else f"{slot.active} is leaving"
+            stays = slot.active is None or slot.active in fleet.accepting
+            why = "for balance" if stays else fleet.why_not_accepting(slot.active or "")
             slot.reasons.append(f"warm-up on {slot.warm_up}: the active is to move there from {slot.active}, {why}")
     if budget > 0:
         _move_standbys(slots, loads, fleet, budget)

@@ -51,7 +51,8 @@ class Situation:
     @property
     def accepting(self) -> set[str]:
         """Nodes that may be given something: those that stay, if any does."""
-        return {node for node, view in self.nodes.items() if not view.leaving} or set(self.nodes)
+        staying = {node for node, view in self.nodes.items() if not view.leaving}
+        return {node for node in staying if not self.nodes[node].held_back} or staying or set(self.nodes)
 
     def standing(self, task: TaskId, node: str) -> Standing:
         """How near a live node is to serving a task."""
@@ -69,6 +70,7 @@ def situations(draw: st.DrawFn) -> Situation:
             rack=draw(st.sampled_from(["", "a", "b", "c"])),
             replicas=draw(st.dictionaries(st.sampled_from(tasks), views, max_size=len(tasks))),
             leaving=draw(st.integers(0, 5)) == 0,
+            held_back=draw(st.sampled_from(["", "", "", "", f"{name} is held back: it keeps restarting"])),
         )
         for name in names
     }

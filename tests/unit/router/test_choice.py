@@ -9,7 +9,7 @@ from router.table import PartitionRoutes, compile_table
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import Reason
-from statehouse.membership import GlobalReport, Member, StorePosition
+from statehouse.membership import LEAVING_STATES, GlobalReport, Member, StorePosition
 from statehouse.topology import StoreSpec
 from statehouse.v1 import errors_pb2
 from tests.unit.router.fleets import STORE, assignment, member, members, report
@@ -125,10 +125,9 @@ def test_copies_of_a_global_store_are_asked_in_turn() -> None:
     assert _turns(routes, a=DOWN) == ["bca", "cba", "bca"]
 
 
-def test_copies_that_are_not_ready_or_leave_come_last() -> None:
-    routes = _copies(
-        _copy("a", 0, 0, state="restoring"), _copy("b", 10, 10, node_state="PENDING_SHUTDOWN"), _copy("c", 10, 10)
-    )
+@pytest.mark.parametrize("leaving", sorted(LEAVING_STATES))
+def test_copies_that_are_not_ready_or_leave_come_last(leaving: str) -> None:
+    routes = _copies(_copy("a", 0, 0, state="restoring"), _copy("b", 10, 10, node_state=leaving), _copy("c", 10, 10))
     assert _turns(routes) == ["cab"] * 3
     reasons = {v.replica.instance_id: v.reason for v in judge(routes, ANY, {})}
     assert reasons == {"a": Reason.PARTITION_RESTORING, "b": Reason.NODE_SHUTTING_DOWN, "c": None}

@@ -145,6 +145,8 @@ def test_declarations_that_make_no_sense_are_refused(stores: tuple[StoreDeclarat
         {"session_timeout_s": 2.0},
         {"heartbeat_interval_s": 0.0},
         {"handover_linger_s": -1.0},
+        {"flap_limit": 0},
+        {"flap_window_s": 9.0},
         {"planner": PlannerSettings(max_warmup_replicas=0)},
         {"planner": PlannerSettings(num_standby_replicas=-1)},
     ],
@@ -214,7 +216,7 @@ def test_a_silent_member_is_dead_after_the_session_timeout_and_its_standbys_take
 def test_a_member_that_left_is_replaced_at_once() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
-    bench.core.left("n0")
+    bench.core.left("n0", bench.now)
     bench.run(0.5, *members[1:])
     assert bench.published[0].reason == "n0 left"
     assert "n0" not in {node for holders in bench.assignment.tasks.values() for node in holders.replicas}
@@ -339,7 +341,7 @@ def test_the_long_dead_are_not_revived_by_a_restart() -> None:
     again.run(30, *members)
     assert not again.published
     again = Bench(restored=again.assignment, seen_before=[*members, ghost])
-    again.core.left("n0")
+    again.core.left("n0", again.now)
     again.run(1, *members[1:])
     assert "n0" not in again.actives().values(), "nor are they waited for"
 
@@ -442,7 +444,7 @@ def test_a_leaving_node_is_drained() -> None:
             assert "n0 is leaving" in handed.tasks[task].reason
     bench.run(10, *members)
     assert not any("n0" in holders.replicas for holders in bench.assignment.tasks.values())
-    bench.core.left("n0")
+    bench.core.left("n0", bench.now)
     bench.published.clear()
     bench.run(10, *members[1:])
     assert not bench.published
@@ -464,7 +466,7 @@ def test_a_node_that_comes_back_gets_its_share_and_first_what_it_kept() -> None:
     members = fleet(3)
     bench = Bench(scores(12)).settled(*members)
     held = set(bench.assignment.tasks_of("n0"))
-    bench.core.left("n0")
+    bench.core.left("n0", bench.now)
     bench.run(10, *members[1:])
     members[0].restart("RUNNING")
     bench.run(60, *members)
@@ -569,7 +571,7 @@ def test_whose_end_offsets_count() -> None:
     sessions.hear(ahead.beat(), 0.0)
     assert sessions.expire(10.0)
     assert lag(sessions) == 40, "a lost member's do: its last word is no less true"
-    sessions.forget("n1")
+    sessions.forget("n1", 11.0)
     assert lag(sessions) == 0, "one that left has taken its word with it"
     sessions = Sessions(SETTINGS)
     sessions.use_stores({0: ("scores",)})
@@ -636,7 +638,7 @@ def test_every_published_step_answers_every_task(event: str) -> None:
     bench = Bench(scores(8)).settled(*members[:3])
     alive = {"dies": members[1:3], "leaves": members[1:3], "joins": members, "drains": members[:3]}[event]
     if event == "leaves":
-        bench.core.left("n0")
+        bench.core.left("n0", bench.now)
     if event == "drains":
         members[0].state = "PENDING_SHUTDOWN"
     bench.run(60, *alive)
@@ -646,3 +648,116 @@ def test_every_published_step_answers_every_task(event: str) -> None:
         assert all(holders.active in {member.name for member in alive} for holders in assignment.tasks.values())
         assert sum(len(holders.warm_ups) for holders in assignment.tasks.values()) <= 2
         assert assignment.reason
+
+
+# --- damping ---
+
+
+def bounce(bench: Bench, member: FakeMember, *others: FakeMember) -> None:
+    """Let a member restart, and reopen all its state within three seconds."""
+    member.restart()
+    bench.run(1, member, *others, frozen=True)
+    member.state = "RUNNING"
+    bench.run(2, member, *others)
+
+
+def test_a_member_that_keeps_restarting_is_held_back_until_it_is_steady() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    for _ in range(SETTINGS.flap_limit):
+        bounce(bench, *members)
+    assert not bench.published, "so many restarts are nothing"
+
+    bounce(bench, *members)
+    words = "n0 is held back: 4 restarts or lost sessions within 600 s, until it has been steady for 10 s"
+    assert words in bench.published[0].reason
+    assert bench.core.held_back == {"n0": words}
+    handed = bench.published[0].tasks
+    assert "n0" not in {holders.active for holders in handed.values()}
+    assert any(words in holders.reason and "n0" in holders.standbys for holders in handed.values()), "make before break"
+
+    bench.run(6.5, *members)
+    assert bench.core.is_settled
+    assert not any("n0" in holders.replicas for holders in bench.assignment.tasks.values())
+    bench.published.clear()
+    bench.run(20, *members)
+    assert "n0 is no longer held back: it has been steady for 10 s" in bench.published[0].reason
+    assert "n0" in bench.actives().values()
+    assert not bench.core.held_back
+
+
+def test_each_further_restart_doubles_the_time_up_to_the_window() -> None:
+    settings = replace(SETTINGS, flap_limit=1, flap_window_s=50.0)
+    sessions, member = Sessions(settings), FakeMember("n0")
+    sessions.start(0.0, ())
+    now, held_for_s = 0.0, []
+    for _ in range(7):
+        sessions.hear(member.beat(), now)
+        began = now
+        while sessions.held_back:
+            now += 0.5
+            sessions.hear(member.beat(), now)
+            sessions.expire(now)
+        held_for_s.append(now - began)
+        member.restart()
+    assert held_for_s == [0, 0, 10, 20, 40, 10, 10], "40 s on, only the last two still count"
+    for _ in range(9):
+        sessions.hear(member.beat(), now)
+        member.restart()
+    assert "11 restarts or lost sessions within 50 s, until it has been steady for 50 s" in sessions.held_back["n0"]
+
+
+def test_lost_sessions_count_like_restarts_and_the_time_counts_from_the_return() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    for _ in range(SETTINGS.flap_limit):
+        bench.run(25, *members[1:])
+        bench.run(5, *members)
+        assert any("n0" in holders.replicas for holders in bench.assignment.tasks.values())
+    bench.run(25, *members[1:])
+    bench.published.clear()
+    bench.run(9.5, *members)
+    assert set(bench.core.held_back) == {"n0"}
+    assert not bench.published, "it is given nothing"
+    bench.run(1, *members)
+    assert "n0 is no longer held back" in bench.published[0].reason
+
+
+def test_a_rolling_restart_holds_nobody_back() -> None:
+    members = fleet(5)
+    bench = Bench(scores(10)).settled(*members)
+    for member in members:
+        member.state = "PENDING_SHUTDOWN"
+        bench.run(8, *members)
+        bench.core.left(member.name, bench.now)
+        rest = [each for each in members if each is not member]
+        bench.run(2, *rest)
+        member.restart("RUNNING")
+        bench.run(20, *members)
+        assert not bench.core.held_back
+    assert not any("held back" in assignment.reason for assignment in bench.published)
+
+
+def test_a_fleet_that_is_held_back_as_a_whole_is_served() -> None:
+    members = fleet(2)
+    bench = Bench().settled(*members)
+    before = bench.actives()
+    for _ in range(SETTINGS.flap_limit + 1):
+        for member in members:
+            member.restart()
+        bench.run(1, *members, frozen=True)
+        bench.run(2, *members)
+    assert set(bench.core.held_back) == {"n0", "n1"}
+    assert bench.actives() == before
+    bench.run(60, *members)
+    assert bench.actives() == before
+
+
+def test_old_restarts_are_forgotten() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    for _ in range(2 * SETTINGS.flap_limit):
+        bounce(bench, *members)
+        bench.run(300, *members)
+    assert not bench.published
+    assert not bench.core.held_back
