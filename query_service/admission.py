@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from query_service.lifecycle import TaskState
+from query_service.ownership import claimed_role
 from query_service.replica import StoreReplica, TaskReplica
 from query_service.view import NodeView, ServedStore
 from statehouse import consistency, paging
 from statehouse.consistency import Freshness, ReplicaFreshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
-from statehouse.topology import HeldId, Role, StoreSpec, TaskId
+from statehouse.topology import HeldId, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1
@@ -150,9 +151,7 @@ class Admission:
         confirmed = self._is_confirmed()
         staleness_ms = replica.staleness_ms(time.monotonic())
         lag = replica.lag
-        claimed = task.role if task.role in consistency.ANSWERS_AS_ACTIVE else Role.STANDBY
-        if claimed is Role.ACTIVE and not (confirmed and forwarding.epoch <= assignment.epoch):
-            claimed = Role.STANDBY
+        claimed = claimed_role(task.role, confirmed=confirmed, epoch=assignment.epoch, requested_epoch=forwarding.epoch)
         # An unconfirmed active keeps its name for the check, so that the failure can say so.
         role = claimed if confirmed else task.role
         broken = consistency.violation(bound, ReplicaFreshness(role, confirmed, lag, staleness_ms))

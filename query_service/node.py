@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
-from types import MappingProxyType
 
 import structlog
 from confluent_kafka import KafkaException
@@ -18,13 +17,14 @@ from confluent_kafka import KafkaException
 from query_service.admission import Admission
 from query_service.collector import NodeCollector, NodeFacts
 from query_service.disk import StateDirectory
-from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
+from query_service.lifecycle import NodeState
 from query_service.listeners import Listener, Listeners
 from query_service.log_listener import LogListener
 from query_service.log_reader import LogReader
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
+from query_service.ownership import NodeOwnership, active_tasks
 from query_service.progress import progress_listener
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
@@ -34,15 +34,15 @@ from query_service.stores.resources import StoreResources
 from query_service.tasks import TaskManager
 from query_service.view import view_of
 from query_service.watching import WatchEngine
-from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.assignment import AssignmentReader
 from statehouse.errors import ContractError
 from statehouse.kafka import clients
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.membership import Member, decode_member, encode_member
+from statehouse.membership import Member, encode_member
 from statehouse.observability.metrics import MetricsServer
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import NodeSettings
-from statehouse.topology import Role, TaskId, assignment_topic, members_topic
+from statehouse.topology import TaskId, assignment_topic, members_topic
 from statehouse.v1 import types_pb2
 
 log = structlog.get_logger(__name__)
@@ -70,18 +70,18 @@ class QueryNode:
             self._listeners.add(type(listener).__name__, listener)
         self._listeners.add_installed()
         self._loop = asyncio.get_running_loop()
-        self._started_at_ms = monotonic_and_wall_ms()[1]
-        self._incarnation = secrets.token_hex(8)
-        self._state = NodeState.CREATED
-        self._heartbeats = 0
+        self._ownership = NodeOwnership(
+            settings.instance_id,
+            secrets.token_hex(8),
+            monotonic_and_wall_ms()[1],
+            session_timeout_s=settings.session_timeout_ms / 1000,
+            reader=AssignmentReader(_report_unreadable),
+        )
         self._heartbeat_due = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._drain = True
         self._drain_timeout_s = settings.drain_timeout_ms / 1000
         self._defect: Exception | None = None
-        self._members: dict[str, Member] = {}
-        self._assignment: Assignment | None = None
-        self._reader = AssignmentReader(_report_unreadable)
 
         client_id = f"{settings.application_id}-{settings.instance_id}"
         directory = StateDirectory(settings.state_dir, settings.application_id)
@@ -158,7 +158,7 @@ class QueryNode:
                     metrics=self.metrics,
                     listeners=self._listeners,
                     resources=self.resources,
-                    state=lambda: self._state,
+                    state=lambda: self.state,
                     epoch=lambda: self.epoch,
                     tasks=lambda: list(self.tasks.replicas.values()),
                     open_scans=self.open_scans,
@@ -177,7 +177,7 @@ class QueryNode:
     @property
     def state(self) -> NodeState:
         """What the node is doing."""
-        return self._state
+        return self._ownership.state
 
     @property
     def host(self) -> types_pb2.Host:
@@ -187,12 +187,12 @@ class QueryNode:
     @property
     def incarnation(self) -> str:
         """Random id of this run."""
-        return self._incarnation
+        return self._ownership.incarnation
 
     @property
     def epoch(self) -> int:
         """Newest assignment epoch known, 0 before the first."""
-        return 0 if self._assignment is None else self._assignment.epoch
+        return self._ownership.epoch
 
     def stop(self, *, drain: bool) -> None:
         """End `run()`; with `drain`, active tasks are first handed over, within drain_timeout_ms.
@@ -220,7 +220,7 @@ class QueryNode:
         self._loop.add_signal_handler(signal.SIGTERM, partial(self.stop, drain=True))
         self._loop.add_signal_handler(signal.SIGINT, partial(self.stop, drain=False))
         await self._server.start()
-        log.info("listening", host=self._host.host, port=self._host.port, incarnation=self._incarnation)
+        log.info("listening", host=self._host.host, port=self._host.port, incarnation=self.incarnation)
         self._assignment_log.start()
         self._members_log.start()
         self._ends.start()
@@ -246,7 +246,7 @@ class QueryNode:
         """Stop at once: without one of its threads or chores a node would only look healthy."""
         log.error("the node stops by a defect", error=f"{type(error).__name__}: {error}")
         self._defect = self._defect or error
-        if self._state in {NodeState.REBALANCING, NodeState.RUNNING}:
+        if self.state in {NodeState.REBALANCING, NodeState.RUNNING}:
             self._enter(NodeState.ERROR)
         self._task_changed()
         self.stop(drain=False)
@@ -268,7 +268,7 @@ class QueryNode:
         await self.tasks.close()
         self._enter(NodeState.NOT_RUNNING)
         topic = members_topic(self._settings.application_id)
-        if self._members_log.caught_up and not self._is_superseded():
+        if self._members_log.caught_up and self._ownership.superseded_by is None:
             self._producer.produce(topic, key=self._settings.instance_id.encode(), value=None, partition=0)
         await asyncio.to_thread(self._producer.flush, 5.0)
         await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
@@ -288,66 +288,50 @@ class QueryNode:
         log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
 
     def _active_tasks(self) -> list[TaskId]:
-        replicas = self.tasks.replicas.values()
-        return sorted(each.task for each in replicas if each.role is Role.ACTIVE and isinstance(each.task, TaskId))
+        return active_tasks({task: replica.role for task, replica in self.tasks.replicas.items()})
 
     def _enter(self, state: NodeState) -> None:
-        if state is not self._state:
-            old, self._state = self._state, next_node_state(self._state, state)
-            self._listeners.on_node_state(old, state)
+        self._state_changed(self._ownership.enter(state))
+
+    def _state_changed(self, before: NodeState | None) -> None:
+        if before is not None:
+            self._listeners.on_node_state(before, self.state)
             self._heartbeat_due.set()
 
     def _task_changed(self) -> None:
         states = self.tasks.states()
-        self._enter(settled_state(self._state, states, assigned=self._assignment is not None))
+        self._state_changed(self._ownership.settle(states))
         self._heartbeat_due.set()
-        serving = self._state in {NodeState.RUNNING, NodeState.REBALANCING} and (
-            self._state is NodeState.RUNNING or TaskState.RUNNING in states
-        )
-        self._loop.create_task(self._server.set_serving(serving=serving))
+        self._loop.create_task(self._server.set_serving(serving=self._ownership.is_serving(states)))
 
     def _assignment_record(self, key: bytes | None, value: bytes | None) -> None:
-        assignment = self._reader.feed(key, value)
+        assignment = self._ownership.take_assignment(key, value)
         if assignment is None:
             return
-        self._admission.view = view = view_of(assignment, self._members)
-        self._assignment = assignment
-        for store, reason in view.unusable.items():
+        self._compile_view()
+        for store, reason in self._admission.view.unusable.items():
             log.error("store can't be served by this version; its state is kept up to date", store=store, reason=reason)
-        wanted = assignment.held_by(self._settings.instance_id)
+        wanted = self._ownership.wanted
         log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
         self.tasks.assign(assignment, wanted)
         self._task_changed()
 
     def _member_record(self, key: bytes | None, value: bytes | None) -> None:
-        if value is None:
-            self._members.pop((key or b"").decode(errors="replace"), None)
-            return
         try:
-            member = decode_member(value)
+            if self._ownership.take_member(key, value):
+                self._compile_view()
         except ContractError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
-            return
-        before = self._members.get(member.instance_id)
-        self._members[member.instance_id] = member
-        if before is None or (before.host, before.port) != (member.host, member.port):
-            self._compile_view()
-        if self._is_superseded():
+        newer = self._ownership.superseded_by
+        if newer is not None:
             log.error(
                 "another process runs under this instance id since a later time; this one stops: give each node "
                 "an instance id of its own",
-                instance_id=member.instance_id,
-                other_incarnation=member.incarnation,
-                other_address=f"{member.host}:{member.port}",
+                instance_id=newer.instance_id,
+                other_incarnation=newer.incarnation,
+                other_address=f"{newer.host}:{newer.port}",
             )
             self.stop(drain=False)
-
-    def _is_superseded(self) -> bool:
-        """Whether a newer incarnation has this node's instance id (KIP-345's fencing)."""
-        member = self._members.get(self._settings.instance_id)
-        if member is None or member.incarnation == self._incarnation:
-            return False
-        return member.incarnation_order > (self._started_at_ms, self._incarnation)
 
     def _on_loop(self, take: Callable[[bytes | None, bytes | None], None]) -> Callable[..., None]:
         """Bring a control log's records from its thread to the event loop."""
@@ -358,12 +342,10 @@ class QueryNode:
         return on_record
 
     def _compile_view(self) -> None:
-        self._admission.view = view_of(self._assignment, self._members)
+        self._admission.view = view_of(self._ownership.assignment, self._ownership.members)
 
     def _is_confirmed(self) -> bool:
-        """Whether a newer assignment can't have been published more than a session timeout ago unseen."""
-        silence_s = self._assignment_log.seconds_since_contact()
-        return silence_s is not None and silence_s * 1000 < self._settings.session_timeout_ms
+        return self._ownership.is_confirmed(self._assignment_log.seconds_since_contact())
 
     async def _heartbeat_forever(self) -> None:
         """Write to the members topic at every interval, and at once when something changed."""
@@ -373,7 +355,7 @@ class QueryNode:
         topic = members_topic(self._settings.application_id)
         while True:
             self._heartbeat_due.clear()
-            if not self._is_superseded():
+            if self._ownership.superseded_by is None:
                 key, value = encode_member(self.member())
                 with suppress(BufferError, KafkaException):  # the next heartbeat says the same, and more
                     self._producer.produce(topic, key=key, value=value, partition=0)
@@ -393,7 +375,7 @@ class QueryNode:
         """Look for idle state now and then; not while a newer assignment than ours may be there unseen."""
         pause_s = min(_CLEANUP_PAUSE_MAX_S, max(_CLEANUP_PAUSE_MIN_S, self._settings.state_cleanup_delay_ms / 10_000))
         while not self._stop_asked.is_set():
-            if self._assignment is not None and self._is_confirmed():
+            if self._ownership.assignment is not None and self._is_confirmed():
                 await self.tasks.clean_up()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), pause_s)
@@ -401,20 +383,12 @@ class QueryNode:
 
     def member(self) -> Member:
         """Return this node's heartbeat."""
-        self._heartbeats += 1
-        return Member(
-            self._settings.instance_id,
-            self._incarnation,
-            self._host.host,
-            self._host.port,
-            self._started_at_ms,
-            self._settings.rack,
-            version("statehouse"),
-            self._state.value,
-            self.epoch,
-            self._heartbeats,
-            MappingProxyType(self.tasks.report()),
-            MappingProxyType(self.tasks.global_report()),
+        return self._ownership.heartbeat(
+            (self._host.host, self._host.port),
+            self.tasks.report(),
+            self.tasks.global_report(),
+            rack=self._settings.rack,
+            version=version("statehouse"),
         )
 
 

@@ -21,6 +21,7 @@ from query_service.lifecycle import TaskState, role_changes
 from query_service.listeners import Listeners
 from query_service.metrics import NodeMetrics
 from query_service.opening import StoreOpener
+from query_service.ownership import states_of_wanted, with_dormant
 from query_service.replica import StoreReplica, TaskReplica, monotonic_and_wall_ms
 from query_service.replication import OnDefect, Replicator
 from query_service.reporting import ReplicaReporter
@@ -29,7 +30,7 @@ from statehouse.assignment import Assignment
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
-from statehouse.membership import GlobalReport, ReplicaReport, StorePosition
+from statehouse.membership import GlobalReport, ReplicaReport
 from statehouse.topology import GlobalId, HeldId, Role, TaskId
 
 log = structlog.get_logger(__name__)
@@ -127,8 +128,7 @@ class TaskManager:
 
     def states(self) -> list[TaskState]:
         """Return the state of each replica; one that is still to be opened counts as created."""
-        missing = self._wanted.keys() - self.replicas.keys()
-        return [replica.state for replica in self.replicas.values()] + [TaskState.CREATED] * len(missing)
+        return states_of_wanted(self._wanted, {task: replica.state for task, replica in self.replicas.items()})
 
     def dormant_tasks(self) -> int:
         """Return of how many tasks there is state on disk beside those held."""
@@ -136,15 +136,12 @@ class TaskManager:
 
     def report(self) -> dict[TaskId, ReplicaReport]:
         """Return what the heartbeat says of tasks: the replicas held, and what else is on disk."""
-        reports = {
-            task: ReplicaReport(
-                Role.DORMANT,
-                TaskState.CLOSED.value,
-                {store: StorePosition(checkpoint.position) for store, checkpoint in checkpoints.items()},
-            )
+        held = {task: replica.report() for task, replica in self.replicas.items() if isinstance(task, TaskId)}
+        dormant = {
+            task: {store: checkpoint.position for store, checkpoint in checkpoints.items()}
             for task, checkpoints in self._dormant.items()
         }
-        return reports | {task: replica.report() for task, replica in self.replicas.items() if isinstance(task, TaskId)}
+        return with_dormant(held, dormant)
 
     def global_report(self) -> dict[str, GlobalReport]:
         """Return what the heartbeat says of global stores."""
