@@ -115,6 +115,7 @@ class QueryNode:
             assignment_topic(settings.application_id),
             self._on_loop(self._assignment_record),
             client_id=client_id,
+            on_broken=self._thread_broke,
             confirm_interval_s=settings.heartbeat_interval_ms / 2000,
         )
         self._members_log = ControlLogReader(
@@ -122,6 +123,7 @@ class QueryNode:
             members_topic(settings.application_id),
             self._on_loop(self._member_record),
             client_id=client_id,
+            on_broken=self._thread_broke,
         )
         self._producer = clients.producer(
             settings.bootstrap, client_id, **{"message.timeout.ms": settings.session_timeout_ms}

@@ -124,9 +124,18 @@ class RouterServer:
 
 
 class FleetFollower:
-    """The two readers, whose threads decode records and hand them to the event loop."""
+    """The two readers, whose threads decode records and hand them to the event loop.
 
-    def __init__(self, settings: RouterSettings, tracker: FleetTracker, loop: asyncio.AbstractEventLoop) -> None:
+    `on_broken(error)` is called there when one of them has ended by a defect.
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        tracker: FleetTracker,
+        loop: asyncio.AbstractEventLoop,
+        on_broken: Callable[[Exception], None],
+    ) -> None:
         self._tracker, self._loop = tracker, loop
         self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
         client_id = f"{settings.application_id}-router"
@@ -135,6 +144,7 @@ class FleetFollower:
             assignment_topic(settings.application_id),
             self._on_assignment_record,
             client_id=client_id,
+            on_broken=lambda error: self._hand_over(on_broken, error),
             on_contact=lambda: self._hand_over(tracker.on_caught_up, "assignment"),
         )
         self._member_log = ControlLogReader(
@@ -142,6 +152,7 @@ class FleetFollower:
             members_topic(settings.application_id),
             self._on_member_record,
             client_id=client_id,
+            on_broken=lambda error: self._hand_over(on_broken, error),
             on_contact=lambda: self._hand_over(tracker.on_caught_up, "members"),
         )
 
@@ -184,9 +195,20 @@ def _report_unreadable(key: str, error: Exception) -> None:
 
 
 async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set."""
+    """Serve until `stop` is set.
+
+    Raises:
+        Exception: a defect without which the table would only look current; the router has been shut down.
+
+    """
+    defects: list[Exception] = []
+
+    def stop_by(defect: Exception) -> None:
+        defects.append(defect)
+        stop.set()
+
     server = RouterServer(settings)
-    follower = FleetFollower(settings, server.tracker, asyncio.get_running_loop())
+    follower = FleetFollower(settings, server.tracker, asyncio.get_running_loop(), stop_by)
     metrics_server = None
     if settings.metrics_port is not None:
         metrics_server = MetricsServer(server.metrics.registry, settings.bind_host, settings.metrics_port)
@@ -200,6 +222,8 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         await follower.stop()
         if metrics_server is not None:
             metrics_server.close()
+    if defects:
+        raise defects[0]
 
 
 def run(settings: RouterSettings) -> None:

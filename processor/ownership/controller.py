@@ -66,8 +66,13 @@ class OwnershipController:
         self._publisher = AssignmentPublisher(bootstrap, application_id)
         self._records: queue.Queue[_Record] = queue.Queue(_QUEUE_MAX)
         self._members = ControlLogReader(
-            bootstrap, members_topic(application_id), self._enqueue, client_id=f"{application_id}-ownership-members"
+            bootstrap,
+            members_topic(application_id),
+            self._enqueue,
+            client_id=f"{application_id}-ownership-members",
+            on_broken=self._reader_broke,
         )
+        self._defect: Exception | None = None
         self._record_at: float | None = None
         self._under_replicated = 0
         self._held_back: frozenset[str] = frozenset()
@@ -140,6 +145,7 @@ class OwnershipController:
         self._core.declare(self._stores)
         self._members.start()
         while not self._stop.is_set() and not self._members.wait_caught_up(_TICK_S):
+            self._raise_defect()
             self._drain(0.0)
         self._drain(0.0)
         self._take_over()
@@ -181,11 +187,12 @@ class OwnershipController:
             topic,
             feed,
             client_id=f"{self._application_id}-ownership-assignment",
+            on_broken=self._reader_broke,
         )
         reader.start()
         try:
             while not self._stop.is_set() and not reader.wait_caught_up(_TICK_S):
-                pass
+                self._raise_defect()
         finally:
             reader.stop()
         return snapshots.current
@@ -200,10 +207,19 @@ class OwnershipController:
                 continue
             return
 
+    def _reader_broke(self, error: Exception) -> None:
+        """Called on a reader's thread: without it members would only seem to be silent."""
+        self._defect = error
+
+    def _raise_defect(self) -> None:
+        if self._defect is not None:
+            raise self._defect
+
     def _loop(self) -> None:
         tick_s = min(_TICK_S, self._settings.heartbeat_interval_s / 4)
         tick_at = time.monotonic()
         while not self._stop.is_set():
+            self._raise_defect()
             self._drain(max(0.0, tick_at - time.monotonic()))
             now = time.monotonic()
             if now < tick_at:

@@ -28,6 +28,9 @@ class ControlLogReader:
     Callbacks run on the reader's thread: `on_record(key, value, timestamp_ms)` in offset order, `on_contact()`
     each time the broker has confirmed that all its records have been delivered. A topic that doesn't exist yet
     is waited for, and said so. If the topic is truncated or recreated it is read from its beginning again.
+
+    What a callback raises, and what the client can't mend by itself, ends the thread: `on_broken(error)` is called on
+    it, once, so that whoever relies on the topic doesn't go on with what it last said.
     """
 
     def __init__(
@@ -37,12 +40,13 @@ class ControlLogReader:
         on_record: OnRecord,
         *,
         client_id: str,
+        on_broken: Callable[[Exception], None],
         confirm_interval_s: float = 0.5,
         on_contact: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `start()` begins. `confirm_interval_s`: how often the end is asked for when idle."""
         self._bootstrap, self._topic, self._client_id = bootstrap, topic, client_id
-        self._on_record, self._on_contact = on_record, on_contact
+        self._on_record, self._on_contact, self._on_broken = on_record, on_contact, on_broken
         self._confirm_interval_s = confirm_interval_s
         self._stop = threading.Event()
         self._caught_up = threading.Event()
@@ -74,6 +78,13 @@ class ControlLogReader:
         return None if at is None else max(0.0, time.monotonic() - at)
 
     def _run(self) -> None:
+        try:
+            self._read()
+        except Exception as error:  # whatever it is, a reader that is gone must not look like a quiet topic
+            log.exception("reading a control topic ended", topic=self._topic)
+            self._on_broken(error)
+
+    def _read(self) -> None:
         consumer = clients.consumer(self._bootstrap, self._client_id, **{"auto.offset.reset": "earliest"})
         admin = clients.admin(self._bootstrap, self._client_id)
         try:

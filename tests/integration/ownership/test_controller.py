@@ -18,6 +18,7 @@ from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
+from statehouse.kafka.control_log import ControlLogReader
 from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.membership import encode_member
@@ -296,3 +297,22 @@ def test_a_broker_restart_moves_nothing(unique_name: Callable[[str], str], tmp_p
             pulse.add(FakeMember("late"))
             poll_until(lambda: controller.assignment.tasks_of("late"), DEADLINE_S, "publishing to work again")
             assert controller.error is None
+
+
+@pytest.mark.parametrize("moment", ["while it starts", "while it runs"])
+def test_a_reader_that_broke_stops_the_controller(
+    kafka: EmbeddedKafka, application: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    fatal: list[Exception] = []
+    controller = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, on_fatal=fatal.append)
+    if moment == "while it starts":
+        monkeypatch.setattr(ControlLogReader, "_confirm", breaks)
+    controller.start()
+    if moment == "while it runs":
+        assert controller.wait_published(DEADLINE_S)
+        monkeypatch.setattr(ControlLogReader, "_confirm", breaks)
+    poll_until(lambda: not controller.is_alive, DEADLINE_S, "the controller to stop")
+    assert [str(error) for error in fatal] == ["a defect"]

@@ -84,8 +84,10 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
 
 
 BREAKING = '''
-"""Breaks the replication threads of its node once that runs, as a defect of theirs would."""
+"""Breaks threads of its node once that runs, as a defect of theirs would."""
+import os
 from query_service.replication import Replicator
+from statehouse.kafka.control_log import ControlLogReader
 
 def breaks(*_):
     raise RuntimeError("a thread's own fault")
@@ -93,7 +95,10 @@ def breaks(*_):
 class Breaking:
     def on_node_state(self, old, new):
         if new == "RUNNING":
-            Replicator._give_up_lost = breaks
+            if os.environ["BREAKS"] == "replicator":
+                Replicator._give_up_lost = breaks
+            else:
+                ControlLogReader._confirm = breaks
     def on_task_state(self, task, old, new): pass
 '''
 
@@ -167,9 +172,11 @@ def test_standby_updates_are_told_until_it_is_promoted_or_gone(fleet: Fleet, eve
     ]
 
 
+@pytest.mark.parametrize("thread", ["replicator", "control log"])
 def test_a_node_whose_thread_broke_ends_and_says_why(
-    fleet: Fleet, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str
 ) -> None:
+    monkeypatch.setenv("BREAKS", thread)
     install(tmp_path / "more", "breaking", "statehouse.listeners", {"breaking": "breaking:Breaking"}, BREAKING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "more"), os.environ["PYTHONPATH"]]))
     fleet.put({"a": "1"})

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 import router.cli
+import router.server
 from router.fleet import FleetTracker
 from router.holder import TableHolder
 from router.table import RoutingTable
@@ -153,6 +154,19 @@ async def test_a_lookup_under_way_ends_when_the_router_stops(start: Start) -> No
     fleet.nodes["a"].thaws.set()
     assert await lookup == "a"
     await stopping
+
+
+async def test_a_broken_reader_ends_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, *_args: object, on_broken: Callable[[Exception], None], **_more: object) -> None:
+            self.start = lambda: on_broken(RuntimeError("a defect"))
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(router.server, "ControlLogReader", Broken)
+    settings = RouterSettings(application_id="app", router_port=0)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
 
 
 def test_the_command_reads_flags_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,83 @@
+"""Following a control topic: a thread that ends by a defect says so."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from statehouse.kafka import control_log
+from statehouse.kafka.control_log import ControlLogReader
+
+DEADLINE_S = 10.0
+
+
+class Record:
+    """One record of the topic."""
+
+    def error(self) -> None: ...
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"v"
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_000
+
+    def offset(self) -> int:
+        return 0
+
+
+class Log:
+    """Stands for the client: has one record, or breaks."""
+
+    def __init__(self, defect: Exception | None = None) -> None:
+        self.defect = defect
+        self.closed = threading.Event()
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Record]:
+        if self.defect is not None:
+            raise self.defect
+        return [Record()]
+
+    def assign(self, _partitions: object) -> None: ...
+    def close(self) -> None:
+        self.closed.set()
+
+
+def reader(monkeypatch: pytest.MonkeyPatch, log: Log, **callbacks: Any) -> ControlLogReader:
+    monkeypatch.setattr(control_log.clients, "consumer", lambda *_args, **_more: log)
+    monkeypatch.setattr(control_log.clients, "admin", lambda *_args: None)
+    monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): 1})
+    monkeypatch.setattr(ControlLogReader, "_wait_for_topic", lambda *_args: True)
+    return ControlLogReader("unused", "topic", **{"on_record": lambda *_: None, "client_id": "test"} | callbacks)
+
+
+def breaks(*_: object) -> None:
+    raise RuntimeError("a defect")
+
+
+@pytest.mark.parametrize("callback", ["on_record", "on_contact", "the client"])
+def test_a_defect_on_its_thread_is_told_once(monkeypatch: pytest.MonkeyPatch, callback: str) -> None:
+    told: Future[Exception] = Future()  # takes one result only
+    log = Log(RuntimeError("a defect") if callback == "the client" else None)
+    callbacks = {} if callback == "the client" else {callback: breaks}
+    broken = reader(monkeypatch, log, on_broken=told.set_result, **callbacks)
+    broken.start()
+    assert str(told.result(DEADLINE_S)) == "a defect"
+    assert log.closed.wait(DEADLINE_S)
+    broken.stop()
+    assert not broken._thread.is_alive()
+
+
+def test_being_stopped_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Exception] = []
+    quiet = reader(monkeypatch, Log(), on_broken=told.append)
+    quiet.start()
+    assert quiet.wait_caught_up(DEADLINE_S)
+    quiet.stop()
+    assert not quiet._thread.is_alive()
+    assert not told
