@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import grpc
 from confluent_kafka import Producer
 
 from statehouse.assignment import Assignment, TaskAssignment, encode
-from statehouse.local.ports import free_port
+from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.partitioning import partition_for
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import (
@@ -44,16 +44,37 @@ _ROOT = Path(__file__).parents[2]
 
 
 class ServerProcess:
-    """A node or router as a process of its own."""
+    """A node, router or controller as a process of its own.
 
-    def __init__(self, name: str, module: str, options: Mapping[str, object], port: int, log_dir: Path) -> None:
-        self.name, self.port = name, port
-        self._command = [sys.executable, "-m", module]
+    `prefix` goes before its command, as `ip netns exec NAME` does; `host` is where we reach it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        options: Mapping[str, object],
+        port: int,
+        log_dir: Path,
+        *,
+        prefix: Sequence[str] = (),
+        host: str = LOOPBACK,
+    ) -> None:
+        self.name, self.host, self.port = name, host, port
+        self._command = [*prefix, sys.executable, "-m", module]
         for option, value in options.items():
             self._command += [f"--{option}", str(value)]
         self._log = log_dir / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: grpc.Channel | None = None
+
+    @property
+    def target(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -118,7 +139,7 @@ class ServerProcess:
             raise AssertionError(f"{self.name} has ended with {self._process.returncode}:\n{self.log[-3000:]}")
         if self._channel is None:
             self._channel = grpc.insecure_channel(
-                f"127.0.0.1:{self.port}",
+                self.target,
                 options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)],
             )
         return self._channel
@@ -131,9 +152,9 @@ class ServerProcess:
     def fleet(self) -> fleet_service_pb2_grpc.FleetServiceStub:
         return fleet_service_pb2_grpc.FleetServiceStub(self.channel)
 
-    def node(self) -> node_service_pb2.GetNodeResponse:
+    def node(self, *, timeout: float = 30.0, wait_for_ready: bool = True) -> node_service_pb2.GetNodeResponse:
         stub = node_service_pb2_grpc.NodeServiceStub(self.channel)
-        return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=30.0, wait_for_ready=True)
+        return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=timeout, wait_for_ready=wait_for_ready)
 
     def get(
         self, key: str, *, store: str = STORE, timeout: float = 5.0, **freshness: Any
@@ -152,7 +173,58 @@ class ServerProcess:
             raise from_rpc_error(error) from error
 
 
-class Fleet:
+class Servers:
+    """The node and router processes of one application; they end with the context."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        application_id: str,
+        directory: Path,
+        *,
+        heartbeat_interval_ms: int = 100,
+        session_timeout_ms: int = 2_000,
+    ) -> None:
+        self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
+        self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
+        self.processes: list[ServerProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.close()
+
+    def node(self, name: str, *, prefix: Sequence[str] = (), host: str = LOOPBACK, **options: object) -> ServerProcess:
+        """Start a node; `options` are command line options with underscores."""
+        own = {"instance-id": name, "state-dir": self.directory / name, **self._timing}
+        return self._started("query_service", name, own, options, prefix, host)
+
+    def router(
+        self, name: str = "router", *, prefix: Sequence[str] = (), host: str = LOOPBACK, **options: object
+    ) -> ServerProcess:
+        """Start a router."""
+        return self._started("router", name, {}, options, prefix, host)
+
+    def _started(
+        self,
+        module: str,
+        name: str,
+        own: Mapping[str, object],
+        options: Mapping[str, object],
+        prefix: Sequence[str],
+        host: str,
+    ) -> ServerProcess:
+        port = free_port()
+        common = {"application-id": self.application_id, "bootstrap": self.bootstrap, "port": port}
+        given = {key.replace("_", "-"): value for key, value in options.items()}
+        process = ServerProcess(name, module, common | own | given, port, self.directory, prefix=prefix, host=host)
+        self.processes.append(process)
+        return process.start()
+
+
+class Fleet(Servers):
     """One application with one store `counts` (string keys, long values unless told otherwise)."""
 
     def __init__(
@@ -170,14 +242,18 @@ class Fleet:
         **spec: Any,
     ) -> None:
         """Create the topics. `beside`: further stores to publish, whose topics are there already."""
-        self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
+        super().__init__(
+            bootstrap,
+            application_id,
+            directory,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            session_timeout_ms=session_timeout_ms,
+        )
         self.partitions = partitions
         self.changelog = changelog_topic(application_id, STORE)
-        self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
         self.spec = StoreSpec(STORE, self.changelog, partitions, 0, value_serde=value_serde, **spec)
         self.stores = MappingProxyType({each.name: each for each in (self.spec, *beside)})
         self.assignment = Assignment()
-        self.processes: list[ServerProcess] = []
         create_topic(
             bootstrap, self.changelog, partitions, {"cleanup.policy": "compact"} | dict(changelog_config or {})
         )
@@ -187,49 +263,6 @@ class Fleet:
             {"bootstrap.servers": bootstrap, "transactional.id": f"{application_id}-test-controller"}
         )
         self._producer.init_transactions(30.0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.close()
-
-    def node(self, name: str, **options: object) -> ServerProcess:
-        """Start a node; `options` are command line options with underscores."""
-        port = free_port()
-        given = {key.replace("_", "-"): value for key, value in options.items()}
-        process = ServerProcess(
-            name,
-            "query_service",
-            {
-                "instance-id": name,
-                "application-id": self.application_id,
-                "bootstrap": self.bootstrap,
-                "port": port,
-                "state-dir": self.directory / name,
-                **self._timing,
-                **given,
-            },
-            port,
-            self.directory,
-        )
-        self.processes.append(process)
-        return process.start()
-
-    def router(self, name: str = "router", **options: object) -> ServerProcess:
-        """Start a router."""
-        port = free_port()
-        given = {key.replace("_", "-"): value for key, value in options.items()}
-        process = ServerProcess(
-            name,
-            "router",
-            {"application-id": self.application_id, "bootstrap": self.bootstrap, "port": port, **given},
-            port,
-            self.directory,
-        )
-        self.processes.append(process)
-        return process.start()
 
     def assign(self, *holders: TaskAssignment, reason: str = "test") -> int:
         """Publish an epoch with these holders, one a partition; return it."""

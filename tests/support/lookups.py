@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import grpc
 
+from statehouse.errors import LookupFailure
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 
 
@@ -18,25 +20,39 @@ from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 class Lookup:
     """One lookup: when it was due (monotonic seconds), how long it took from then, and what came of it."""
 
-    key: str
+    request: query_service_pb2.GetRequest
     due_at: float
     took_s: float
     response: query_service_pb2.GetResponse | None
-    error: str = ""
+    failure: LookupFailure | None = None
+
+    @property
+    def key(self) -> str:
+        return self.request.key.text
 
 
-class LookupLoad:
-    """Sends `rate` lookups a second, keys in turn, whatever became of the ones before (an open loop)."""
+class OpenLoop:
+    """Sends `rate` lookups a second, whatever became of the ones before; tells `on_lookup` of each that ends.
 
-    def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
-        self._channel = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
+    `requests` is asked for the next one when that is due, on the sending thread; `on_lookup` runs on gRPC's.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        requests: Iterator[query_service_pb2.GetRequest],
+        rate: float,
+        on_lookup: Callable[[Lookup], None],
+        timeout_s: float = 5.0,
+    ) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)]
+        self._channel = grpc.insecure_channel(target, options=options)
         self._stub = query_service_pb2_grpc.QueryServiceStub(self._channel)
-        self._store, self._keys, self._period_s, self._timeout_s = store, keys, 1 / rate, timeout_s
+        self._requests, self._period_s, self._timeout_s = requests, 1 / rate, timeout_s
+        self._on_lookup = on_lookup
         self._stop = threading.Event()
         self._pending = threading.Semaphore(0)
         self._sent = 0
-        self._lock = threading.Lock()
-        self.history: list[Lookup] = []
         self._thread = threading.Thread(target=self._run, name="lookup-load", daemon=True)
 
     def __enter__(self) -> Self:
@@ -51,6 +67,44 @@ class LookupLoad:
             assert self._pending.acquire(timeout=self._timeout_s + 5)
         self._channel.close()
 
+    def _run(self) -> None:
+        due_at = time.monotonic()
+        while not self._stop.wait(max(0.0, due_at - time.monotonic())):
+            self._send(next(self._requests), due_at)
+            due_at += self._period_s
+
+    def _send(self, request: query_service_pb2.GetRequest, due_at: float) -> None:
+        self._sent += 1
+
+        def done(future: Any) -> None:
+            took_s = time.monotonic() - due_at
+            try:
+                lookup = Lookup(request, due_at, took_s, future.result())
+            except grpc.RpcError as error:
+                lookup = Lookup(request, due_at, took_s, None, from_rpc_error(error))
+            try:
+                self._on_lookup(lookup)
+            finally:
+                self._pending.release()
+
+        self._stub.Get.future(request, timeout=self._timeout_s).add_done_callback(done)
+
+
+class LookupLoad(OpenLoop):
+    """An open loop over keys in turn, which keeps its history."""
+
+    def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
+        requests = (
+            query_service_pb2.GetRequest(store=store, key=types_pb2.Key(text=key)) for key in itertools.cycle(keys)
+        )
+        super().__init__(target, requests, rate, self._keep, timeout_s)
+        self._lock = threading.Lock()
+        self.history: list[Lookup] = []
+
+    def _keep(self, lookup: Lookup) -> None:
+        with self._lock:
+            self.history.append(lookup)
+
     def answers(self, since: float = 0.0) -> list[Lookup]:
         """Return what has come back of the lookups due since then."""
         with self._lock:
@@ -59,27 +113,3 @@ class LookupLoad:
     @property
     def failures(self) -> list[Lookup]:
         return [lookup for lookup in self.answers() if lookup.response is None]
-
-    def _run(self) -> None:
-        due_at = time.monotonic()
-        for key in itertools.cycle(self._keys):
-            if self._stop.wait(max(0.0, due_at - time.monotonic())):
-                return
-            self._send(key, due_at)
-            due_at += self._period_s
-
-    def _send(self, key: str, due_at: float) -> None:
-        request = query_service_pb2.GetRequest(store=self._store, key=types_pb2.Key(text=key))
-        self._sent += 1
-
-        def done(future: Any) -> None:
-            took_s = time.monotonic() - due_at
-            try:
-                lookup = Lookup(key, due_at, took_s, future.result())
-            except grpc.RpcError as error:
-                lookup = Lookup(key, due_at, took_s, None, f"{error.code()}: {error.details()}")
-            with self._lock:
-                self.history.append(lookup)
-            self._pending.release()
-
-        self._stub.Get.future(request, timeout=self._timeout_s).add_done_callback(done)

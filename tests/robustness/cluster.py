@@ -1,0 +1,223 @@
+"""A cluster of real processes on a broker of its own: the controller, query nodes, routers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import grpc
+
+from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.errors import LookupFailure
+from statehouse.kafka.control_log import ControlLogReader
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.partitioning import partition_for
+from statehouse.topology import TaskId, assignment_topic, changelog_topic
+from statehouse.v1 import fleet_service_pb2, node_service_pb2
+from tests.support.fleet import STORE, ServerProcess, Servers
+from tests.support.kafka import create_topic
+from tests.support.polling import poll_until
+
+APPLICATION: Final = "robust"
+# A replica this near to the end counts as caught up: writes go on, so that the lag is seldom 0.
+_CAUGHT_UP_LAG: Final = 500
+_READY_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShape:
+    """How large a cluster is, and its timing; the defaults are the product's own."""
+
+    nodes: int = 5
+    partitions: int = 12
+    standbys: int = 1
+    routers: int = 1
+    heartbeat_interval_ms: int = 1_000
+    session_timeout_ms: int = 10_000
+
+
+class RobustCluster(Servers):
+    """Real processes that can be started, stopped, killed and frozen one by one.
+
+    `on_epoch(at, assignment)` is told of every epoch in the assignment topic, with the monotonic time it was read.
+    Entering it starts the broker, the controller, `shape.nodes` nodes n1, n2, … and the routers r1, …, each node by
+    `start_node`, which a test may replace to put something between a node and its peers.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        shape: ClusterShape,
+        on_epoch: Callable[[float, Assignment], None] = lambda _at, _assignment: None,
+        start_node: Callable[[RobustCluster, str], ServerProcess] = lambda cluster, name: cluster.node(name),
+    ) -> None:
+        self.broker = EmbeddedKafka(directory / "broker")
+        super().__init__(
+            "",
+            APPLICATION,
+            directory,
+            heartbeat_interval_ms=shape.heartbeat_interval_ms,
+            session_timeout_ms=shape.session_timeout_ms,
+        )
+        self.shape = shape
+        self.changelog = changelog_topic(APPLICATION, STORE)
+        self.nodes: dict[str, ServerProcess] = {}
+        self.routers: dict[str, ServerProcess] = {}
+        self.assignment = Assignment()
+        self._epoch_at = time.monotonic()
+        self._on_epoch, self._start_node = on_epoch, start_node
+        self._reader = AssignmentReader()
+
+    def __enter__(self) -> Self:
+        try:
+            self.bootstrap = self.broker.start().bootstrap
+            create_topic(self.bootstrap, self.changelog, self.shape.partitions, {"cleanup.policy": "compact"})
+            self.controller = self._start_controller()
+            self._log = ControlLogReader(
+                self.bootstrap, assignment_topic(APPLICATION), self._take_record, client_id="robustness"
+            )
+            self._log.start()
+            for _ in range(self.shape.nodes):
+                self.add_node()
+            for number in range(self.shape.routers):
+                self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}")
+            self.wait_settled()
+            poll_until(self._routers_are_ready, _READY_S, "the routers to know the assignment")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(self, "_log"):
+            self._log.stop()
+        super().__exit__()
+        self.broker.stop()
+
+    def _start_controller(self) -> ServerProcess:
+        """Start `process --static`: the ownership controller without Spark."""
+        topology = self.directory / "topology.toml"
+        topology.write_text(f'application_id = "{APPLICATION}"\n[[stores]]\nname = "{STORE}"\nvalue_serde = "string"\n')
+        options = {
+            "static": topology,
+            "bootstrap": self.bootstrap,
+            "num-standby-replicas": self.shape.standbys,
+            **self._timing,
+        }
+        process = ServerProcess("controller", "processor.cli", options, 0, self.directory)
+        self.processes.append(process)
+        return process.start()
+
+    def _take_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        snapshot = self._reader.feed(key, value)
+        if snapshot is not None:
+            self.assignment, self._epoch_at = snapshot, time.monotonic()
+            self._on_epoch(self._epoch_at, snapshot)
+
+    @property
+    def running(self) -> dict[str, ServerProcess]:
+        """The nodes whose process is there, frozen ones among them."""
+        return {name: node for name, node in self.nodes.items() if node.is_running}
+
+    def task(self, partition: int) -> TaskAssignment:
+        """Return who holds a partition at the newest epoch."""
+        return self.assignment.tasks[TaskId(0, partition)]
+
+    def partition_of(self, key: str) -> int:
+        return partition_for(key.encode(), self.shape.partitions)
+
+    def actives_of(self, name: str) -> list[int]:
+        """Return the partitions a node is active for."""
+        return [partition for partition in range(self.shape.partitions) if self.task(partition).active == name]
+
+    # Changing it
+
+    def add_node(self) -> str:
+        """Start a node under a new name; return that."""
+        name = f"n{len(self.nodes) + 1}"
+        self.nodes[name] = self._start_node(self, name)
+        return name
+
+    def restart(self, name: str) -> None:
+        """Start a node that has ended, under the same id and with the same directory."""
+        assert not self.nodes[name].is_running
+        self.nodes[name].start()
+
+    def stop(self, name: str) -> None:
+        """Stop a node in order: it hands over, leaves, and ends."""
+        assert self.nodes[name].stop(signal.SIGTERM, 60.0) == 0, self.nodes[name].log[-3000:]
+
+    def kill(self, name: str) -> None:
+        """End a node by SIGKILL."""
+        self.nodes[name].kill()
+
+    # Waiting
+
+    def wait_settled(self, timeout_s: float = _READY_S) -> None:
+        """Wait until every running node holds tasks, each task has all its copies there, all of them caught up, and
+        no epoch has followed for two heartbeats and a hand-over's linger: the fleet is at rest."""
+
+        def has_settled() -> bool:
+            holders = {node for task in self.assignment.tasks.values() for node in task.replicas}
+            return holders == set(self.running) and self._is_quiet() and self.is_replicated()
+
+        poll_until(has_settled, timeout_s, f"the fleet to settle (epoch {self.assignment.epoch})")
+
+    def wait_replicated(self, timeout_s: float = _READY_S) -> None:
+        """Wait until every task has an active and all its standbys on running nodes, caught up."""
+        poll_until(self.is_replicated, timeout_s, f"all copies (epoch {self.assignment.epoch})")
+
+    def wait_epoch_after(self, epoch: int, timeout_s: float = _READY_S) -> None:
+        """Wait until a newer epoch is published."""
+        poll_until(lambda: self.assignment.epoch > epoch, timeout_s, f"an epoch after {epoch}")
+
+    def wait_moved_from(self, name: str, timeout_s: float = _READY_S) -> None:
+        """Wait until a node holds nothing at the newest epoch."""
+        poll_until(lambda: not self.assignment.tasks_of(name), timeout_s, f"the tasks of {name} to be moved")
+
+    def _is_quiet(self) -> bool:
+        linger_s = 4 * self.shape.heartbeat_interval_ms / 1000
+        return time.monotonic() - self._epoch_at > linger_s
+
+    def is_replicated(self) -> bool:
+        """Whether every task has an active and all its standbys, running and caught up."""
+        assignment, running = self.assignment, self.running
+        copies = 1 + self.shape.standbys
+        tasks = assignment.tasks
+        if len(tasks) != self.shape.partitions or any(
+            task.active is None
+            or len(task.standbys) < self.shape.standbys
+            or not set(task.replicas[:copies]) <= set(running)
+            for task in tasks.values()
+        ):
+            return False
+        caught_up = {(name, task) for name in running for task in self._caught_up_tasks(name, assignment.epoch)}
+        return all((name, str(task)) in caught_up for task, held in tasks.items() for name in held.replicas[:copies])
+
+    def _caught_up_tasks(self, name: str, epoch: int) -> list[str]:
+        try:
+            node = self.nodes[name].node(timeout=2.0, wait_for_ready=False)
+        except grpc.RpcError:
+            return []
+        return [task.task for task in node.tasks if node.epoch == epoch and _is_caught_up(task)]
+
+    def _routers_are_ready(self) -> bool:
+        return all(self.router_epoch(name) == self.assignment.epoch for name in self.routers)
+
+    def router_epoch(self, name: str) -> int:
+        """Return the epoch that a router acts on, 0 if it doesn't say."""
+        try:
+            return self.routers[name].fleet.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=2.0).epoch
+        except (grpc.RpcError, LookupFailure):
+            return 0
+
+
+def _is_caught_up(task: node_service_pb2.TaskReplica) -> bool:
+    return task.state == "running" and all(
+        store.HasField("lag") and store.HasField("staleness_ms") and store.lag <= _CAUGHT_UP_LAG
+        for store in task.stores
+    )

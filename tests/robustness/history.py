@@ -1,0 +1,238 @@
+"""The history of a run: every lookup, write, fault and epoch, as JSON lines on disk.
+
+Times are seconds of this machine's monotonic clock since the run began. The recorder keeps nothing in memory; a
+history is read back whole when the run is over, and again whenever somebody wants to look at the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+ACTIVE_ONLY: Final = "active_only"
+MAX_LAG: Final = "max_lag"
+MAX_STALENESS: Final = "max_staleness"
+AT_LEAST: Final = "at_least"
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRecord:
+    """A lookup and what came of it.
+
+    Attributes:
+        due_at: when it was to be sent; it never is before.
+        took_s: from then until its end.
+        bound: one of the names above; the three that follow say how much.
+        found: None if nobody answered.
+        version: of the value found.
+        reason: why nobody answered, empty if somebody did; `candidates` says it of each replica.
+
+    """
+
+    client: str
+    router: str
+    key: str
+    partition: int
+    due_at: float
+    took_s: float
+    bound: str = ANY
+    max_lag: int | None = None
+    max_staleness_ms: int | None = None
+    at_least: int | None = None
+    found: bool | None = None
+    version: int | None = None
+    host: str = ""
+    role: str = ""
+    epoch: int = 0
+    position: int | None = None
+    lag: int | None = None
+    staleness_ms: int | None = None
+    reason: str = ""
+    message: str = ""
+    candidates: tuple[str, ...] = ()
+
+    @property
+    def done_at(self) -> float:
+        return self.due_at + self.took_s
+
+    @property
+    def answered(self) -> bool:
+        return self.found is not None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """A version of a key's value, and when its transaction was known to be committed."""
+
+    key: str
+    version: int
+    partition: int
+    offset: int
+    acked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRecord:
+    """Something done to the cluster.
+
+    Attributes:
+        kind: what, in a word or two, as "SIGKILL" or "add node".
+        target: to whom.
+        ended_at: when it was undone, or its consequences were over.
+        may_fail: bounds under which a lookup may fail meanwhile, by the table of failures in the design: those that
+            no replica that is left can satisfy.
+
+    """
+
+    kind: str
+    target: str
+    began_at: float
+    ended_at: float
+    may_fail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """An epoch of the assignment, as read from its topic: per partition the active and all replicas."""
+
+    epoch: int
+    at: float
+    actives: tuple[str, ...]
+    replicas: tuple[tuple[str, ...], ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRecord:
+    """From this time on at the latest, a router acts on this epoch."""
+
+    router: str
+    epoch: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinalRecord:
+    """What a replica holds of a key when all is quiet; version None: not found."""
+
+    key: str
+    partition: int
+    host: str
+    role: str
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as a whole: the last record.
+
+    Attributes:
+        settings: what the run was made with, for people.
+        count: entries in the store at the end, counted exactly over all partitions.
+
+    """
+
+    scenario: str
+    seconds: float
+    settings: str
+    count: int
+
+
+Record = LookupRecord | WriteRecord | FaultRecord | EpochRecord | RouterRecord | FinalRecord | RunRecord
+_TYPES: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "lookup": LookupRecord,
+        "write": WriteRecord,
+        "fault": FaultRecord,
+        "epoch": EpochRecord,
+        "router": RouterRecord,
+        "final": FinalRecord,
+        "run": RunRecord,
+    }
+)
+_NAMES: Final = {cls: name for name, cls in _TYPES.items()}
+
+
+class Recorder:
+    """Writes records as they come, from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._began_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._file.close()
+
+    def at(self, monotonic_s: float) -> float:
+        """Return a time of the monotonic clock as the run counts it."""
+        return monotonic_s - self._began_at
+
+    @property
+    def now(self) -> float:
+        return self.at(time.monotonic())
+
+    def add(self, record: Record) -> None:
+        """Write a record; after the end it is dropped."""
+        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        line = json.dumps({"type": _NAMES[type(record)], **values}, separators=(",", ":"))
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run, read back. Lookups are in the order of their ends, everything else in that of its times."""
+
+    lookups: tuple[LookupRecord, ...] = ()
+    writes: tuple[WriteRecord, ...] = ()
+    faults: tuple[FaultRecord, ...] = ()
+    epochs: tuple[EpochRecord, ...] = ()
+    routers: tuple[RouterRecord, ...] = ()
+    finals: tuple[FinalRecord, ...] = ()
+    run: RunRecord | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> History:
+        """Sort records into a history."""
+        by_type: dict[type[Any], list[Any]] = {record_type: [] for record_type in _NAMES}
+        for record in records:
+            by_type[type(record)].append(record)
+        runs = by_type[RunRecord]
+        return cls(
+            tuple(sorted(by_type[LookupRecord], key=lambda lookup: lookup.done_at)),
+            tuple(sorted(by_type[WriteRecord], key=lambda write: write.acked_at)),
+            tuple(sorted(by_type[FaultRecord], key=lambda fault: fault.began_at)),
+            tuple(sorted(by_type[EpochRecord], key=lambda epoch: epoch.epoch)),
+            tuple(sorted(by_type[RouterRecord], key=lambda record: record.at)),
+            tuple(by_type[FinalRecord]),
+            runs[-1] if runs else None,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> History:
+        """Read a file of a recorder."""
+        with path.open(encoding="utf-8") as file:
+            return cls.of(_record(json.loads(line)) for line in file)
+
+
+def _record(values: dict[str, Any]) -> Record:
+    record_type = _TYPES[values.pop("type")]
+    made: Record = record_type(**{name: _tuples(value) for name, value in values.items()})
+    return made
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
