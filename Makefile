@@ -9,6 +9,8 @@ GRPCURL := $(TOOLS)/grpcurl
 BUF := $(TOOLS)/buf
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
+# program:package. ip and nft make the network namespaces that tests cut.
+DEBIAN_TOOLS := mvn:maven ip:iproute2 nft:nftables
 # The public package must stay compatible in source (buf.yaml); the control topics on the wire.
 CONTROL_RULES := {"version":"v2","modules":[{"path":"protos"}],"breaking":{"use":["WIRE_JSON"],"ignore":["protos/statehouse/v1"]}}
 CONTRACT := protos/baseline.binpb
@@ -82,9 +84,10 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned; install Maven from Debian's packages if it is missing
-	@command -v mvn >/dev/null || { apt-get update -qq && apt-get install -y -qq maven >/dev/null; } || \
-	  { echo "Maven is not there and can't be installed: run apt-get install maven as root" >&2; exit 1; }
+tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned; install from Debian's packages what is missing of DEBIAN_TOOLS
+	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
+	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } || \
+	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
 
 $(GRPCURL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)

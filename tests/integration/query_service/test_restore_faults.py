@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +33,7 @@ from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import create_topic, produce, read_all
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
+from tests.support.small_disk import fill, small_disk
 
 TASK_STOPPED, STORE_WIPED, PASSED_OVER = Outcome.TASK_STOPPED, Outcome.STORE_WIPED, Outcome.PASSED_OVER
 
@@ -190,19 +189,6 @@ def assert_neighbour_kept_its_state(node: ServerProcess) -> None:
     """After a restart: the other store was neither wiped nor read again."""
     assert_neighbour_serves(node)
     assert task_of(node, "1_0").stores[0].restored_records == 0
-
-
-@contextmanager
-def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
-    path.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "statehouse-test", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(f"this test needs the right to mount a tmpfs (root, CAP_SYS_ADMIN): {done.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def test_damaged_checkpoint_file_costs_nothing(fleet: Faulty) -> None:
@@ -461,13 +447,7 @@ def test_full_disk_stops_its_node_s_tasks_alone_and_is_left_behind(fleet: Faulty
         standby = fleet.node("n2", state_dir=disk)
         fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n1"))
         fleet.wait_running([node, standby])
-        filler = disk / "filler"
-        try:
-            with filler.open("wb") as file:
-                while file.write(b"x" * 4096):
-                    file.flush()
-        except OSError:
-            pass
+        filler = fill(disk)
         rows = {f"k{nth:03d}": os.urandom(1_000).hex() for nth in range(100)}
         fleet.put(rows)
         task = poll_until(lambda: (t := task_of(standby)).state == "error" and t, 30, "the task to stop")
