@@ -27,6 +27,7 @@ def node(
     advertised_host: Annotated[str | None, typer.Option(help="Address others reach the node at.")] = None,
     advertised_port: Annotated[int | None, typer.Option(help="Port others reach the node at.")] = None,
     rack: Annotated[str | None, typer.Option(help="Rack; standbys are spread over racks.")] = None,
+    capacity: Annotated[int | None, typer.Option(help="Weight of the node's share of the tasks.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where state is kept.")] = None,
     block_cache_bytes: Annotated[int | None, typer.Option(help="Memory of all RocksDB stores.")] = None,
     write_buffer_bytes: Annotated[int | None, typer.Option(help="The memtables' part of it.")] = None,

@@ -390,6 +390,7 @@ class QueryNode:
             self.tasks.report(),
             self.tasks.global_report(),
             rack=self._settings.rack,
+            capacity=self._settings.capacity,
             version=version("statehouse"),
         )
 

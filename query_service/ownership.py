@@ -118,6 +118,7 @@ class NodeOwnership:
         global_replicas: Mapping[str, GlobalReport],
         *,
         rack: str = "",
+        capacity: int = 1,
         version: str = "",
     ) -> Member:
         """Return what to tell the fleet now."""
@@ -134,6 +135,7 @@ class NodeOwnership:
             self._heartbeats,
             MappingProxyType(dict(replicas)),
             MappingProxyType(dict(global_replicas)),
+            capacity=capacity,
         )
 
 

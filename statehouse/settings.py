@@ -87,6 +87,9 @@ class NodeSettings(CommonSettings):
     advertised_host: str = Field("", description="address others reach the node at; default: bind_host")
     advertised_port: int = Field(0, ge=0, le=65_535, description="port others reach the node at; default: node_port")
     rack: str = Field("", description="rack; standbys are spread over racks")
+    capacity: int = Field(
+        1, ge=1, le=1_000, description="weight of the node's share of the tasks; at 2 it holds twice what others do"
+    )
     state_dir: Path = Field(Path("~/.local/share/statehouse/state"), description="where state is kept")
     confirm_interval_ms: int = Field(
         250, ge=20, description="how often the node asks the broker for the ends; the floor of reported staleness"

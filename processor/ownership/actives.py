@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from processor.ownership.model import Fleet, Slot, Standing
+from processor.ownership.shares import exact_shares
 
 
 def seat_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
@@ -44,7 +45,7 @@ def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
                 node not in fleet.accepting,
                 fleet.rank(slot, node),
                 node not in others,
-                load[node],
+                fleet.fill(load[node], node),
                 node,
             ),
         )
@@ -62,19 +63,20 @@ def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
     heirs = [node for node in others if bar is not None and fleet.standing(slot, node) <= bar]
     if not heirs:
         return incumbent
-    heir = min(heirs, key=lambda node: (node not in fleet.accepting, fleet.rank(slot, node), load[node], node))
+    heir = min(
+        heirs,
+        key=lambda node: (node not in fleet.accepting, fleet.rank(slot, node), fleet.fill(load[node], node), node),
+    )
     cause = fleet.why_not_accepting(incumbent) if leaving else f"{incumbent} {fleet.describe(slot, incumbent)}"
     slot.reasons.append(f"active from {incumbent} to {heir}: {cause}; {heir} {fleet.describe(slot, heir)}")
     return heir
 
 
 def balance_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
-    """Bring every accepting node's actives within one of each other, by as few moves as the counts allow."""
+    """Bring every accepting node's actives to its share, by as few moves as the counts allow."""
     load = Counter(slot.active for slot in slots if slot.active in fleet.accepting)
-    # The fullest nodes get the larger shares: fewest moves.
-    ranked = sorted(fleet.accepting, key=lambda node: (-load[node], node))
-    share, larger = divmod(len(slots), len(ranked))
-    room = {node: share + (place < larger) - load[node] for place, node in enumerate(ranked)}
+    shares = exact_shares(len(slots), fleet.accepting, most=len(slots)).rounded(load)
+    room = {node: share - load[node] for node, share in shares.items()}
     if all(free == 0 for free in room.values()):
         return
     movable = [slot for slot in slots if slot.active not in room or room[slot.active] < 0]
@@ -85,17 +87,17 @@ def balance_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
     left = [slot for slot in movable if slot.target is None]
     if any(slot.active is not None for slot in left):
         left.sort(key=lambda slot: (slot.active in fleet.accepting, slot.task.partition, slot.task.sub_topology))
-    heap = [(-free, node) for node, free in room.items() if free > 0]
+    heap = [(-fleet.fill(free, node), node) for node, free in room.items() if free > 0]
     heapq.heapify(heap)
     for slot in left:
         if not heap:
             break
         if not _may_give(slot, room):
             continue
-        free, node = heapq.heappop(heap)
+        _, node = heapq.heappop(heap)
         _take(slot, node, room, fleet)
-        if free + 1 < 0:
-            heapq.heappush(heap, (free + 1, node))
+        if room[node] > 0:
+            heapq.heappush(heap, (-fleet.fill(room[node], node), node))
     for slot in movable:
         _settle(slot, fleet)
 

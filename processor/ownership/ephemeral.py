@@ -11,27 +11,30 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from processor.ownership.loads import Loads
 from processor.ownership.model import Fleet
+from processor.ownership.shares import exact_shares
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 
 
 def seat_ephemeral(
-    tasks: Collection[TaskId], current: Mapping[TaskId, TaskAssignment], fleet: Fleet, replicas: Mapping[str, int]
+    tasks: Collection[TaskId], current: Mapping[TaskId, TaskAssignment], fleet: Fleet, loads: Loads
 ) -> dict[TaskId, TaskAssignment]:
-    """Return who holds each task. `replicas`: how many of other tasks each node holds; it decides between equals."""
+    """Return who holds each task. `loads`: of other tasks' replicas; they decide between equals."""
     nothing = TaskAssignment()
     was = {task: current.get(task, nothing) for task in sorted(set(tasks))}
     staying = Counter(holders.active for holders in was.values() if holders.active in fleet.accepting)
-    room = [(staying[node], replicas[node], node) for node in fleet.accepting]
-    heapq.heapify(room)
+    shares = exact_shares(len(was), fleet.accepting, most=len(was))
+    excesses = [(staying[node] * shares.one - share, loads.excess(node), node) for node, share in shares.of.items()]
+    heapq.heapify(excesses)
     planned = {}
     for task, holders in was.items():
         if holders.active not in fleet.accepting:
-            count, others, node = room[0]
-            heapq.heapreplace(room, (count + 1, others, node))
+            excess, others, node = excesses[0]
+            heapq.heapreplace(excesses, (excess + shares.one, others, node))
             planned[task] = TaskAssignment(
-                node, reason=f"active on {node}: {_cause(holders, fleet)}, it has the fewest"
+                node, reason=f"active on {node}: {_cause(holders, fleet)}, it has the fewest for its capacity"
             )
         elif holders.replicas != (holders.active,):
             planned[task] = TaskAssignment(holders.active, reason="an ephemeral store has no standbys")

@@ -43,6 +43,8 @@ class NodeView:
     """It shuts down: it keeps serving what it has, and gets nothing new."""
     held_back: str = ""
     """Why it is treated like one that leaves, as long as others can be given its tasks; empty if it is not."""
+    capacity: int = 1
+    """Weight of its share; at least 1."""
 
 
 class Standing(IntEnum):
@@ -114,7 +116,8 @@ class Fleet:
         staying = [node for node, view in self.live.items() if not view.leaving]
         steady = [node for node in staying if not self.live[node].held_back]
         # A fleet that leaves as a whole has nowhere to hand over to: its nodes keep what they have.
-        self.accepting = dict.fromkeys(steady or staying or self.live)
+        self.accepting = {node: self.live[node].capacity for node in steady or staying or self.live}
+        """The nodes that may be given something, with their capacities."""
         racks = {self.live[node].rack for node in self.accepting}
         # With one rack, or one node in each, spreading over racks says nothing that spreading over nodes does not.
         self.racks = tuple(sorted(racks)) if 1 < len(racks) < len(self.accepting) else ()
@@ -122,6 +125,10 @@ class Fleet:
     def rack(self, node: str) -> str:
         """Return a node's rack."""
         return self.live[node].rack
+
+    def fill(self, count: int, node: str | None) -> float:
+        """Return how full a count makes a node, to compare nodes by; nobody is a node of capacity 1."""
+        return count / (self.live[node].capacity if node in self.live else 1)
 
     def standing(self, slot: Slot, node: str) -> Standing:
         """Return how near a node is to serving a task."""

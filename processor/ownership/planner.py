@@ -65,9 +65,8 @@ def plan(
         if slot.surplus and not _drop_surplus(slot, fleet, fresh=slot.task in lingering or _is_handover(slot)):
             deferred.append(slot.task)
         planned[slot.task] = _assembled(slot, fleet)
-    replicas = {node: loads.of(node) for node in fleet.accepting}
     return Plan(
-        planned | seat_ephemeral(without_copies, current, fleet, replicas),
+        planned | seat_ephemeral(without_copies, current, fleet, loads),
         tuple(task for task, holders in planned.items() if 1 + len(holders.standbys) < copies),
         tuple(deferred),
         sum(slot.target is not None for slot in slots),

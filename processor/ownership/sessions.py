@@ -129,6 +129,8 @@ class Sessions:
             return f"{member.instance_id} is {member.state}"
         if member.rack != old.rack:
             return f"{member.instance_id} is in rack {member.rack}"
+        if member.capacity != old.capacity:
+            return f"{member.instance_id} has capacity {member.capacity}"
         limit = self._settings.planner.acceptable_recovery_lag
         for task in before.keys() | session.views.keys():
             now, then = standing_of(session.views.get(task), limit), standing_of(before.get(task), limit)
@@ -182,6 +184,7 @@ class Sessions:
                 self._views(session),
                 session.member.state in LEAVING_STATES,
                 held_back=held_back.get(name, ""),
+                capacity=session.member.capacity,
             )
             for name, session in self._sessions.items()
             if session.is_live

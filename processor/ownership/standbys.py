@@ -15,7 +15,7 @@ from processor.ownership.model import Fleet, Slot, Standing, spread
 
 def place_standbys(slots: Sequence[Slot], fleet: Fleet) -> Loads:
     """Choose each task's standbys among its holders, and make the missing ones; return the loads that result."""
-    loads = Loads(fleet)
+    loads = Loads(len(slots), fleet)
     crowded: list[tuple[Slot, list[str]]] = []
     for slot in slots:
         holders = _holders(slot, fleet)
@@ -78,7 +78,7 @@ def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: Fleet) -> list[
                 node != slot.target,
                 bool(fleet.racks) and fleet.rack(node) in racks,
                 fleet.standing(slot, node),
-                loads.of(node),
+                loads.excess(node),
                 node,
             ),
         )
@@ -179,7 +179,7 @@ def _continued(slot: Slot, loads: Loads, fleet: Fleet) -> str | None:
 
 
 def _replaced_by(slot: Slot, node: str, loads: Loads, fleet: Fleet) -> str | None:
-    """Return the standby that a node should replace: one in a rack too many, or one on a node that has two more."""
+    """Return the standby that a node should replace: one in a rack too many, or one on a node with too many."""
     copies = [*([] if slot.active is None else [slot.active]), *slot.standbys]
     now = spread(copies, fleet) if fleet.racks else 0
     best: tuple[int, int, str] | None = None
@@ -187,8 +187,8 @@ def _replaced_by(slot: Slot, node: str, loads: Loads, fleet: Fleet) -> str | Non
         gain = 0
         if fleet.racks:
             gain = spread([*(copy for copy in copies if copy != old), node], fleet) - now
-        excess = loads.of(old) - loads.of(node)
-        if gain > 0 or (gain == 0 and excess > 1):
+        excess = loads.excess(old) - loads.excess(node)
+        if gain > 0 or (gain == 0 and excess > loads.one):
             best = max(best, (gain, excess, old)) if best is not None else (gain, excess, old)
     return None if best is None else best[2]
 
@@ -235,11 +235,11 @@ def _standby_moves(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> Iterabl
     ]
     for *_, node, slot in sorted(kept, key=lambda move: move[:3]):
         yield slot, node
-    for slot in sorted(slots, key=lambda slot: -max(loads.of(node) for node in slot.standbys)):
+    for slot in sorted(slots, key=lambda slot: -max(loads.excess(node) for node in slot.standbys)):
         if loads.is_even():
             return
-        top = max(slot.standbys, key=loads.of)
-        if loads.of(top) - loads.lowest > 1:
+        top = max(slot.standbys, key=loads.excess)
+        if loads.excess(top) - loads.lowest > loads.one:
             copies = _copies(slot)
             racks = {fleet.rack(copy) for copy in copies if copy != top} if fleet.racks else set()
             node = loads.least(copies, racks, slot.active)

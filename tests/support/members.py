@@ -20,6 +20,7 @@ class FakeMember:
     incarnation: str = "first"
     started_at_ms: int = 1_000
     state: str = "RUNNING"
+    capacity: int = 1
     beats: int = 0
     replicas: dict[TaskId, ReplicaReport] = field(default_factory=dict)
 
@@ -69,4 +70,5 @@ class FakeMember:
             0,
             self.beats,
             MappingProxyType(dict(self.replicas)),
+            capacity=self.capacity,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -15,13 +17,6 @@ from statehouse.topology import TaskId
 
 CAUGHT_UP = ReplicaView(restored=True, lag=0)
 BEHIND = 1_000_000
-
-views = st.builds(
-    ReplicaView, restored=st.booleans(), lag=st.one_of(st.none(), st.sampled_from([0, 5, 10_000, 10_001, BEHIND]))
-)
-settings_of_planner = st.builds(
-    PlannerSettings, num_standby_replicas=st.integers(0, 3), max_warmup_replicas=st.integers(0, 3)
-)
 
 
 @dataclass(frozen=True)
@@ -54,36 +49,53 @@ class Situation:
         staying = {node for node, view in self.nodes.items() if not view.leaving}
         return {node for node in staying if not self.nodes[node].held_back} or staying or set(self.nodes)
 
+    @property
+    def capacities(self) -> dict[str, int]:
+        """Capacities of those nodes."""
+        return {node: self.nodes[node].capacity for node in self.accepting}
+
     def standing(self, task: TaskId, node: str) -> Standing:
         """How near a live node is to serving a task."""
         return standing_of(self.nodes[node].replicas.get(task), self.settings.acceptable_recovery_lag)
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Situation:
-    """Anything at all: reports and assignments that no history need explain."""
+def situations(draw: st.DrawFn, *, everybody_stays: bool = False) -> Situation:
+    """Anything at all: reports and assignments that no history need explain.
+
+    Hypothesis draws the sizes and a seed for the rest: it would take longer over each detail than a plan takes.
+    """
     tasks = [TaskId(sub, part) for sub in range(draw(st.integers(1, 2))) for part in range(draw(st.integers(1, 5)))]
     names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
-    ghosts = ["gone1", "gone2"]
+    settings = PlannerSettings(
+        num_standby_replicas=draw(st.integers(0, 3)), max_warmup_replicas=draw(st.integers(0, 3))
+    )
+    rng = Random(draw(st.integers(0, 2**32)))
     nodes = {
         name: NodeView(
-            rack=draw(st.sampled_from(["", "a", "b", "c"])),
-            replicas=draw(st.dictionaries(st.sampled_from(tasks), views, max_size=len(tasks))),
-            leaving=draw(st.integers(0, 5)) == 0,
-            held_back=draw(st.sampled_from(["", "", "", "", f"{name} is held back: it keeps restarting"])),
+            rack=rng.choice(["", "a", "b", "c"]),
+            replicas={task: _view(rng) for task in _some(rng, tasks)},
+            leaving=not everybody_stays and rng.random() < 0.15,
+            held_back="" if everybody_stays or rng.random() > 0.2 else f"{name} is held back: it keeps restarting",
+            capacity=rng.choice([1, 1, 2, 7]),
         )
         for name in names
     }
     current = {}
-    for task in draw(st.sets(st.sampled_from(tasks))):
-        holders = draw(st.permutations(names + ghosts))
-        standbys, warm_ups = draw(st.integers(0, 3)), draw(st.integers(0, 2))
-        current[task] = TaskAssignment(
-            holders[0], tuple(holders[1 : 1 + standbys]), tuple(holders[1 + standbys :][:warm_ups]), "before"
-        )
-    lingering = frozenset(draw(st.sets(st.sampled_from(tasks))))
-    ephemeral = frozenset(task for task in tasks if task.sub_topology == 1) if draw(st.booleans()) else frozenset()
-    return Situation(tasks, nodes, current, draw(settings_of_planner), lingering, ephemeral)
+    for task in _some(rng, tasks):
+        active, *others = rng.sample([*names, "gone1", "gone2"], len(names) + 2)
+        standbys, warm_ups = rng.randint(0, 3), rng.randint(0, 2)
+        current[task] = TaskAssignment(active, tuple(others[:standbys]), tuple(others[standbys:][:warm_ups]), "before")
+    ephemeral = frozenset(task for task in tasks if task.sub_topology == 1 and rng.random() < 0.5)
+    return Situation(tasks, nodes, current, settings, frozenset(_some(rng, tasks)), ephemeral)
+
+
+def _view(rng: Random) -> ReplicaView:
+    return ReplicaView(rng.random() < 0.6, rng.choice([None, 0, 0, 5, 10_000, 10_001, BEHIND]))
+
+
+def _some(rng: Random, tasks: Sequence[TaskId]) -> list[TaskId]:
+    return rng.sample(tasks, rng.randint(0, len(tasks)))
 
 
 @dataclass
@@ -93,19 +105,21 @@ class SimulatedFleet:
     tasks: list[TaskId]
     settings: PlannerSettings
     racks: dict[str, str] = field(default_factory=dict)
+    """Of the nodes that live."""
+    capacities: dict[str, int] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     disks: dict[str, dict[TaskId, ReplicaView]] = field(default_factory=dict)
     current: dict[TaskId, TaskAssignment] = field(default_factory=dict)
     ephemeral: frozenset[TaskId] = frozenset()
 
-    def join(self, node: str, rack: str = "") -> None:
+    def join(self, node: str, rack: str = "", capacity: int = 1) -> None:
         """A node starts, with what it kept on disk."""
-        self.racks[node] = rack
+        self.racks[node], self.capacities[node] = rack, capacity
         self.disks.setdefault(node, {})
 
     def die(self, node: str) -> None:
         """A node stops; its disk stays and falls behind."""
-        del self.racks[node]
+        del self.racks[node], self.capacities[node]
         self.leaving.discard(node)
         self.disks[node] = {task: ReplicaView(restored=False, lag=20_000) for task in self.disks[node]}
 
@@ -113,7 +127,7 @@ class SimulatedFleet:
     def situation(self) -> Situation:
         """What the nodes report now."""
         nodes = {
-            node: NodeView(rack, dict(self.disks[node]), leaving=node in self.leaving)
+            node: NodeView(rack, dict(self.disks[node]), node in self.leaving, capacity=self.capacities[node])
             for node, rack in self.racks.items()
         }
         return Situation(self.tasks, nodes, self.current, self.settings, ephemeral=self.ephemeral)
@@ -158,6 +172,20 @@ class SimulatedFleet:
             actives[str(holders.active)] += 1
             replicas.update(holders.replicas)
         return actives, replicas
+
+
+def exact_shares(total: int, most: int, capacities: Mapping[str, int]) -> dict[str, Fraction]:
+    """What each node is due of a total, in proportion and `most` at most; the rest is the others', in proportion."""
+    shares: dict[str, Fraction] = {}
+    for node in sorted(capacities, key=lambda node: -capacities[node]):
+        open_ = sum(capacity for other, capacity in capacities.items() if other not in shares)
+        due = Fraction((total - sum(shares.values())) * capacities[node], open_)
+        if due <= most:
+            left = total - sum(shares.values())
+            rest = capacities.keys() - shares.keys()
+            return shares | {other: Fraction(left * capacities[other], open_) for other in rest}
+        shares[node] = Fraction(most)
+    return shares
 
 
 def skew(counts: Mapping[str, int]) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from itertools import product
 
 import pytest
-from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from processor.ownership.model import NodeView, Plan, PlannerSettings, ReplicaView, Standing
 from processor.ownership.planner import plan
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
-from tests.property.ownership.fleets import CAUGHT_UP, SimulatedFleet, Situation, situations, skew
+from tests.property.ownership.fleets import CAUGHT_UP, SimulatedFleet, Situation, exact_shares, situations, skew
+from tests.support.examples import given_many
 
 
 def check_invariants(before: Situation, outcome: Plan) -> None:
@@ -66,17 +67,19 @@ def check_ephemeral(before: Situation, outcome: Plan) -> None:
             assert holders is was, "no change, no record"
     held = Counter(dict.fromkeys(before.accepting, 0))
     held.update(str(outcome.tasks[task].active) for task in before.ephemeral)
+    shares = exact_shares(len(before.ephemeral), len(before.ephemeral), before.capacities)
+    excesses = {node: held[node] - share for node, share in shares.items()}
     for node in given_out:
-        assert held[node] <= min(held.values()) + 1, "to the least loaded"
+        assert excesses[node] <= min(excesses.values()) + 1, "to the one farthest below its share"
 
 
-@given(situations())
+@given_many(situations())
 def test_every_plan_keeps_the_invariants(situation: Situation) -> None:
     """Whatever is reported and whatever is in force, one plan breaks nothing."""
     check_invariants(situation, situation.plan())
 
 
-@given(situations())
+@given_many(situations())
 def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
     """A live active gives way only to a replica that answers better, or to one as good while nobody holds anything."""
     outcome = situation.plan()
@@ -90,7 +93,7 @@ def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
             assert was.active in now.standbys
 
 
-@given(situations())
+@given_many(situations())
 def test_same_input_same_output(situation: Situation) -> None:
     """The order of mappings and collections is no input."""
     shuffled = Situation(
@@ -104,7 +107,7 @@ def test_same_input_same_output(situation: Situation) -> None:
     assert shuffled.plan().tasks == situation.plan().tasks
 
 
-@given(situations())
+@given_many(situations())
 def test_unchanged_reports_lead_to_a_fixpoint(situation: Situation) -> None:
     """Planning on the same reports stops changing things, and soon."""
     for _ in range(len(situation.tasks) * 3 + 6):
@@ -117,17 +120,16 @@ def test_unchanged_reports_lead_to_a_fixpoint(situation: Situation) -> None:
     raise AssertionError("it goes on changing")
 
 
-@given(situations(), st.booleans())
-def test_a_task_has_as_many_copies_as_nodes_allow(situation: Situation, everything_caught_up: bool) -> None:
+@given_many(situations(everybody_stays=True))
+def test_a_task_has_as_many_copies_as_nodes_allow(situation: Situation) -> None:
     """Missing standbys are made in the same plan, on nodes that stay."""
-    assume(situation.accepting == situation.nodes.keys())
     wanted = min(situation.settings.num_standby_replicas, len(situation.nodes) - 1)
     outcome = situation.plan()
     for task in situation.logged:
         assert len(outcome.tasks[task].standbys) >= wanted
 
 
-@given(situations())
+@given_many(situations())
 def test_ephemeral_tasks_are_nothing_to_the_others(situation: Situation) -> None:
     """Where tasks without copies are, and whether there are any, changes nothing for those that have some."""
     alone = Situation(situation.logged, situation.nodes, situation.current, situation.settings, situation.lingering)
@@ -137,34 +139,52 @@ def test_ephemeral_tasks_are_nothing_to_the_others(situation: Situation) -> None
 
 def check_quiet(fleet: SimulatedFleet) -> None:
     """Balanced, complete, nothing in the air, and as many racks per task as there can be."""
-    actives, replicas = fleet.counts()
-    assert skew(actives) <= 1
     assert not any(holders.warm_ups for holders in fleet.current.values())
     wanted = 1 + min(fleet.settings.num_standby_replicas, len(fleet.racks) - 1)
     logged = [fleet.current[task] for task in fleet.situation.logged]
     assert {len(holders.replicas) for holders in logged} == {wanted}
+    check_shares(fleet, len(logged), wanted)
     in_racks = Counter(fleet.racks.values())
-    if len(in_racks) == 1:
-        assert skew(replicas) <= 1
-    elif len(fleet.racks) > len(in_racks):
+    if len(fleet.racks) > len(in_racks):
         attainable = min(len(in_racks), wanted)
         for holders in logged:
             assert len({fleet.racks[node] for node in holders.replicas}) == attainable
 
 
-@given(st.data())
+def check_shares(fleet: SimulatedFleet, tasks: int, copies: int) -> None:
+    """Every node has its share, as docs/ownership.md puts it."""
+    actives, replicas = fleet.counts()
+    for node, share in exact_shares(tasks, tasks, fleet.capacities).items():
+        assert abs(actives[node] - share) < 1, "actives within one task of the exact share"
+    if len(set(fleet.racks.values())) > 1:
+        return
+    shares = exact_shares(tasks * copies, tasks, fleet.capacities)
+    excess = {node: replicas[node] - share for node, share in shares.items()}
+    assert max(map(abs, excess.values())) <= 1, "replicas within one task of the exact share"
+    if len(set(fleet.capacities.values())) == 1:
+        assert skew(replicas) <= 1
+    for task in fleet.situation.logged:
+        holders = fleet.current[task]
+        for standby, other in product(holders.standbys, fleet.racks.keys() - set(holders.replicas)):
+            assert excess[standby] - excess[other] <= 1, "no standby could stand better"
+
+
+@given_many(st.data())
 def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
     """Nodes come, die, come back and leave at any moment; left alone, the fleet ends balanced and complete."""
     tasks = [TaskId(sub, part) for sub in range(2) for part in range(data.draw(st.integers(1, 9), "partitions"))]
     settings = PlannerSettings(data.draw(st.integers(0, 2), "standbys"), 10_000, data.draw(st.integers(1, 4), "budget"))
     racks = data.draw(st.sampled_from([[""], ["a", "b"], ["a", "b", "c"]]), "racks")
+    capacities = st.sampled_from(data.draw(st.sampled_from([[1], [1, 2], [1, 3, 7]]), "capacities"))
     ephemeral = frozenset(TaskId(2, part) for part in range(data.draw(st.integers(0, 6), "ephemeral")))
     fleet = SimulatedFleet([*tasks, *ephemeral], settings, ephemeral=ephemeral)
     names = [f"n{number}" for number in range(6)]
     for _ in range(data.draw(st.integers(1, 14), "events")):
         node = data.draw(st.sampled_from(names), "node")
         if node not in fleet.racks:
-            fleet.join(node, racks[names.index(node) % len(racks)])
+            fleet.join(node, racks[names.index(node) % len(racks)], data.draw(capacities, "capacity"))
+        elif data.draw(st.integers(0, 9), "is resized") == 0:
+            fleet.capacities[node] = data.draw(capacities, "capacity")
         elif data.draw(st.booleans(), "dies"):
             fleet.die(node)
         elif data.draw(st.booleans(), "leaves"):
@@ -182,17 +202,16 @@ def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
     check_quiet(fleet)
 
 
-@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 3))
-def test_the_first_plan_is_complete_and_balanced(tasks: int, nodes: int, standbys: int) -> None:
-    """Nothing has any state, so that nobody is better: everything is placed at once, evenly, without warm-ups."""
+@given_many(st.integers(1, 40), st.lists(st.sampled_from([1, 1, 2, 5]), min_size=1, max_size=8), st.integers(0, 3))
+def test_the_first_plan_is_complete_and_balanced(tasks: int, capacities: list[int], standbys: int) -> None:
+    """Nothing has any state, so that nobody is better: everything is placed at once, fairly, without warm-ups."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings(standbys))
-    for number in range(nodes):
-        fleet.join(f"n{number}")
+    for number, capacity in enumerate(capacities):
+        fleet.join(f"n{number}", capacity=capacity)
     _, outcome = fleet.step()
-    actives, replicas = fleet.counts()
-    assert skew(actives) <= 1
-    assert skew(replicas) <= 1
-    assert {len(holders.standbys) for holders in outcome.tasks.values()} == {min(standbys, nodes - 1)}
+    copies = min(1 + standbys, len(capacities))
+    check_shares(fleet, tasks, copies)
+    assert {len(holders.replicas) for holders in outcome.tasks.values()} == {copies}
     assert not any(holders.warm_ups for holders in outcome.tasks.values())
     assert fleet.settle() == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -761,3 +762,13 @@ def test_old_restarts_are_forgotten() -> None:
         bench.run(300, *members)
     assert not bench.published
     assert not bench.core.held_back
+
+
+def test_a_changed_capacity_is_a_cause_to_plan() -> None:
+    members = fleet(3)
+    bench = Bench(scores(8)).settled(*members)
+    members[0].capacity = 2
+    bench.run(1, *members)
+    assert bench.published[0].reason == "n0 has capacity 2"
+    bench.run(20, *members)
+    assert sorted(Counter(bench.actives().values()).items()) == [("n0", 4), ("n1", 2), ("n2", 2)]

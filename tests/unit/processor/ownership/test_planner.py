@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from fractions import Fraction
+
 from processor.ownership.model import NodeView, PlannerSettings, ReplicaView
 from processor.ownership.planner import plan
+from processor.ownership.shares import exact_shares
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 
@@ -134,3 +138,34 @@ def test_ephemeral_tasks_stay_where_they_are_and_new_ones_even_out() -> None:
 def test_a_store_whose_logging_was_disabled_loses_its_standbys() -> None:
     made = plan([T0], {"n0": node(), "n1": node()}, {T0: TaskAssignment("n0", ("n1",))}, PlannerSettings(), (), [T0])
     assert made.tasks[T0].replicas == ("n0",)
+
+
+def test_a_node_of_capacity_2_gets_twice_as_much() -> None:
+    tasks = [TaskId(0, partition) for partition in range(40)]
+    nodes = {"big": NodeView(capacity=2), "n0": NodeView(), "n1": NodeView(), "n2": NodeView()}
+    made = plan(tasks, nodes, {}, PlannerSettings()).tasks
+    actives = Counter(holders.active for holders in made.values())
+    standbys = Counter(node for holders in made.values() for node in holders.standbys)
+    assert actives == standbys == {"big": 16, "n0": 8, "n1": 8, "n2": 8}
+    alone = plan(tasks, nodes, {}, PlannerSettings(), ephemeral=tasks).tasks
+    assert Counter(holders.active for holders in alone.values()) == actives
+
+
+def test_what_a_node_cannot_hold_goes_to_the_others() -> None:
+    tasks = [TaskId(0, partition) for partition in range(12)]
+    nodes = {"huge": NodeView(capacity=10), "n0": NodeView(), "n1": NodeView()}
+    made = plan(tasks, nodes, {}, PlannerSettings()).tasks
+    replicas = Counter(node for holders in made.values() for node in holders.replicas)
+    assert replicas == {"huge": 12, "n0": 6, "n1": 6}, "no node holds a task twice"
+
+
+def test_shares_are_rounded_by_the_largest_remainder_and_ties_move_nobody() -> None:
+    shares = exact_shares(7, {"a": 1, "b": 1, "c": 3}, most=7)
+    assert {node: Fraction(share, shares.one) for node, share in shares.of.items()} == {
+        "a": Fraction(7, 5),
+        "b": Fraction(7, 5),
+        "c": Fraction(21, 5),
+    }
+    assert shares.rounded({}) == {"a": 2, "b": 1, "c": 4}
+    assert shares.rounded({"a": 1, "b": 2}) == {"a": 1, "b": 2, "c": 4}
+    assert exact_shares(7, {"a": 1, "b": 2}, most=7).rounded({"a": 7}) == {"a": 2, "b": 5}
