@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self
 
 import grpc
@@ -14,18 +15,19 @@ import grpc
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
 from tests.support.fleet import STORE, ServerProcess, Servers
 from tests.support.kafka import create_topic
+from tests.support.kafka_doors import Door, KafkaWithDoors
 from tests.support.polling import poll_until
 
 APPLICATION: Final = "robust"
 # A replica this near to the end counts as caught up: writes go on, so that the lag is seldom 0.
 _CAUGHT_UP_LAG: Final = 500
 _READY_S: Final = 120.0
+NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class RobustCluster(Servers):
 
     `on_epoch(at, assignment)` is told of every epoch in the assignment topic, with the monotonic time it was read.
     Entering it starts the broker, the controller, `shape.nodes` nodes n1, n2, … and the routers r1, …, each node by
-    `start_node`, which a test may replace to put something between a node and its peers.
+    `start_node`, which a test may replace to put something between a node and its peers; `doors` are further addresses
+    of the broker, for the same purpose.
     """
 
     def __init__(
@@ -54,8 +57,9 @@ class RobustCluster(Servers):
         shape: ClusterShape,
         on_epoch: Callable[[float, Assignment], None] = lambda _at, _assignment: None,
         start_node: Callable[[RobustCluster, str], ServerProcess] = lambda cluster, name: cluster.node(name),
+        doors: Mapping[str, Door] = NO_DOORS,
     ) -> None:
-        self.broker = EmbeddedKafka(directory / "broker")
+        self.broker = KafkaWithDoors(directory / "broker", doors=doors)
         super().__init__(
             "",
             APPLICATION,

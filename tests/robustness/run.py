@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import grpc
 from statehouse.assignment import Assignment
 from statehouse.topology import Role, TaskId
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
-from tests.robustness.cluster import ClusterShape, RobustCluster
+from tests.robustness.cluster import NO_DOORS, ClusterShape, RobustCluster
 from tests.robustness.history import (
     EpochRecord,
     FaultRecord,
@@ -27,6 +27,7 @@ from tests.robustness.history import (
 from tests.robustness.traffic import Keys, Traffic
 from tests.robustness.writer import Writer
 from tests.support.fleet import STORE, ServerProcess
+from tests.support.kafka_doors import Door
 from tests.support.polling import poll_until
 
 HISTORY_FILE: Final = "history.jsonl"
@@ -67,11 +68,12 @@ class Run:
         size: Size,
         directory: Path,
         start_node: Callable[[RobustCluster, str], ServerProcess] = lambda cluster, name: cluster.node(name),
+        doors: Mapping[str, Door] = NO_DOORS,
     ) -> None:
         self.scenario, self.size, self.directory = scenario, size, directory
         directory.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(directory / HISTORY_FILE)
-        self.cluster = RobustCluster(directory, size.shape, self._take_epoch, start_node)
+        self.cluster = RobustCluster(directory, size.shape, self._take_epoch, start_node, doors)
         self.keys = Keys.spread(self.cluster.partition_of, size.shape.partitions, size.keys_per_partition)
         self._parts = ExitStack()
         self._stop = threading.Event()
