@@ -75,6 +75,7 @@ class RobustCluster(Servers):
         self._epoch_at = time.monotonic()
         self._on_epoch, self._start_node = on_epoch, start_node
         self._reader = AssignmentReader()
+        self.defects: list[Exception] = []
 
     def __enter__(self) -> Self:
         try:
@@ -82,7 +83,11 @@ class RobustCluster(Servers):
             create_topic(self.bootstrap, self.changelog, self.shape.partitions, {"cleanup.policy": "compact"})
             self.controller = self._start_controller()
             self._log = ControlLogReader(
-                self.bootstrap, assignment_topic(APPLICATION), self._take_record, client_id="robustness"
+                self.bootstrap,
+                assignment_topic(APPLICATION),
+                self._take_record,
+                client_id="robustness",
+                on_broken=self.defects.append,
             )
             self._log.start()
             for _ in range(self.shape.nodes):
@@ -166,6 +171,7 @@ class RobustCluster(Servers):
         no epoch has followed for two heartbeats and a hand-over's linger: the fleet is at rest."""
 
         def has_settled() -> bool:
+            assert not self.defects, self.defects
             holders = {node for task in self.assignment.tasks.values() for node in task.replicas}
             return holders == set(self.running) and self._is_quiet() and self.is_replicated()
 

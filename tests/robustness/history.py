@@ -135,6 +135,7 @@ class RunRecord:
 
     Attributes:
         settings: what the run was made with, for people.
+        copies: replicas that each task should have.
         count: entries in the store at the end, counted exactly over all partitions.
 
     """
@@ -142,6 +143,7 @@ class RunRecord:
     scenario: str
     seconds: float
     settings: str
+    copies: int
     count: int
 
 

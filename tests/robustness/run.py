@@ -111,7 +111,8 @@ class Run:
             count = query_service_pb2.CountRequest(store=STORE, exact=True)
             router = next(iter(self.cluster.routers.values()))
             counted = router.call(router.query.Count, count, 30.0).count
-            self.recorder.add(RunRecord(self.scenario, seconds, repr(self.size), counted))
+            copies = 1 + self.size.shape.standbys
+            self.recorder.add(RunRecord(self.scenario, seconds, repr(self.size), copies, counted))
         self.history = History.load(self.directory / HISTORY_FILE)
 
     @contextmanager

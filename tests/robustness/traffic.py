@@ -156,7 +156,10 @@ class Traffic:
             client = Client(f"c{number + 1}-{bound}", router, keys.all, bound, partition_of, recorder)
             # Evenly apart, so that each key is asked for by somebody all the time.
             requests = client.requests(number * len(keys.all) // len(bounds))
-            self._made.append(OpenLoop(routers[router], requests, rate / len(bounds), client.take, _TIMEOUT_S))
+            loop = OpenLoop(
+                routers[router], requests, rate / len(bounds), client.take, _TIMEOUT_S, delay_s=number / rate
+            )
+            self._made.append(loop)
 
     def __enter__(self) -> Self:
         for loop in self._made:

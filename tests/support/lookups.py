@@ -34,7 +34,8 @@ class Lookup:
 class OpenLoop:
     """Sends `rate` lookups a second, whatever became of the ones before; tells `on_lookup` of each that ends.
 
-    `requests` is asked for the next one when that is due, on the sending thread; `on_lookup` runs on gRPC's.
+    `requests` is asked for the next one when that is due, on the sending thread; `on_lookup` runs on gRPC's. The first
+    is due `delay_s` after the start.
     """
 
     def __init__(
@@ -44,12 +45,13 @@ class OpenLoop:
         rate: float,
         on_lookup: Callable[[Lookup], None],
         timeout_s: float = 5.0,
+        delay_s: float = 0.0,
     ) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)]
         self._channel = grpc.insecure_channel(target, options=options)
         self._stub = query_service_pb2_grpc.QueryServiceStub(self._channel)
         self._requests, self._period_s, self._timeout_s = requests, 1 / rate, timeout_s
-        self._on_lookup = on_lookup
+        self._on_lookup, self._delay_s = on_lookup, delay_s
         self._stop = threading.Event()
         self._pending = threading.Semaphore(0)
         self._sent = 0
@@ -68,7 +70,7 @@ class OpenLoop:
         self._channel.close()
 
     def _run(self) -> None:
-        due_at = time.monotonic()
+        due_at = time.monotonic() + self._delay_s
         while not self._stop.wait(max(0.0, due_at - time.monotonic())):
             self._send(next(self._requests), due_at)
             due_at += self._period_s

@@ -1,48 +1,14 @@
-"""What a run of the suite plays: each scenario with its size in normal tests and its full size."""
+"""Restarts, new nodes, lost nodes and bounces: what a fleet goes through in an ordinary week."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.robustness.cluster import ClusterShape
 from tests.robustness.history import ACTIVE_ONLY, History
 from tests.robustness.run import Run, Size
-
-SMALL: Final = Size(
-    ClusterShape(nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000),
-    rate=60,
-    writes=40,
-    restarts=1,
-    added=1,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A story that a cluster goes through.
-
-    Attributes:
-        name: short, for files and the command line.
-        title: for the report.
-        play: plays it in a directory and returns the history; an AssertionError is a violation like those that the
-            checker finds.
-        full: the size in the report.
-        small: the size in normal tests.
-        p99_ms: what the 99th percentile of the latency must be below at full size.
-        gap_s: longest time without an answer that any key may have at full size.
-
-    """
-
-    name: str
-    title: str
-    play: Callable[[Size, Path], History]
-    full: Size
-    small: Size = SMALL
-    p99_ms: float | None = None
-    gap_s: float | None = None
+from tests.robustness.scenario import Scenario
 
 
 def rolling_restart(size: Size, directory: Path) -> History:
@@ -108,35 +74,32 @@ def _kill_for_good(run: Run, name: str) -> None:
         run.cluster.wait_replicated()
 
 
-SCENARIOS: Final = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario(
-            "rolling-restart",
-            "Every node restarted in order, two added, one removed",
-            rolling_restart,
-            Size(),
-            p99_ms=50,
+SCENARIOS: Final = (
+    Scenario(
+        "rolling-restart",
+        "Every node restarted in order, two added, one removed",
+        rolling_restart,
+        Size(),
+        p99_ms=50,
+    ),
+    Scenario(
+        "killed-nodes",
+        "Every node killed and started again, two added, one killed for good",
+        killed_nodes,
+        Size(),
+        gap_s=1,
+    ),
+    Scenario(
+        "static-bounce",
+        "Nodes killed and started within the session timeout",
+        static_bounce,
+        Size(restarts=2),
+        # Nothing waits for the session to end: it may be long enough for any machine.
+        Size(
+            ClusterShape(nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=30_000),
+            rate=60,
+            writes=40,
+            restarts=1,
         ),
-        Scenario(
-            "killed-nodes",
-            "Every node killed and started again, two added, one killed for good",
-            killed_nodes,
-            Size(),
-            gap_s=1,
-        ),
-        Scenario(
-            "static-bounce",
-            "Nodes killed and started within the session timeout",
-            static_bounce,
-            Size(restarts=2),
-            # Nothing waits for the session to end: it may be long enough for any machine.
-            Size(
-                ClusterShape(nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=30_000),
-                rate=60,
-                writes=40,
-                restarts=1,
-            ),
-        ),
-    )
-}
+    ),
+)

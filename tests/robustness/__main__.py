@@ -1,0 +1,59 @@
+"""Plays every scenario at full size: `python -m tests.robustness --report docs/robustness.md`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.robustness.figures import figures
+from tests.robustness.report import machine, write_report
+from tests.robustness.scenario import Outcome, played
+from tests.robustness.suite import SCENARIOS
+
+
+def main() -> int:
+    """Play, say how it goes, write the report; the exit code is 1 if anything didn't hold."""
+    options = _parser().parse_args()
+    directory: Path = options.directory or Path(tempfile.mkdtemp(prefix="robustness-"))
+    found_machine = machine()
+    say(f"{found_machine}; histories and logs go to {directory}")
+    outcomes: list[Outcome] = []
+    for name in options.scenarios or SCENARIOS:
+        began_at = time.monotonic()
+        say(f"{name}: {SCENARIOS[name].story}")
+        outcome = played(SCENARIOS[name], directory / name, full=not options.small)
+        outcomes.append(outcome)
+        numbers = figures(outcome.history)
+        say(
+            f"{name}: {'VIOLATED' if outcome.violations else 'holds'} after {time.monotonic() - began_at:.0f} s: "
+            f"{numbers.lookups} lookups, {numbers.failed} failed {numbers.failed_by_bound}, "
+            f"p99 {numbers.p99_ms:.1f} ms, "
+            f"max staleness {numbers.max_staleness_ms} ms, longest gap {numbers.longest_gap_s:.2f} s"
+        )
+        for violation in outcome.violations[:20]:
+            say(f"  {violation}")
+    if options.report is not None:
+        write_report(options.report, outcomes, found_machine)
+    return 1 if any(outcome.violations for outcome in outcomes) else 0
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS], metavar="SCENARIO", help="default: all")
+    parser.add_argument("--report", type=Path, metavar="PAGE", help="the Markdown page whose last run is replaced")
+    parser.add_argument("--directory", type=Path, help="where histories and logs go; default: a temporary one")
+    parser.add_argument("--small", action="store_true", help="as in normal tests, without limits on times")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

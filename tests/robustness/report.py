@@ -1,0 +1,98 @@
+"""The report of a run of the suite: a table, a picture for each scenario, and what was wrong."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.robustness.figures import Figures, figures
+from tests.robustness.run import Size
+from tests.robustness.scenario import Outcome
+from tests.robustness.timeline import draw
+
+BEGIN: Final = "<!-- last run: begin -->"
+END: Final = "<!-- last run: end -->"
+_VIOLATIONS_SHOWN: Final = 10
+_HEAD: Final = (
+    "scenario", "seconds", "lookups", "failed", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "max staleness ms",
+    "longest gap s", "epochs", "moves", "faults", "holds",
+)  # fmt: skip
+
+
+def write_report(path: Path, outcomes: Sequence[Outcome], machine: str) -> None:
+    """Put the run between the marks of a page, which is made if it isn't there; pictures go to a folder of its name."""
+    pictures = path.with_suffix("")
+    pictures.mkdir(parents=True, exist_ok=True)
+    for outcome in outcomes:
+        draw(outcome.history, outcome.scenario.title, pictures / f"{outcome.scenario.name}.svg")
+    page = path.read_text(encoding="utf-8") if path.exists() else f"# Robustness\n\n{BEGIN}\n{END}\n"
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n\n{markdown(outcomes, machine, pictures.name)}\n{END}{after}", encoding="utf-8")
+
+
+def markdown(outcomes: Sequence[Outcome], machine: str, pictures: str) -> str:
+    """Return the run as Markdown."""
+    lines = [f"Machine: {machine}.", "", _row(_HEAD), _row(["---"] * len(_HEAD))]
+    lines += [_row(_cells(outcome, figures(outcome.history))) for outcome in outcomes]
+    for outcome in outcomes:
+        scenario = outcome.scenario
+        lines += ["", f"### {scenario.title}", "", scenario.story, "", _size(scenario.full), ""]
+        lines += [f"![{scenario.title}]({pictures}/{scenario.name}.svg)"]
+        if outcome.violations:
+            lines += ["", f"Violations: {len(outcome.violations)}, of which the first:", ""]
+            lines += [f"- {_inline(str(violation))}" for violation in outcome.violations[:_VIOLATIONS_SHOWN]]
+    return "\n".join(lines) + "\n"
+
+
+def _size(size: Size) -> str:
+    shape = size.shape
+    return (
+        f"{shape.nodes} nodes, {shape.partitions} partitions, {shape.standbys} standby, {size.rate:g} lookups/s, "
+        f"{size.writes:g} writes/s, heartbeats every {shape.heartbeat_interval_ms} ms, session timeout "
+        f"{shape.session_timeout_ms} ms."
+    )
+
+
+def _cells(outcome: Outcome, numbers: Figures) -> list[str]:
+    failed = f"{numbers.failed}"
+    if numbers.failed_by_bound:
+        failed += " (" + ", ".join(f"{bound} {count}" for bound, count in sorted(numbers.failed_by_bound.items())) + ")"
+    return [
+        outcome.scenario.name,
+        f"{numbers.seconds:.0f}",
+        f"{numbers.lookups:,}",
+        failed,
+        f"{numbers.p50_ms:.1f}",
+        f"{numbers.p99_ms:.1f}",
+        f"{numbers.p999_ms:.1f}",
+        f"{numbers.max_ms:.1f}",
+        f"{numbers.max_staleness_ms:,}",
+        f"{numbers.longest_gap_s:.2f}",
+        f"{numbers.epochs}",
+        f"{numbers.moves}",
+        f"{numbers.faults}",
+        "no" if outcome.violations else "yes",
+    ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _inline(text: str) -> str:
+    """Return a text of any length as one line that is no markup."""
+    words = " ".join(text.split())
+    return "`" + (words[:300] + " …" if len(words) > 300 else words).replace("`", "'") + "`"
+
+
+def machine() -> str:
+    """Describe what we run on, and how busy it is before we begin."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} cores, {memory_gib:.0f} GiB of memory, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}; load average before the run {os.getloadavg()[0]:.1f}"
+    )

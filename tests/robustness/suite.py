@@ -1,0 +1,10 @@
+"""All scenarios, by name, in the order in which they are played."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.robustness import acceptance
+from tests.robustness.scenario import Scenario
+
+SCENARIOS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in acceptance.SCENARIOS}

@@ -1,0 +1,25 @@
+"""Every scenario, small in normal tests and at full size, with limits on times, in the long ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.robustness.scenario import Scenario, played
+from tests.robustness.suite import SCENARIOS
+
+_BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
+
+
+@_BY_NAME
+@pytest.mark.timeout(330)
+def test_holds_at_small_size(scenario: Scenario, tmp_path: Path) -> None:
+    assert played(scenario, tmp_path, full=False).violations == ()
+
+
+@_BY_NAME
+@pytest.mark.long
+@pytest.mark.timeout(330)
+def test_holds_at_full_size(scenario: Scenario, tmp_path: Path) -> None:
+    assert played(scenario, tmp_path, full=True).violations == ()
