@@ -14,7 +14,7 @@ from collections.abc import Callable
 from router.holder import TableHolder
 from router.table import RoutingTable, compile_table
 from statehouse.assignment import Assignment
-from statehouse.membership import Member
+from statehouse.membership import FORGET_AFTER_SESSIONS, Member
 
 _REBUILD_PAUSE_S = 0.02
 
@@ -22,8 +22,9 @@ _REBUILD_PAUSE_S = 0.02
 class FleetTracker:
     """Builds tables and publishes them to a holder; tells `on_table` of each.
 
-    A member leaves by its tombstone only. One that falls silent stays: its last known address may still answer,
-    and calls find out sooner than heartbeats would.
+    A member leaves by its tombstone. One that falls silent stays: its last known address may still answer, and calls
+    find out sooner than heartbeats would. Only one that the assignment doesn't name is forgotten in the end, when
+    others were heard of for FORGET_AFTER_SESSIONS session timeouts and it was not.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class FleetTracker:
     ) -> None:
         self._holder, self._on_table, self._session_timeout_s = holder, on_table, session_timeout_s
         self._assignment: Assignment | None = None
+        self._named: frozenset[str] = frozenset()
         self._members: dict[str, Member] = {}
         self._heard_at: dict[str, float] = {}
         self._unread = {"assignment", "members"}
@@ -46,6 +48,7 @@ class FleetTracker:
     def on_assignment(self, assignment: Assignment) -> None:
         """Take a newer assignment."""
         self._assignment = assignment
+        self._named = frozenset(node for holders in assignment.tasks.values() for node in holders.replicas)
         self._schedule()
 
     def on_member(self, member: Member, age_s: float = 0.0) -> None:
@@ -88,11 +91,24 @@ class FleetTracker:
         due_at = max(loop.time(), self._built_at + _REBUILD_PAUSE_S)
         self._pending = loop.call_at(due_at, self._rebuild)
 
+    def _remembered(self) -> dict[str, Member]:
+        """Return the members without those that are long gone.
+
+        Silence is measured by the newest heartbeat, not by our clock: without Kafka nobody is heard of.
+        """
+        newest = max(self._heard_at.values(), default=0.0)
+        limit_s = FORGET_AFTER_SESSIONS * self._session_timeout_s
+        return {
+            name: member
+            for name, member in self._members.items()
+            if name in self._named or newest - self._heard_at[name] < limit_s
+        }
+
     def _rebuild(self) -> None:
         self._pending = None
         if self._assignment is None:
             return
-        table = compile_table(self._assignment, self._members, self._holder.table)
+        table = compile_table(self._assignment, self._remembered(), self._holder.table)
         self._built_at = asyncio.get_running_loop().time()
         if self._holder.publish(table):
             self._on_table(table)

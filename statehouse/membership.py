@@ -15,6 +15,12 @@ from statehouse.topology import Role, TaskId
 LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING", "ERROR"})
 """States in which a node gives up what it holds."""
 
+FORGET_AFTER_SESSIONS = 30
+"""Session timeouts after which a silent member that the assignment doesn't name is forgotten.
+
+Long after anybody waits for it: its record is only kept so that people see who is missing.
+"""
+
 _ROLES = frozenset(role.value for role in Role)
 
 

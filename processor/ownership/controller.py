@@ -230,6 +230,7 @@ class OwnershipController:
             self._note_held_back()
             if proposed is not None:
                 self._publish(proposed)
+            self._forget_long_gone(now)
             # A huge fleet's plans may take long, but never so that members seem to be silent meanwhile.
             pause_s = min(took_s / _PLANNING_SHARE - took_s, self._settings.heartbeat_interval_s / 2)
             tick_at = time.monotonic() + max(tick_s, pause_s)
@@ -277,15 +278,33 @@ class OwnershipController:
             log.warning(
                 "assignment not published; trying again", epoch=proposed.epoch, error=str(error), in_s=self._backoff_s
             )
-            self._core.contact_lost()
-            self._back_off()
-            self._take_over()
-            self._core.contact_regained(time.monotonic())
+            self._reopen()
             return
         self._backoff_s = _BACKOFF_FIRST_S
         self._core.published(complete, time.monotonic())
         log.info("assignment published", epoch=complete.epoch, reason=complete.reason)
         self._note_under_replicated()
+
+    def _forget_long_gone(self, now: float) -> None:
+        gone = self._core.forgettable(now)
+        if not gone:
+            return
+        try:
+            self._publisher.forget_members(gone)
+        except PublishError as error:
+            log.warning("records of members that are long gone not deleted; trying again", error=str(error))
+            self._reopen()
+            return
+        for name in gone:
+            self._core.left(name, now)
+        log.info("forgot members that are long gone", members=gone)
+
+    def _reopen(self) -> None:
+        """Open the publisher again after a failure; meanwhile we can't be sure to hear anybody."""
+        self._core.contact_lost()
+        self._back_off()
+        self._take_over()
+        self._core.contact_regained(time.monotonic())
 
     def _note_in_force(self) -> None:
         self.assignment = self._core.assignment

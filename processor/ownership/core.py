@@ -119,6 +119,20 @@ class OwnershipCore:
         if change is not None:
             self._note(change)
 
+    def forgettable(self, now: float) -> list[str]:
+        """Return the members whose records may be deleted: long gone, and not named by the assignment.
+
+        Each run of a dynamic member leaves a record of its own behind unless it could say that it leaves. Nothing is
+        lost if one comes back at that moment: its next heartbeat makes it a member again.
+        """
+        if not self._is_started or not self._is_in_contact:
+            return []
+        gone = self._sessions.long_gone(now)
+        if not gone:
+            return []
+        named = {node for holders in self.assignment.tasks.values() for node in holders.replicas}
+        return [name for name in gone if name not in named]
+
     def contact_lost(self) -> None:
         """We can't hear anybody: nobody times out, nothing is planned."""
         self._is_in_contact = False

@@ -7,13 +7,13 @@ Kafka Streams task fences its zombie (KIP-98).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
-from statehouse.topology import assignment_topic
+from statehouse.topology import assignment_topic, members_topic
 
 _FENCING = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001 - public constant
@@ -34,7 +34,6 @@ class AssignmentPublisher:
     def __init__(self, bootstrap: str, application_id: str, timeout_s: float = 5.0) -> None:
         """Prepare; `open` fences. No call takes much longer than `timeout_s`."""
         self._bootstrap, self._application_id, self._timeout_s = bootstrap, application_id, timeout_s
-        self._topic = assignment_topic(application_id)
         self._producer: Producer | None = None
 
     def open(self) -> None:
@@ -65,20 +64,27 @@ class AssignmentPublisher:
             raise _translated(error) from error
 
     def publish(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write records in one transaction; on any failure the producer is closed.
+        """Write records of the assignment in one transaction; on any failure the producer is closed.
 
         Raises:
             FencedError: a newer controller has taken over.
             PublishError: it failed otherwise; open again, and read what is in force before the next try.
 
         """
+        self._write(assignment_topic(self._application_id), records)
+
+    def forget_members(self, instance_ids: Iterable[str]) -> None:
+        """Delete members' records; otherwise as `publish`."""
+        self._write(members_topic(self._application_id), [(name.encode(), None) for name in instance_ids])
+
+    def _write(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         producer = self._producer
         if producer is None:
             raise PublishError("the publisher is not open")
         try:
             producer.begin_transaction()
             for key, value in records:
-                producer.produce(self._topic, key=key, value=value, partition=0)
+                producer.produce(topic, key=key, value=value, partition=0)
             producer.commit_transaction(self._timeout_s)
         except (KafkaException, BufferError) as error:
             self.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from processor.ownership.damping import Damping
 from processor.ownership.model import NodeView, ReplicaView, Standing, standing_of
 from processor.ownership.settings import OwnershipSettings
-from statehouse.membership import LEAVING_STATES, Member, ReplicaReport
+from statehouse.membership import FORGET_AFTER_SESSIONS, LEAVING_STATES, Member, ReplicaReport
 from statehouse.topology import Role, TaskId
 
 FAILED = "error"
@@ -164,6 +164,15 @@ class Sessions:
                     events.append(f"{name} restarted and has not reopened all its state within the session timeout")
                 session.before_bounce = {}
         return events + self._damping.pass_time(now)
+
+    def long_gone(self, now: float) -> list[str]:
+        """Return the members that have not been heard of for so long that nothing need be known of them."""
+        limit_s = FORGET_AFTER_SESSIONS * self._settings.session_timeout_s
+        return [
+            name
+            for name, session in self._sessions.items()
+            if not session.is_live and now - session.heard_at >= limit_s
+        ]
 
     @property
     def held_back(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from typing import Self
 import pytest
 from confluent_kafka import Producer
 
+from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
 from processor.ownership.model import PlannerSettings
 from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
@@ -316,3 +317,21 @@ def test_a_reader_that_broke_stops_the_controller(
         monkeypatch.setattr(ControlLogReader, "_confirm", breaks)
     poll_until(lambda: not controller.is_alive, DEADLINE_S, "the controller to stop")
     assert [str(error) for error in fatal] == ["a defect"]
+
+
+def test_the_record_of_a_member_that_is_long_gone_is_deleted(
+    kafka: EmbeddedKafka, application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "FORGET_AFTER_SESSIONS", 1)
+    topic = members_topic(application)
+    produce(kafka.bootstrap, topic, [encode_member(FakeMember("killed").beat())])
+    controller = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS)
+    controller.start()
+    try:
+        poll_until(lambda: (b"killed", None) in read_all(kafka.bootstrap, topic), DEADLINE_S, "its tombstone")
+        assert controller.is_alive
+        produce(kafka.bootstrap, topic, [encode_member(FakeMember("killed").beat())])
+        poll_until(lambda: controller.assignment.tasks_of("killed"), DEADLINE_S, "it to be a member again")
+    finally:
+        controller.stop()
+    assert [value is None for _key, value in read_all(kafka.bootstrap, topic)] == [False, True, False]

@@ -76,6 +76,19 @@ async def test_a_tombstone_removes_a_member_and_silence_does_not() -> None:
     assert tracked.tracker.heartbeat_age_s("a") is None
 
 
+async def test_who_is_long_gone_is_forgotten_unless_the_assignment_names_it() -> None:
+    tracked = Tracked(session_timeout_s=1.0)
+    tracked.caught_up()
+    tracked.tracker.on_assignment(assignment([TaskAssignment("a", ("b",))]))
+    for name in "abc":
+        tracked.tracker.on_member(member(name), age_s=100.0)
+    assert set((await tracked.table(1)).nodes) == {"a", "b", "c"}, "nobody was heard of since"
+    tracked.tracker.on_member(member("b"))
+    assert set((await tracked.table(2)).nodes) == {"a", "b"}
+    tracked.tracker.on_member(member("c"))
+    assert set((await tracked.table(3)).nodes) == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize(("session_timeout_s", "wins"), [(60.0, "new"), (0.0, "old")])
 async def test_of_two_processes_the_later_started_counts_unless_it_fell_silent(
     session_timeout_s: float, wins: str

@@ -772,3 +772,28 @@ def test_a_changed_capacity_is_a_cause_to_plan() -> None:
     assert bench.published[0].reason == "n0 has capacity 2"
     bench.run(20, *members)
     assert sorted(Counter(bench.actives().values()).items()) == [("n0", 4), ("n1", 2), ("n2", 2)]
+
+
+# --- members that are long gone ---
+
+
+def test_members_that_are_long_gone_and_not_named_are_forgettable() -> None:
+    members, remembered = fleet(3), FakeMember("before-our-time")
+    bench = Bench(seen_before=[remembered]).settled(*members)
+    bench.core.heartbeat(remembered.beat(), bench.now)
+    bench.run(280, *members[1:])
+    assert not bench.core.forgettable(bench.now)
+    bench.run(20, *members[1:])
+    assert set(bench.core.forgettable(bench.now)) == {"n0", "before-our-time"}
+    bench.core.left("before-our-time", bench.now)
+    bench.published.clear()
+    bench.core.contact_lost()
+    assert not bench.core.forgettable(bench.now), "it is us who can't hear"
+    bench.core.contact_regained(bench.now)
+    bench.run(310)
+    assert bench.core.forgettable(bench.now) == ["n0"], "the assignment goes on naming its last holders"
+    bench.core.left("n0", bench.now)
+    bench.core.heartbeat(members[0].beat(), bench.now)
+    assert not bench.core.forgettable(bench.now)
+    bench.run(5, members[0])
+    assert set(bench.actives().values()) == {"n0"}, "who was forgotten may come back"
