@@ -19,7 +19,9 @@ from statehouse.settings import NodeSettings, load
 
 
 def node(
-    instance_id: Annotated[str | None, typer.Option(help="The node's stable name.")] = None,
+    instance_id: Annotated[
+        str | None, typer.Option(help="The node's stable name; without one it is a dynamic member.")
+    ] = None,
     application_id: Annotated[str | None, typer.Option(help="Application whose stores to serve.")] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka bootstrap servers.")] = None,
     bind_host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
@@ -48,7 +50,11 @@ def node(
     metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics; unset serves none.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run a query node until SIGTERM (hands its active tasks over first) or SIGINT (stops at once).
+    """Run a query node until SIGTERM (hands its active tasks over, then leaves the fleet) or SIGINT (stops at once).
+
+    With an instance id the node is a static member: stopped by SIGINT or killed, it keeps its tasks for the session
+    timeout, and a restart within that time moves nothing. Without one it is dynamic: it makes up a name for this run,
+    and its tasks move when it leaves, at SIGINT at once, after a kill at the session timeout.
 
     Every option can also be given as STATEHOUSE_<NAME> or in the TOML file that STATEHOUSE_CONFIG names.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from query_service.log_reader import LogReader
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
-from query_service.ownership import NodeOwnership, active_tasks
+from query_service.ownership import InstanceIdTaken, NodeOwnership, active_tasks
 from query_service.progress import progress_listener
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
@@ -70,11 +71,13 @@ class QueryNode:
             self._listeners.add(type(listener).__name__, listener)
         self._listeners.add_installed()
         self._loop = asyncio.get_running_loop()
+        instance_id = settings.instance_id or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._ownership = NodeOwnership(
-            settings.instance_id,
+            instance_id,
             secrets.token_hex(8),
             monotonic_and_wall_ms()[1],
             session_timeout_s=settings.session_timeout_ms / 1000,
+            dynamic=not settings.instance_id,
             reader=AssignmentReader(_report_unreadable),
         )
         self._heartbeat_due = asyncio.Event()
@@ -83,7 +86,7 @@ class QueryNode:
         self._drain_timeout_s = settings.drain_timeout_ms / 1000
         self._defect: Exception | None = None
 
-        client_id = f"{settings.application_id}-{settings.instance_id}"
+        client_id = f"{settings.application_id}-{instance_id}"
         directory = StateDirectory(settings.state_dir, settings.application_id)
         self.resources = StoreResources(
             block_cache_bytes=settings.block_cache_bytes,
@@ -128,9 +131,7 @@ class QueryNode:
         self._producer = clients.producer(
             settings.bootstrap, client_id, **{"message.timeout.ms": settings.session_timeout_ms}
         )
-        self._host = types_pb2.Host(
-            instance_id=settings.instance_id, host=settings.advertised_host or settings.bind_host
-        )
+        self._host = types_pb2.Host(instance_id=instance_id, host=settings.advertised_host or settings.bind_host)
         self._admission = Admission(self._host, self.tasks.replicas, self._is_confirmed)
         self.open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
         self.lookups = LookupEngine(
@@ -201,6 +202,7 @@ class QueryNode:
 
         A second call ends a drain.
         """
+        self._ownership.stop(drain=drain)
         self._drain = drain and not self._stop_asked.is_set()
         self._stop_asked.set()
 
@@ -216,13 +218,21 @@ class QueryNode:
         """Serve until stopped.
 
         Raises:
+            InstanceIdTaken: a newer process has this node's instance id.
             Exception: a defect that the node can't live with; it has been shut down.
 
         """
         self._loop.add_signal_handler(signal.SIGTERM, partial(self.stop, drain=True))
         self._loop.add_signal_handler(signal.SIGINT, partial(self.stop, drain=False))
         await self._server.start()
-        log.info("listening", host=self._host.host, port=self._host.port, incarnation=self.incarnation)
+        log.info(
+            "listening",
+            host=self._host.host,
+            port=self._host.port,
+            instance_id=self._host.instance_id,
+            dynamic=self._ownership.dynamic,
+            incarnation=self.incarnation,
+        )
         self._assignment_log.start()
         self._members_log.start()
         self._ends.start()
@@ -270,8 +280,8 @@ class QueryNode:
         await self.tasks.close()
         self._enter(NodeState.NOT_RUNNING)
         topic = members_topic(self._settings.application_id)
-        if self._members_log.caught_up and self._ownership.superseded_by is None:
-            self._producer.produce(topic, key=self._settings.instance_id.encode(), value=None, partition=0)
+        if self._members_log.caught_up and not self._ownership.is_silent:
+            self._producer.produce(topic, key=self._host.instance_id.encode(), value=None, partition=0)
         await asyncio.to_thread(self._producer.flush, 5.0)
         await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
         if self._metrics_server is not None:
@@ -325,21 +335,22 @@ class QueryNode:
         except ContractError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
         newer = self._ownership.superseded_by
-        if newer is not None:
-            log.error(
-                "another process runs under this instance id since a later time; this one stops: give each node "
-                "an instance id of its own",
-                instance_id=newer.instance_id,
-                other_incarnation=newer.incarnation,
-                other_address=f"{newer.host}:{newer.port}",
-            )
+        if newer is not None and self._defect is None:
+            self._defect = InstanceIdTaken(newer)
+            log.error("the node stops: it is fenced", reason=str(self._defect))
             self.stop(drain=False)
 
     def _on_loop(self, take: Callable[[bytes | None, bytes | None], None]) -> Callable[..., None]:
         """Bring a control log's records from its thread to the event loop."""
 
+        def take_or_break(key: bytes | None, value: bytes | None) -> None:
+            try:
+                take(key, value)
+            except Exception as error:  # noqa: BLE001 - what was not taken is missing from all that follows
+                self._break(error)
+
         def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-            self._loop.call_soon_threadsafe(take, key, value)
+            self._loop.call_soon_threadsafe(take_or_break, key, value)
 
         return on_record
 
@@ -357,7 +368,7 @@ class QueryNode:
         topic = members_topic(self._settings.application_id)
         while True:
             self._heartbeat_due.clear()
-            if self._ownership.superseded_by is None:
+            if not self._ownership.is_silent:
                 key, value = encode_member(self.member())
                 with suppress(BufferError, KafkaException):  # the next heartbeat says the same, and more
                     self._producer.produce(topic, key=key, value=value, partition=0)
@@ -400,7 +411,12 @@ def _report_unreadable(key: str, error: Exception) -> None:
 
 
 async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:
-    """Run a node until SIGTERM (drains first) or SIGINT (stops at once)."""
+    """Run a node until SIGTERM (drains and leaves) or SIGINT (stops at once).
+
+    Raises:
+        InstanceIdTaken: it was fenced.
+
+    """
     # Restores keep a thread busy. Each time the event loop wakes it waits for that thread's turn to end: Python's 5 ms
     # would be most of a lookup's time.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)

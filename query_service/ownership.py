@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from query_service.lifecycle import NodeState, TaskState, next_node_state, settled_state
 from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.errors import StatehouseError
 from statehouse.membership import GlobalReport, Member, ReplicaReport, StorePosition, decode_member
 from statehouse.topology import HeldId, Role, TaskId
 
@@ -18,11 +19,24 @@ Positions = Mapping[str, int]
 """A task's positions, by store."""
 
 
+class InstanceIdTaken(StatehouseError):
+    """A newer process runs under this node's instance id."""
+
+    def __init__(self, newer: Member) -> None:
+        """Take the other's heartbeat."""
+        super().__init__(
+            f"another process runs under the instance id {newer.instance_id} since a later time: incarnation "
+            f"{newer.incarnation} at {newer.host}:{newer.port}. This one has stopped. Give each node an instance id of "
+            "its own, or none"
+        )
+
+
 class NodeOwnership:
     """One run of a node: what it has been told, and what follows from it.
 
     `reader` turns the assignment topic into snapshots, of which epochs never go back. `session_timeout_s`: how long a
-    node that hears nothing may go on as what it was.
+    node that hears nothing may go on as what it was. `dynamic`: the instance id was made up for this run, and nobody
+    will be back under it.
     """
 
     def __init__(
@@ -32,15 +46,18 @@ class NodeOwnership:
         started_at_ms: int,
         *,
         session_timeout_s: float,
+        dynamic: bool = False,
         reader: AssignmentReader | None = None,
     ) -> None:
         self.instance_id, self.incarnation, self.started_at_ms = instance_id, incarnation, started_at_ms
+        self.dynamic = dynamic
         self.state = NodeState.CREATED
         self.assignment: Assignment | None = None
         self.members: dict[str, Member] = {}
         self._reader = reader or AssignmentReader()
         self._session_timeout_s = session_timeout_s
         self._heartbeats = 0
+        self._is_stopping = self._will_be_back = False
 
     @property
     def epoch(self) -> int:
@@ -81,6 +98,21 @@ class NodeOwnership:
         if member is None or member.incarnation == self.incarnation:
             return None
         return member if member.incarnation_order > (self.started_at_ms, self.incarnation) else None
+
+    def stop(self, *, drain: bool) -> None:
+        """Begin to end; the first call counts.
+
+        A static member that is not drained may be back within its session timeout, and then nothing is to have moved:
+        it says nothing of its end (KIP-345: static members send no leave). One that has failed can't hope for that.
+        """
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._will_be_back = not (drain or self.dynamic or self.state is NodeState.ERROR)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing more is to be written to the members topic."""
+        return self._will_be_back or self.superseded_by is not None
 
     def is_confirmed(self, silence_s: float | None) -> bool:
         """Whether a newer assignment can't have been published more than a session timeout ago unseen.
@@ -136,6 +168,7 @@ class NodeOwnership:
             MappingProxyType(dict(replicas)),
             MappingProxyType(dict(global_replicas)),
             capacity=capacity,
+            dynamic=self.dynamic,
         )
 
 

@@ -81,7 +81,11 @@ class CommonSettings(BaseSettings):
 class NodeSettings(CommonSettings):
     """A query node."""
 
-    instance_id: str = Field(description="the node's stable name; a restart under it keeps the node's tasks")
+    instance_id: str = Field(
+        "",
+        description="the node's stable name; a restart under it keeps the node's tasks. Without one the node is a "
+        "dynamic member: a name is made up for this run, and its tasks move when it leaves",
+    )
     bind_host: str = Field("127.0.0.1", description="address to listen on")
     node_port: int = Field(7101, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
     advertised_host: str = Field("", description="address others reach the node at; default: bind_host")

@@ -5,19 +5,16 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from processor.ownership.controller import OwnershipController
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
-from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import Role, TaskId
 from statehouse.v1 import types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet
 from tests.support.lookups import LookupLoad
+from tests.support.ownership import answered, controller_of, settled
 from tests.support.polling import poll_until
 
 PARTITIONS = 6
@@ -28,39 +25,6 @@ RATE = 200
 def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=PARTITIONS) as fleet:
         yield fleet
-
-
-@contextmanager
-def controller_of(fleet: Fleet) -> Iterator[OwnershipController]:
-    """The real controller, without Spark around it."""
-    controller = OwnershipController(
-        fleet.bootstrap,
-        fleet.application_id,
-        [StoreDeclaration(STORE, "query", PARTITIONS, fleet.changelog, value_serde="string")],
-        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=2.0),
-    )
-    controller.start()
-    try:
-        yield controller
-    finally:
-        controller.stop()
-
-
-def settled(controller: OwnershipController, nodes: dict[str, ServerProcess], names: set[str]) -> bool:
-    """Whether every task is held by two of these nodes, active counts are even, and all run it."""
-    assert all(nodes[name].channel for name in names), "a process that has ended is said, with its log"
-    tasks = controller.assignment.tasks
-    if len(tasks) != PARTITIONS or any(len(task.replicas) != 2 or task.warm_ups for task in tasks.values()):
-        return False
-    actives = [task.active for task in tasks.values()]
-    counts = [actives.count(name) for name in names]
-    if max(counts) - min(counts) > 1 or not {name for task in tasks.values() for name in task.replicas} <= names:
-        return False
-    replies = [nodes[name].node() for name in names]
-    return all(
-        reply.epoch == controller.assignment.epoch and all(task.state == "running" for task in reply.tasks)
-        for reply in replies
-    )
 
 
 def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet) -> None:
@@ -165,10 +129,3 @@ def test_clean_stop_hands_over_first(fleet: Fleet) -> None:
             poll_until(lambda: settled(controller, nodes, {"b", "c"}), 30, "two copies of everything on two nodes")
         assert not load.failures
         assert "drained" in nodes["a"].log
-
-
-def answered(router: ServerProcess, key: str) -> bool:
-    try:
-        return bool(router.get(key).found)
-    except LookupFailure:
-        return False

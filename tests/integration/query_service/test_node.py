@@ -290,16 +290,6 @@ def test_second_process_on_the_same_state_is_refused_and_named(fleet: Fleet) -> 
     poll_until(lambda: second.node().tasks[0].state == "running", 30, "the lock to be taken over")
 
 
-def test_same_instance_id_twice_the_newer_wins(fleet: Fleet) -> None:
-    older = fleet.node("n1")
-    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-    fleet.wait_running([older])
-    newer = fleet.node("n1")
-    poll_until(lambda: older._process.poll() is not None, 20, "the older to fence itself")
-    assert "another process runs under this instance id" in older.log
-    fleet.wait_running([newer])
-
-
 def test_stops_cleanly_and_tells_health(fleet: Fleet) -> None:
     node = fleet.node("n1")
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))

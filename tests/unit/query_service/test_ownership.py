@@ -126,3 +126,32 @@ def test_heartbeats_count_and_report_dormant_state() -> None:
     assert first.replicas[A] is running
     assert first.replicas[B] == ReplicaReport(Role.DORMANT, "closed", {"counts": StorePosition(5)})
     assert (first.instance_id, first.incarnation, first.started_at_ms, first.rack) == ("me", "aa", 1_000, "r")
+
+
+@pytest.mark.parametrize(
+    ("drain", "dynamic", "failed", "silent"),
+    [
+        (True, False, False, False),
+        (False, False, False, True),
+        (False, True, False, False),
+        (False, False, True, False),
+    ],
+)
+def test_only_a_static_member_that_may_be_back_says_nothing_of_its_end(
+    drain: bool, dynamic: bool, failed: bool, silent: bool
+) -> None:
+    node = NodeOwnership("me", "aa", 1_000, session_timeout_s=10.0, dynamic=dynamic)
+    node.enter(NodeState.RUNNING)
+    if failed:
+        node.enter(NodeState.ERROR)
+    assert not node.is_silent
+    node.stop(drain=drain)
+    assert node.is_silent is silent
+    node.stop(drain=not drain)
+    assert node.is_silent is silent, "what ends a drain does not undo that it leaves"
+
+
+def test_a_fenced_node_says_nothing_more() -> None:
+    node = ownership()
+    node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000)))
+    assert node.is_silent

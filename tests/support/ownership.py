@@ -1,0 +1,54 @@
+"""The real ownership controller for a fleet of real processes, without Spark around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from processor.ownership.controller import OwnershipController
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from statehouse.errors import LookupFailure
+from tests.support.fleet import STORE, Fleet, ServerProcess
+
+
+@contextmanager
+def controller_of(fleet: Fleet, session_timeout_s: float = 2.0) -> Iterator[OwnershipController]:
+    """Run the controller; the session timeout must be what the fleet's nodes have."""
+    controller = OwnershipController(
+        fleet.bootstrap,
+        fleet.application_id,
+        [StoreDeclaration(STORE, "query", fleet.partitions, fleet.changelog, value_serde="string")],
+        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=session_timeout_s),
+    )
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
+
+
+def settled(controller: OwnershipController, nodes: Mapping[str, ServerProcess], names: set[str]) -> bool:
+    """Whether every task is held by two of these nodes, active counts are even, and all run it."""
+    assert all(nodes[name].channel for name in names), "a process that has ended is said, with its log"
+    tasks = controller.assignment.tasks
+    if not tasks or any(len(task.replicas) != 2 or task.warm_ups for task in tasks.values()):
+        return False
+    actives = [task.active for task in tasks.values()]
+    counts = [actives.count(name) for name in names]
+    if max(counts) - min(counts) > 1 or not {name for task in tasks.values() for name in task.replicas} <= names:
+        return False
+    replies = [nodes[name].node() for name in names]
+    return all(
+        reply.epoch == controller.assignment.epoch
+        and len(reply.tasks) == len(controller.assignment.tasks_of(reply.host.instance_id))
+        and all(task.state == "running" for task in reply.tasks)
+        for reply in replies
+    )
+
+
+def answered(router: ServerProcess, key: str) -> bool:
+    """Whether the router finds a key."""
+    try:
+        return bool(router.get(key).found)
+    except LookupFailure:
+        return False
