@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from query_service.lifecycle import TaskState
 from query_service.ownership import claimed_role
+from query_service.position_waits import PositionNotReached
 from query_service.replica import StoreReplica, TaskReplica
 from query_service.view import NodeView, ServedStore
 from statehouse import consistency, paging
@@ -129,6 +130,7 @@ class Admission:
         """Return the replica that may answer, with its proof taken before the read.
 
         Raises:
+            PositionNotReached: the replica may answer but for a position that it has yet to reach.
             LookupFailure: not held, restoring, in error, outside the bound, or passed on too often.
 
         """
@@ -149,21 +151,26 @@ class Admission:
         if task.state is not TaskState.RUNNING or replica is None:
             raise self._restoring(task, replica)
         confirmed = self._is_confirmed()
+        position = replica.position
         staleness_ms = replica.staleness_ms(time.monotonic())
         lag = replica.lag
         claimed = claimed_role(task.role, confirmed=confirmed, epoch=assignment.epoch, requested_epoch=forwarding.epoch)
         # An unconfirmed active keeps its name for the check, so that the failure can say so.
         role = claimed if confirmed else task.role
-        broken = consistency.violation(bound, ReplicaFreshness(role, confirmed, lag, staleness_ms))
+        known = ReplicaFreshness(role, confirmed, lag, staleness_ms, position)
+        broken = consistency.violation(bound, known, served.spec.name, partition)
         if broken is not None:
             reason, message = broken
+            if bound.at_least is not None and reason is Reason.POSITION_NOT_REACHED:
+                wanted = bound.at_least.position(served.spec.name, partition)
+                raise PositionNotReached(message, task, replica, position, wanted)
             raise LookupFailure(reason, message, {"task": str(task.task)}, route=self._route(served.spec, partition))
         stamp = types_pb2.ReplicaStamp(
             partition=partition,
             epoch=assignment.epoch,
             host=self._host,
             role=types_pb2.ReplicaRole.ValueType(claimed.value),
-            position=replica.position,
+            position=position,
             lag=lag,
             staleness_ms=staleness_ms,
             ephemeral=served.spec.ephemeral,

@@ -42,6 +42,10 @@ def node(
     restore_batch_records: Annotated[int | None, typer.Option(help="Records written at once in a restore.")] = None,
     max_open_scans: Annotated[int | None, typer.Option(help="Most scans and exact counts at once.")] = None,
     scan_timeout_ms: Annotated[int | None, typer.Option(help="Longest that one of them may read.")] = None,
+    max_position_waits: Annotated[int | None, typer.Option(help="Most requests that wait for a position.")] = None,
+    position_wait_timeout_ms: Annotated[
+        int | None, typer.Option(help="Longest such wait without a deadline of its own.")
+    ] = None,
     max_watches: Annotated[int | None, typer.Option(help="Most watches at once.")] = None,
     watch_tail_bytes: Annotated[int | None, typer.Option(help="Latest changes kept per store partition.")] = None,
     heartbeat_interval_ms: Annotated[int | None, typer.Option(help="How often to tell the fleet.")] = None,

@@ -53,6 +53,7 @@ class NodeFacts:
     tasks: Callable[[], Iterable[TaskReplica]]
     open_scans: OpenScans
     open_watches: Callable[[], int]
+    position_waits: Callable[[], int]
     dormant_tasks: Callable[[], int]
     kafka_silence_s: Callable[[], float | None]
 
@@ -107,6 +108,9 @@ class NodeCollector(Collector):
             scans.oldest_s,
         )
         yield GaugeMetricFamily(f"{_PREFIX}_open_watches", "Watches that are open", self._facts.open_watches())
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_position_waits", "Requests that wait for a position", self._facts.position_waits()
+        )
         yield GaugeMetricFamily(f"{_PREFIX}_epoch", "Newest assignment epoch known, 0 before", self._facts.epoch())
         silence = GaugeMetricFamily(f"{_PREFIX}_kafka_silence_seconds", "Time since the assignment topic was last read")
         if (silence_s := self._facts.kafka_silence_s()) is not None:

@@ -12,6 +12,7 @@ from query_service.admission import Admission
 from query_service.kinds import of_kind, wrong_kind
 from query_service.metrics import NodeMetrics, Query
 from query_service.open_scans import OpenScans
+from query_service.position_waits import PositionNotReached
 from query_service.replica import StoreReplica
 from query_service.stores.base import Page
 from query_service.stores.custom import CustomQueries
@@ -87,6 +88,11 @@ class LookupEngine:
         for request in batch.requests:
             try:
                 response.results.add(response=self.get(request))
+            except PositionNotReached as behind:
+                # The others' answers must not wait for this one's position.
+                failure = LookupFailure(Reason.WOULD_WAIT, behind.message, behind.metadata)
+                self._metrics.batch_entry_failed(failure.reason.name)
+                response.results.add(error=failure.to_proto())
             except LookupFailure as failure:
                 self._metrics.batch_entry_failed(failure.reason.name)
                 response.results.add(error=failure.to_proto())

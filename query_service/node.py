@@ -26,6 +26,7 @@ from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
 from query_service.ownership import InstanceIdTaken, NodeOwnership, active_tasks
+from query_service.position_waits import PositionWaits
 from query_service.progress import progress_listener
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
@@ -148,6 +149,9 @@ class QueryNode:
             LogReader(settings.bootstrap, client_id),
             max_watches=settings.max_watches,
         )
+        self.waits = PositionWaits(
+            max_waits=settings.max_position_waits, longest_s=settings.position_wait_timeout_ms / 1000
+        )
         self._server = RpcServer(
             f"{settings.bind_host}:{settings.node_port}",
             SERVICES,
@@ -166,6 +170,7 @@ class QueryNode:
                     tasks=lambda: list(self.tasks.replicas.values()),
                     open_scans=self.open_scans,
                     open_watches=lambda: self.watches.streams.open,
+                    position_waits=lambda: self.waits.count,
                     dormant_tasks=self.tasks.dormant_tasks,
                     kafka_silence_s=self._assignment_log.seconds_since_contact,
                 )
@@ -267,6 +272,7 @@ class QueryNode:
         self._enter(NodeState.PENDING_SHUTDOWN)
         if self._drain:
             await self._hand_over()
+        self.waits.stop()
         self.watches.streams.stop()
         await self._server.stop(_STOP_GRACE_S)
         self.open_scans.close()

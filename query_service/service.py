@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc.aio
 import structlog
 
+from query_service.position_waits import PositionNotReached, PositionWaits
 from query_service.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.status import failing_cleanly, streaming_cleanly
+from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.status import Context, failing_cleanly
+from statehouse.rpc.streams import FIRST_RESPONSE_S
 from statehouse.topology import GlobalId, HeldId
 from statehouse.v1 import (
     node_service_pb2,
@@ -27,25 +30,25 @@ if TYPE_CHECKING:
     from query_service.metrics import NodeMetrics
     from query_service.node import QueryNode
     from query_service.scans import ScanEngine
-    from query_service.watching import Send, WatchEngine
+    from query_service.watching import WatchEngine
 
 log = structlog.get_logger(__name__)
 
+# Less than what a router waits for a node's first word, so that it is not taken for slow.
+_WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
 Response = TypeVar("Response")
 
 
-def _counted(
-    method: str, handler: Callable[..., Awaitable[Response]], cleanly: Callable[[Any], Any] = failing_cleanly
-) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
     """Make a servicer method of a handler, and count its calls by outcome."""
 
-    @functools.wraps(handler)
-    async def counting(self: Any, *arguments: Any) -> Response:  # noqa: ANN401 - any of the servicers
+    @wraps(handler)
+    async def counting(self: Any, request: Any, context: Context) -> Response:  # noqa: ANN401 - any of the servicers
         outcome = "CANCELLED"
         try:
-            response = await handler(self, *arguments)
+            response = await handler(self, request, context)
         except LookupFailure as failure:
             outcome = failure.reason.name
             raise
@@ -58,15 +61,35 @@ def _counted(
         finally:
             self.metrics.call(method, outcome)
 
-    return cleanly(counting)
+    return failing_cleanly(counting)
+
+
+def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+    """Make a servicer method of a read, which waits for a position that its caller has seen elsewhere."""
+
+    async def read(self: QueryServicer, request: Any, context: Context) -> Response:  # noqa: ANN401 - any of the requests
+        try:
+            return await handler(self, request)
+        except PositionNotReached as behind:
+            deadline = Deadline.of_call(context, self.waits.longest_s)
+            return await self.waits.patiently(partial(handler, self, request), behind, deadline)
+
+    return _counted(method, read)
 
 
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     """Answers for the partitions that this node holds."""
 
-    def __init__(self, lookups: LookupEngine, scans: ScanEngine, watches: WatchEngine, metrics: NodeMetrics) -> None:
+    def __init__(
+        self,
+        lookups: LookupEngine,
+        scans: ScanEngine,
+        watches: WatchEngine,
+        waits: PositionWaits,
+        metrics: NodeMetrics,
+    ) -> None:
         self._lookups, self._scans, self._watches = lookups, scans, watches
-        self.metrics = metrics
+        self.waits, self.metrics = waits, metrics
 
     async def _get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         return self._lookups.get(request)
@@ -101,19 +124,23 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
         return await self._lookups.query_store(request)
 
-    async def _watch(self, request: query_service_pb2.WatchRequest, send: Send) -> None:
-        await self._watches.watch(request, send)
+    async def _watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:
+        watch = partial(self._watches.watch, request, context.write)
+        try:
+            await watch()
+        except PositionNotReached as behind:
+            await self.waits.patiently(watch, behind, Deadline.after(min(_WATCH_WAIT_S, self.waits.longest_s)))
 
-    Get = _counted("Get", _get)
-    BatchGet = _counted("BatchGet", _batch_get)
-    Scan = _counted("Scan", _scan)
-    ScanWindows = _counted("ScanWindows", _scan_windows)
-    Count = _counted("Count", _count)
-    FetchWindows = _counted("FetchWindows", _fetch_windows)
-    FetchSessions = _counted("FetchSessions", _fetch_sessions)
-    GetAsOf = _counted("GetAsOf", _get_as_of)
-    QueryStore = _counted("QueryStore", _query_store)
-    Watch = _counted("Watch", _watch, streaming_cleanly)
+    Get = _read("Get", _get)
+    BatchGet = _read("BatchGet", _batch_get)
+    Scan = _read("Scan", _scan)
+    ScanWindows = _read("ScanWindows", _scan_windows)
+    Count = _read("Count", _count)
+    FetchWindows = _read("FetchWindows", _fetch_windows)
+    FetchSessions = _read("FetchSessions", _fetch_sessions)
+    GetAsOf = _read("GetAsOf", _get_as_of)
+    QueryStore = _read("QueryStore", _query_store)
+    Watch = _counted("Watch", _watch)
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
@@ -123,7 +150,9 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         self._node = node
         self.metrics = node.metrics
 
-    async def _get_node(self, _request: node_service_pb2.GetNodeRequest) -> node_service_pb2.GetNodeResponse:
+    async def _get_node(
+        self, _request: node_service_pb2.GetNodeRequest, _context: Context
+    ) -> node_service_pb2.GetNodeResponse:
         now = time.monotonic()
         return node_service_pb2.GetNodeResponse(
             host=self._node.host,
@@ -133,7 +162,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             tasks=[_task(task, now) for task in sorted(self._node.tasks.replicas.values(), key=_place)],
         )
 
-    async def _drain(self, request: node_service_pb2.DrainRequest) -> node_service_pb2.DrainResponse:
+    async def _drain(self, request: node_service_pb2.DrainRequest, _context: Context) -> node_service_pb2.DrainResponse:
         timeout_s = None
         if request.HasField("timeout_ms"):
             if request.timeout_ms < 0:
@@ -149,7 +178,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
 def register(server: grpc.aio.Server, node: QueryNode) -> None:
     """Add the node's services to a server."""
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-        QueryServicer(node.lookups, node.scans, node.watches, node.metrics),
+        QueryServicer(node.lookups, node.scans, node.watches, node.waits, node.metrics),
         server,
     )
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)

@@ -121,6 +121,7 @@ class TaskManager:
                 self._reporter.role_changed(store, as_standby=role not in ANSWERS_AS_ACTIVE)
         for store in replica.stores.values():
             store.metrics = self._metrics.of(store.spec.name, role)
+            store.advanced.poke()  # whoever waits to read from the active must learn that it is another
 
     def store_replicas(self) -> list[StoreReplica]:
         """Return every open store replica. Safe to call from any thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,21 +15,24 @@ class Wakeup:
     """Sets the events of those who wait. `poke` may be called from any thread, the rest on the event loop."""
 
     def __init__(self) -> None:
-        self._events: set[asyncio.Event] = set()
+        self._events: dict[asyncio.Event, Callable[[], bool] | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
         self._last_at = 0.0
 
     @contextmanager
-    def waiter(self) -> Iterator[asyncio.Event]:
-        """Lend an event that is set after every poke; clear it before looking, wait for it after."""
+    def waiter(self, condition: Callable[[], bool] | None = None) -> Iterator[asyncio.Event]:
+        """Lend an event that is set after every poke; clear it before looking, wait for it after.
+
+        With a `condition`, which costs less than a wake-up, only after those pokes after which it holds.
+        """
         self._loop = asyncio.get_running_loop()
         event = asyncio.Event()
-        self._events.add(event)
+        self._events[event] = condition
         try:
             yield event
         finally:
-            self._events.remove(event)
+            del self._events[event]
 
     def poke(self) -> None:
         """Wake all."""
@@ -44,5 +47,6 @@ class Wakeup:
     def _wake(self) -> None:
         self._is_due = False
         self._last_at = asyncio.get_running_loop().time()
-        for event in self._events:
-            event.set()
+        for event, condition in self._events.items():
+            if condition is None or condition():
+                event.set()

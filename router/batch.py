@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError
 
 from router.choice import ask_order
 from router.concurrency import map_bounded
-from router.deadline import Deadline
 from router.dispatch import Ask, Call, Dispatcher, ask_node
 from router.health import NodeHealth
 from router.holder import TableHolder
@@ -24,6 +23,7 @@ from router.table import Node
 from router.turns import Turns
 from router.wire import FIELD_2, framed, frames
 from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import errors_pb2, query_service_pb2
 
 MAX_ENTRIES = 1_000

@@ -26,7 +26,6 @@ import grpc
 import grpc.aio
 
 from router.choice import Standing, ask_order, judge
-from router.deadline import Deadline
 from router.health import NodeHealth
 from router.holder import TableHolder
 from router.metrics import RouterMetrics
@@ -34,6 +33,7 @@ from router.table import Node, PartitionRoutes, Replica, RoutingTable
 from router.turns import Turns
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TypeVar
 
 from router.concurrency import map_bounded
-from router.deadline import Deadline
 from router.dispatch import Call, Dispatcher
 from router.holder import TableHolder
 from router.locate import freshness_of, refuse_forwarded
@@ -20,6 +19,7 @@ from router.table import StoreRoutes
 from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure
 from statehouse.paging import Part, entry_key_range, key_range, merged, next_page_token, page_size
+from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import shown_key, shown_value
 from statehouse.v1 import query_service_pb2
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -13,7 +13,6 @@ import grpc.aio
 
 from router.batch import BatchGetter
 from router.channels import QUERY_SERVICE
-from router.deadline import Deadline
 from router.describe import describe_fleet, describe_key
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
@@ -22,9 +21,10 @@ from router.holder import TableHolder
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
-from router.watch import Send, WatchRelay
+from router.watch import WatchRelay
 from statehouse.errors import LookupFailure
-from statehouse.rpc.status import failing_cleanly, streaming_cleanly
+from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
@@ -33,8 +33,6 @@ _KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "QueryStore
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
 Response = TypeVar("Response")
-
-_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +50,32 @@ class QueryHandlers:
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            **{
-                method: grpc.unary_unary_rpc_method_handler(self._with_deadline(_keyed(method)))
-                for method in _KEYED_METHODS
-            },
-            "BatchGet": grpc.unary_unary_rpc_method_handler(self._with_deadline(_batch_get)),
+            **{method: grpc.unary_unary_rpc_method_handler(partial(_keyed(method), self)) for method in _KEYED_METHODS},
+            "BatchGet": grpc.unary_unary_rpc_method_handler(partial(_batch_get, self)),
             "Scan": grpc.unary_unary_rpc_method_handler(
-                self._with_deadline(_scan),
+                partial(_scan, self),
                 query_service_pb2.ScanRequest.FromString,
                 query_service_pb2.ScanResponse.SerializeToString,
             ),
             "ScanWindows": grpc.unary_unary_rpc_method_handler(
-                self._with_deadline(_scan_windows),
+                partial(_scan_windows, self),
                 query_service_pb2.ScanWindowsRequest.FromString,
                 query_service_pb2.ScanWindowsResponse.SerializeToString,
             ),
             "Count": grpc.unary_unary_rpc_method_handler(
-                self._with_deadline(_count),
+                partial(_count, self),
                 query_service_pb2.CountRequest.FromString,
                 query_service_pb2.CountResponse.SerializeToString,
             ),
             "Watch": grpc.unary_stream_rpc_method_handler(
-                functools.partial(_watch, self), query_service_pb2.WatchRequest.FromString
+                partial(_watch, self), query_service_pb2.WatchRequest.FromString
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(QUERY_SERVICE, handlers),))
 
-    def _with_deadline(
-        self, method: Callable[[Any, Any, _Context], Awaitable[Any]]
-    ) -> Callable[[Any, _Context], Awaitable[Any]]:
-        async def handler(request: Any, context: _Context) -> Any:  # noqa: ANN401 - one wrapper for every message
-            deadline = Deadline.of_call(context, self.default_timeout_s)
-            return await method(self, (request, deadline), context)
-
-        return handler
+    def deadline(self, context: Context) -> Deadline:
+        """Return a call's deadline."""
+        return Deadline.of_call(context, self.default_timeout_s)
 
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has no label of its own.
@@ -98,17 +88,16 @@ class QueryHandlers:
         self.metrics.lookup(known, outcome, role, seconds)
 
 
-def _keyed(method: str) -> Callable[[Any, Any, _Context], Awaitable[Any]]:
+def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
     """Return the handler of a method about one key."""
 
-    async def handler(self: QueryHandlers, request: tuple[bytes, Deadline]) -> bytes:
-        data, deadline = request
+    async def handler(self: QueryHandlers, data: bytes, context: Context) -> bytes:
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
             call = keyed_call(self.tables.current(), method, data)
             store = call.store
-            answer = await self.dispatcher.dispatch(call, deadline)
+            answer = await self.dispatcher.dispatch(call, self.deadline(context))
         except LookupFailure as failure:
             self.observe(store, failure.reason.name, None, started_at)
             raise
@@ -116,48 +105,44 @@ def _keyed(method: str) -> Callable[[Any, Any, _Context], Awaitable[Any]]:
         return answer.data
 
     handler.__name__ = method
-    return cast("Callable[[Any, Any, _Context], Awaitable[Any]]", failing_cleanly(handler))
+    return cast("Callable[[Any, Any, Context], Awaitable[Any]]", failing_cleanly(handler))
 
 
 @failing_cleanly
-async def _batch_get(self: QueryHandlers, request: tuple[bytes, Deadline]) -> bytes:
+async def _batch_get(self: QueryHandlers, data: bytes, context: Context) -> bytes:
     """Answer a BatchGet."""
-    data, deadline = request
-    return await self.batches.batch_get(data, deadline)
+    return await self.batches.batch_get(data, self.deadline(context))
 
 
 @failing_cleanly
 async def _scan(
-    self: QueryHandlers, request: tuple[query_service_pb2.ScanRequest, Deadline]
+    self: QueryHandlers, request: query_service_pb2.ScanRequest, context: Context
 ) -> query_service_pb2.ScanResponse:
     """Answer a Scan."""
-    message, deadline = request
-    return await _counted(self, message.store, self.scatter.scan(message, deadline))
+    return await _counted(self, request.store, self.scatter.scan(request, self.deadline(context)))
 
 
 @failing_cleanly
 async def _scan_windows(
-    self: QueryHandlers, request: tuple[query_service_pb2.ScanWindowsRequest, Deadline]
+    self: QueryHandlers, request: query_service_pb2.ScanWindowsRequest, context: Context
 ) -> query_service_pb2.ScanWindowsResponse:
     """Answer a ScanWindows."""
-    message, deadline = request
-    return await _counted(self, message.store, self.scatter.scan_windows(message, deadline))
+    return await _counted(self, request.store, self.scatter.scan_windows(request, self.deadline(context)))
 
 
 @failing_cleanly
 async def _count(
-    self: QueryHandlers, request: tuple[query_service_pb2.CountRequest, Deadline]
+    self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
     """Answer a Count."""
-    message, deadline = request
-    return await _counted(self, message.store, self.scatter.count(message, deadline))
+    return await _counted(self, request.store, self.scatter.count(request, self.deadline(context)))
 
 
-@streaming_cleanly
-async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, send: Send) -> None:
+@failing_cleanly
+async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, context: Context) -> None:
     """Answer a Watch, for as long as the caller stays."""
     try:
-        await self.watches.watch(request, send)
+        await self.watches.watch(request, context.write)
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, None)
         raise
@@ -181,11 +166,15 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
 
-    async def _get_fleet(self, _request: fleet_service_pb2.GetFleetRequest) -> fleet_service_pb2.GetFleetResponse:
+    async def _get_fleet(
+        self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
+    ) -> fleet_service_pb2.GetFleetResponse:
         """Describe the fleet."""
         return describe_fleet(self._application_id, self._tables.current(), self._tracker, self._health.suspects)
 
-    async def _locate_key(self, request: fleet_service_pb2.LocateKeyRequest) -> fleet_service_pb2.LocateKeyResponse:
+    async def _locate_key(
+        self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
+    ) -> fleet_service_pb2.LocateKeyResponse:
         """Describe a key's place."""
         return describe_key(self._tables.current(), request, self._health.suspects)
 

@@ -33,7 +33,7 @@ from router.turns import Turns
 from statehouse.consistency import ANY
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.streams import SILENCE_S, Streams
+from statehouse.rpc.streams import FIRST_RESPONSE_S, SILENCE_S, Streams
 from statehouse.v1 import query_service_pb2
 
 log = structlog.get_logger(__name__)
@@ -43,8 +43,6 @@ Send = Callable[[bytes], Awaitable[None]]
 
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 1.0
-# A node confirms a watch before it does anything for it.
-_FIRST_RESPONSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class _PartitionWatch:
         if node is None:
             return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
         call = self._relay.open_stream(node, "Watch", self._body() + table.forwarding)
-        silence_s = _FIRST_RESPONSE_S
+        silence_s = FIRST_RESPONSE_S
         try:
             while isinstance(heard := await self._hear(node, call, silence_s), bytes):
                 silence_s = SILENCE_S

@@ -1,7 +1,7 @@
 """Freshness: whether a replica may answer a read, decided from what it knows of itself.
 
 The same rule serves the node, which has the truth at read time, and the router, which has the last
-heartbeat. Unknown lag or staleness never satisfies a bound on it.
+heartbeat. What is unknown never satisfies a bound on it.
 """
 
 from __future__ import annotations
@@ -9,31 +9,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from statehouse.errors import Reason
+from statehouse.positions import Token
 from statehouse.topology import Role
 from statehouse.v1 import types_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The caller's bounds; None is unbounded."""
+    """The caller's bounds; None is unbounded. `at_least` says nothing of store partitions that it doesn't name."""
 
     active_only: bool = False
     max_lag: int | None = None
     max_staleness_ms: int | None = None
+    at_least: Token | None = None
 
     @classmethod
     def from_proto(cls, message: types_pb2.Freshness) -> Freshness:
         """Read the wire form.
 
         Raises:
-            ValueError: a bound is negative.
+            ValueError: a bound is negative, or `at_least` has too many positions.
 
         """
+        if not message.ByteSize():
+            return ANY  # the rule, and it costs next to nothing
         max_lag = message.max_lag if message.HasField("max_lag") else None
         max_staleness_ms = message.max_staleness_ms if message.HasField("max_staleness_ms") else None
         if (max_lag or 0) < 0 or (max_staleness_ms or 0) < 0:
             raise ValueError("freshness bounds must not be negative")
-        return cls(message.active_only, max_lag, max_staleness_ms)
+        at_least = Token.from_proto(message.at_least) if message.HasField("at_least") else None
+        return cls(message.active_only, max_lag, max_staleness_ms, at_least)
 
 
 ANY = Freshness()
@@ -43,7 +48,7 @@ ANSWERS_AS_ACTIVE = frozenset({Role.ACTIVE, Role.GLOBAL})
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFreshness:
-    """What is known of a replica; None is unknown.
+    """What is known of a replica of a store partition; None is unknown.
 
     `confirmed`: the node has been in touch with Kafka within the session timeout, so that no newer
     assignment can have taken its role away unnoticed.
@@ -53,10 +58,15 @@ class ReplicaFreshness:
     confirmed: bool
     lag: int | None
     staleness_ms: int | None
+    position: int | None
 
 
-def violation(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str] | None:
-    """Return why the replica may not answer within the bound, None if it may."""
+def violation(bound: Freshness, replica: ReplicaFreshness, store: str, partition: int) -> tuple[Reason, str] | None:
+    """Return why the replica of a store partition may not answer within the bound, None if it may.
+
+    The first reason in this order: role, lag, staleness, position. The position comes last because it is what a request
+    may wait for: when it is the reason, it is the only one.
+    """
     if bound.active_only:
         if replica.role not in ANSWERS_AS_ACTIVE:
             return Reason.NOT_ACTIVE, f"this replica is {replica.role.name.lower()}, the active was demanded"
@@ -73,6 +83,9 @@ def violation(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str]
             Reason.STALENESS_EXCEEDS_BOUND,
             f"staleness {_shown(replica.staleness_ms)} ms exceeds max_staleness_ms {bound.max_staleness_ms}",
         )
+    if bound.at_least is not None and not bound.at_least.is_reached(store, partition, replica.position):
+        wanted = bound.at_least.position(store, partition)
+        return Reason.POSITION_NOT_REACHED, f"position {_shown(replica.position)} is below the wanted {wanted}"
     return None
 
 

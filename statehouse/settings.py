@@ -131,6 +131,14 @@ class NodeSettings(CommonSettings):
     scan_timeout_ms: int = Field(
         30_000, ge=1, description="longest that one of them may read; Kafka Streams has no bound"
     )
+    max_position_waits: int = Field(
+        1_000,
+        ge=0,
+        description="most requests that wait at once for a position they must see; further ones are refused",
+    )
+    position_wait_timeout_ms: int = Field(
+        5_000, ge=0, description="longest such wait of a request without a deadline of its own"
+    )
     max_watches: int = Field(1_000, ge=0, description="most watches at once; a router's of many partitions count each")
     watch_tail_bytes: int = Field(
         1024 * 1024,

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-_Context = grpc.aio.ServicerContext[Any, Any]
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def to_status(failure: LookupFailure) -> status_pb2.Status:
@@ -33,13 +33,18 @@ def to_status(failure: LookupFailure) -> status_pb2.Status:
 
 
 def failing_cleanly(
-    handler: Callable[[Any, Request], Awaitable[Response]],
+    handler: Callable[[Any, Request, Context], Awaitable[Response]],
 ) -> Any:  # noqa: ANN401 - the generated base classes type the context for sync and aio at once
-    """Make a servicer method of `handler(self, request)`: a `LookupFailure` becomes its status, a defect INTERNAL."""
+    """Make a servicer method of `handler(self, request, context)`.
 
-    async def method(self: Any, request: Request, context: _Context) -> Response:  # noqa: ANN401
+    A `LookupFailure` becomes its status, a defect INTERNAL. A handler that answers with a stream writes to the context
+    and returns None: a coroutine and not a generator, so that when the caller leaves it is cancelled, and has cleaned
+    up when that is done.
+    """
+
+    async def method(self: Any, request: Request, context: Context) -> Response:  # noqa: ANN401
         try:
-            return await handler(self, request)
+            return await handler(self, request, context)
         except Exception as error:  # noqa: BLE001 - the caller is told, and the log
             await _abort(context, handler.__name__, error)
         raise AssertionError("abort returns never")
@@ -49,26 +54,7 @@ def failing_cleanly(
     return method
 
 
-def streaming_cleanly(
-    handler: Callable[[Any, Request, Callable[[Response], Awaitable[None]]], Awaitable[None]],
-) -> Any:  # noqa: ANN401 - as above
-    """The same for a method that answers with a stream: `handler(self, request, send)`.
-
-    A coroutine and not a generator: when the caller leaves it is cancelled, and has cleaned up when that is done.
-    """
-
-    async def method(self: Any, request: Request, context: _Context) -> None:  # noqa: ANN401
-        try:
-            await handler(self, request, context.write)
-        except Exception as error:  # noqa: BLE001 - as above
-            await _abort(context, handler.__name__, error)
-
-    method.__doc__ = handler.__doc__
-    method.__name__ = handler.__name__
-    return method
-
-
-async def _abort(context: _Context, name: str, error: Exception) -> None:
+async def _abort(context: Context, name: str, error: Exception) -> None:
     """End a call with what its handler raised."""
     if not isinstance(error, LookupFailure):
         log.error("defect in a handler", method=name, exc_info=error)

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from statehouse.errors import LookupFailure, Reason
 
+FIRST_RESPONSE_S: Final = 1.0
+"""Within this time a node says that it serves a stream, before it does anything for it, or that it doesn't."""
 PROGRESS_INTERVAL_S: Final = 2.0
 """How often a node sends something on each stream, changes or not."""
 SILENCE_S: Final = 3 * PROGRESS_INTERVAL_S

@@ -17,6 +17,7 @@ from query_service.checkpoint import Checkpoint
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
 from query_service.open_scans import OpenScans
+from query_service.position_waits import PositionWaits
 from query_service.replica import StoreReplica
 from query_service.scans import ScanEngine
 from query_service.service import QueryServicer
@@ -103,7 +104,7 @@ class Node:
         scans = ScanEngine(self.admission, self.open_scans, max_message_bytes=10**6)
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-            QueryServicer(lookups, scans, watches=cast("Any", None), metrics=METRICS),
+            QueryServicer(lookups, scans, cast("Any", None), PositionWaits(max_waits=1, longest_s=1), METRICS),
             self._server,
         )
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")

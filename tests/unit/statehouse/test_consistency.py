@@ -6,15 +6,16 @@ import pytest
 
 from statehouse.consistency import ANY, Freshness, ReplicaFreshness, violation
 from statehouse.errors import Reason
+from statehouse.positions import Token
 from statehouse.topology import Role
 from statehouse.v1 import types_pb2
 
-FRESH = ReplicaFreshness(Role.ACTIVE, confirmed=True, lag=0, staleness_ms=10)
-STANDBY = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=5, staleness_ms=10)
-LOST = ReplicaFreshness(Role.ACTIVE, confirmed=False, lag=0, staleness_ms=60_000)
-COPY = ReplicaFreshness(Role.GLOBAL, confirmed=True, lag=3, staleness_ms=10)
-LOST_COPY = ReplicaFreshness(Role.GLOBAL, confirmed=False, lag=3, staleness_ms=60_000)
-UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None)
+FRESH = ReplicaFreshness(Role.ACTIVE, confirmed=True, lag=0, staleness_ms=10, position=7)
+STANDBY = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=5, staleness_ms=10, position=7)
+LOST = ReplicaFreshness(Role.ACTIVE, confirmed=False, lag=0, staleness_ms=60_000, position=7)
+COPY = ReplicaFreshness(Role.GLOBAL, confirmed=True, lag=3, staleness_ms=10, position=7)
+LOST_COPY = ReplicaFreshness(Role.GLOBAL, confirmed=False, lag=3, staleness_ms=60_000, position=7)
+UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None, position=None)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +36,19 @@ UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=
         (Freshness(max_staleness_ms=9), STANDBY, Reason.STALENESS_EXCEEDS_BOUND),
         (Freshness(max_staleness_ms=10**9), UNKNOWN, Reason.STALENESS_EXCEEDS_BOUND),
         (Freshness(max_lag=0, max_staleness_ms=1000), FRESH, None),
+        (Freshness(at_least=Token({("s", 1): 7})), STANDBY, None),
+        (Freshness(at_least=Token({("s", 1): 8})), STANDBY, Reason.POSITION_NOT_REACHED),
+        (Freshness(at_least=Token({("s", 1): 1})), UNKNOWN, Reason.POSITION_NOT_REACHED),
+        (Freshness(at_least=Token({("s", 1): 0})), UNKNOWN, None),
+        (Freshness(at_least=Token({("s", 2): 8, ("other", 1): 8})), STANDBY, None),
+        # What no wait mends comes first.
+        (Freshness(active_only=True, at_least=Token({("s", 1): 8})), STANDBY, Reason.NOT_ACTIVE),
+        (Freshness(max_lag=4, at_least=Token({("s", 1): 8})), STANDBY, Reason.LAG_EXCEEDS_BOUND),
+        (Freshness(max_staleness_ms=9, at_least=Token({("s", 1): 8})), STANDBY, Reason.STALENESS_EXCEEDS_BOUND),
     ],
 )
 def test_bounds(bound: Freshness, replica: ReplicaFreshness, reason: Reason | None) -> None:
-    broken = violation(bound, replica)
+    broken = violation(bound, replica, "s", 1)
     assert (broken and broken[0]) == reason
 
 
@@ -46,5 +56,7 @@ def test_wire_form() -> None:
     message = types_pb2.Freshness(max_lag=0)
     assert Freshness.from_proto(message) == Freshness(max_lag=0)
     assert Freshness.from_proto(types_pb2.Freshness()) == ANY
+    token = Token({("s", 1): 7})
+    assert Freshness.from_proto(types_pb2.Freshness(at_least=token.to_proto())) == Freshness(at_least=token)
     with pytest.raises(ValueError, match="negative"):
         Freshness.from_proto(types_pb2.Freshness(max_staleness_ms=-1))

@@ -1,0 +1,153 @@
+"""Tokens: what a caller has seen of changelogs, as a value to take along. Pure.
+
+An answer's token says how far the replica that gave it had read. Shown with a later read, of whatever replica, it keeps
+that read from going back in time (Kafka's KIP-796 calls it a Position). Every replica of a partition follows the same
+changelog, so one offset a store partition says it all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from typing import Final, Self
+
+from google.protobuf.message import DecodeError
+
+from statehouse.v1 import types_pb2
+
+MAX_POSITIONS: Final = 10_000
+"""Most positions in a token; a read carries those of its store only."""
+# What so many take, store names of 250 bytes included.
+_MAX_BYTES: Final = MAX_POSITIONS * 300
+
+
+class Token:
+    """An immutable set of positions, one a store partition: the next changelog offset, as in an answer's `position`.
+
+    `a | b` is the token of who has seen both. `str` gives text for a header, a cookie or a URL, `parse` reads it.
+    """
+
+    __slots__ = ("_positions",)
+
+    def __init__(self, positions: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Take positions by store and partition.
+
+        Raises:
+            ValueError: one is negative, or they are more than `MAX_POSITIONS`.
+
+        """
+        self._positions = dict(positions or {})
+        if len(self._positions) > MAX_POSITIONS:
+            raise ValueError(f"{len(self._positions)} positions, at most {MAX_POSITIONS} are taken: begin a new token")
+        for place, position in self._positions.items():
+            if place[1] < 0 or position < 0:
+                raise _negative(place, position)
+
+    @classmethod
+    def from_proto(cls, message: types_pb2.Positions) -> Self:
+        """Read the wire form; of several entries for a store partition the largest counts.
+
+        Raises:
+            ValueError: as the constructor.
+
+        """
+        if len(message.positions) > MAX_POSITIONS:
+            raise ValueError(f"{len(message.positions)} positions, at most {MAX_POSITIONS} are taken")
+        positions: dict[tuple[str, int], int] = {}
+        for each in message.positions:
+            place, position = (each.store, each.partition), each.position
+            if position < 0:
+                raise _negative(place, position)
+            if position > positions.get(place, -1):
+                positions[place] = position
+        return cls(positions)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            ValueError: it is no token.
+
+        """
+        unpacker = zlib.decompressobj()
+        try:
+            message = types_pb2.Positions.FromString(unpacker.decompress(data, _MAX_BYTES))
+        except (zlib.error, DecodeError) as error:
+            raise ValueError(f"not a token: {error}") from error
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("not a token: it is cut off, or too long")
+        return cls.from_proto(message)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote.
+
+        Raises:
+            ValueError: it is no token.
+
+        """
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"not a token: {error}") from error
+        return cls.from_bytes(data) if data else cls()
+
+    def position(self, store: str, partition: int) -> int:
+        """Return what is to be reached of a store partition; 0, which every replica has, if nothing was seen of it."""
+        return self._positions.get((store, partition), 0)
+
+    def is_reached(self, store: str, partition: int, position: int | None) -> bool:
+        """Whether a replica at `position` (None: unknown) has got to what was seen of its store partition."""
+        wanted = self.position(store, partition)
+        return wanted == 0 or (position is not None and position >= wanted)
+
+    def of_store(self, store: str) -> Token:
+        """Return what concerns one store."""
+        return Token({place: position for place, position in self._positions.items() if place[0] == store})
+
+    def items(self) -> list[tuple[tuple[str, int], int]]:
+        """Return ((store, partition), position), sorted."""
+        return sorted(self._positions.items())
+
+    def to_proto(self) -> types_pb2.Positions:
+        """Return the wire form."""
+        return types_pb2.Positions(
+            positions=[
+                types_pb2.StorePosition(store=store, partition=partition, position=position)
+                for (store, partition), position in self.items()
+            ]
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return a compact form."""
+        return zlib.compress(self.to_proto().SerializeToString(), 9)
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(self.to_bytes()).rstrip(b"=").decode() if self else ""
+
+    def __repr__(self) -> str:
+        return f"Token({self._positions!r})"
+
+    def __or__(self, other: Token) -> Token:
+        if not other or self is other:
+            return self
+        merged = dict(self._positions)
+        for place, position in other._positions.items():
+            merged[place] = max(position, merged.get(place, 0))
+        return Token(merged)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Token) and self._positions == other._positions
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._positions.items()))
+
+
+def _negative(place: tuple[str, int], position: int) -> ValueError:
+    return ValueError(f"{place[0]}:{place[1]}:{position}: partitions and positions must not be negative")
