@@ -67,7 +67,12 @@ def _ask(
     failure: KafkaException | None = None
     for at, future in futures.items():
         try:
-            ends[at.topic, at.partition] = future.result().offset
+            offset = future.result().offset
         except KafkaException as error:
             failure = error
+            continue
+        if offset >= 0:
+            ends[at.topic, at.partition] = offset
+        else:  # a broker that doesn't answer in time is no error to the client: it makes the offset an invalid one
+            failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker named no offset"))  # noqa: SLF001 - as above
     return ends, failure
