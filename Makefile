@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest
 export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo up down test test-unit test-long check fmt proto docs lock baseline clean
+.PHONY: help setup tools demo up down test test-unit test-long robustness check fmt proto docs lock baseline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test-unit: setup ## Run the tests that need neither Kafka nor Spark
 
 test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
+
+robustness: setup ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
+	$(BIN)/python -m tests.robustness --report docs/robustness.md
 
 check: setup tools ## Format, lint, types, import rules, generated code, contract
 	$(BIN)/ruff format --check .

@@ -88,6 +88,7 @@ SCENARIOS: Final = (
         killed_nodes,
         Size(),
         gap_s=1,
+        limit_s=420,
     ),
     Scenario(
         "static-bounce",
@@ -100,6 +101,7 @@ SCENARIOS: Final = (
             rate=60,
             writes=40,
             restarts=1,
+            calm_s=0.5,
         ),
     ),
 )

@@ -70,13 +70,18 @@ def failed_lookups(history: History) -> list[Violation]:
     return [
         Violation("failed lookup", lookup.due_at, f"{_who(lookup)}: {lookup.reason}: {lookup.message}")
         for lookup in history.lookups
-        if not lookup.answered and not any(_excuses(fault, lookup) for fault in history.faults)
+        if not lookup.answered and not is_excused(lookup, history.faults)
     ]
 
 
-def _excuses(fault: FaultRecord, lookup: LookupRecord) -> bool:
-    overlaps = fault.began_at <= lookup.done_at and lookup.due_at <= fault.ended_at + _GRACE_S
-    return overlaps and lookup.bound in fault.may_fail
+def is_excused(lookup: LookupRecord, faults: Iterable[FaultRecord]) -> bool:
+    """Whether a lookup failed, and may have: during a fault that says so of its bound."""
+    return not lookup.answered and any(
+        fault.began_at <= lookup.done_at
+        and lookup.due_at <= fault.ended_at + _GRACE_S
+        and lookup.bound in fault.may_fail
+        for fault in faults
+    )
 
 
 def monotonic_reads(history: History) -> list[Violation]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.robustness.checker import Violation
+from tests.robustness.checker import Violation, is_excused
 from tests.robustness.history import History
 
 
@@ -17,7 +17,8 @@ class Figures:
     """What a report says of a run. Latencies are from when a lookup was due, of answered ones.
 
     Attributes:
-        failed: lookups that nobody answered; `failed_by_bound` tells under which bound.
+        failed: lookups that nobody answered and no fault excuses.
+        excused: by bound, those that a fault left no replica for.
         max_staleness_ms: the largest that an answer admitted to.
         longest_gap_s: longest time without an answer of any key, and which one it was.
         moves: replicas that appeared on a node in an epoch, and changes of the active.
@@ -27,7 +28,7 @@ class Figures:
     seconds: float
     lookups: int
     failed: int
-    failed_by_bound: dict[str, int]
+    excused: dict[str, int]
     from_standbys: int
     p50_ms: float
     p99_ms: float
@@ -46,18 +47,15 @@ def figures(history: History) -> Figures:
     """Count."""
     answered = [lookup for lookup in history.lookups if lookup.answered]
     latencies = sorted(1000 * lookup.took_s for lookup in answered)
-    failed: dict[str, int] = defaultdict(int)
-    for lookup in history.lookups:
-        if not lookup.answered:
-            failed[lookup.bound] += 1
+    excused = Counter(lookup.bound for lookup in history.lookups if is_excused(lookup, history.faults))
     gap_key, longest = max(gaps(history).items(), key=lambda gap: gap[1], default=("", 0.0))
     first, last = span(history)
     during = [epoch for epoch in history.epochs if epoch.at >= first]
     return Figures(
         seconds=last - first,
         lookups=len(history.lookups),
-        failed=len(history.lookups) - len(answered),
-        failed_by_bound=dict(failed),
+        failed=len(history.lookups) - len(answered) - excused.total(),
+        excused=dict(excused),
         from_standbys=sum(lookup.role != "ACTIVE" for lookup in answered),
         p50_ms=percentile(latencies, 0.5),
         p99_ms=percentile(latencies, 0.99),

@@ -44,6 +44,7 @@ class Size:
         writes: records written a second.
         keys_per_partition: that exist; a quarter as many are looked up that don't.
         restarts: nodes that are restarted in turn; `added` come then.
+        calm_s: traffic before the first fault and after the last.
 
     """
 
@@ -53,6 +54,7 @@ class Size:
     keys_per_partition: int = 4
     restarts: int = 5
     added: int = 2
+    calm_s: float = 5.0
 
 
 class Run:
@@ -94,6 +96,7 @@ class Run:
             parts.callback(self._stop.set)
             targets = {name: router.target for name, router in cluster.routers.items()}
             self.traffic = parts.enter_context(Traffic(targets, self.keys, place, self.size.rate, self.recorder))
+            self.wait_traffic(self.size.calm_s)
             self._parts = parts.pop_all()
         return self
 
@@ -101,6 +104,7 @@ class Run:
         with self._parts:
             if kind is not None:
                 return
+            self.wait_traffic(self.size.calm_s)
             seconds = self.recorder.now
             self.traffic.__exit__()
             self.writer.__exit__()

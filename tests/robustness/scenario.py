@@ -21,6 +21,7 @@ SMALL: Final = Size(
     writes=40,
     restarts=1,
     added=1,
+    calm_s=0.5,
 )
 
 
@@ -65,11 +66,11 @@ class Outcome:
     violations: tuple[Violation, ...]
 
 
-def played(scenario: Scenario, directory: Path, *, full: bool) -> Outcome:
-    """Play a scenario and check its history; at full size also the limits on times."""
+def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None) -> Outcome:
+    """Play a scenario and check its history; at full size also the limits on times. `limit_s`: less than its own."""
     broken: list[Violation] = []
     try:
-        with _limited(scenario.limit_s):
+        with _limited(min(scenario.limit_s, limit_s or scenario.limit_s)):
             history = scenario.play(scenario.full if full else scenario.small, directory)
     except Exception as error:  # noqa: BLE001 - what ends a scenario is part of its report, and others follow
         history = History.load(directory / HISTORY_FILE)

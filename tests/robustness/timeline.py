@@ -16,7 +16,7 @@ from tests.robustness.history import History, LookupRecord
 _BIN_S: Final = 1.0
 # The same history gives the same file: names of parts are derived from a fixed salt, and there is no date in it.
 _STYLE: Final = {"svg.hashsalt": "statehouse", "svg.fonttype": "none", "font.size": 8, "axes.grid": True}
-_ACTIVE, _STANDBY, _FAILED, _FAULT = "#4477aa", "#66ccee", "#ee6677", "#ccbb44"
+_ACTIVE, _STANDBY, _FAILED, _FAULT, _MAX = "#4477aa", "#66ccee", "#ee6677", "#ccbb44", "#bbbbbb"
 
 
 def draw(history: History, title: str, path: Path) -> None:
@@ -36,7 +36,7 @@ def draw(history: History, title: str, path: Path) -> None:
         _draw_epochs(axes[3], history, first, last)
         _draw_faults(axes, history, first)
         axes[-1].set_xlabel("seconds")
-        axes[-1].set_xlim(0, last - first)
+        axes[-1].set_xlim(0, max(last - first, _BIN_S))
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -67,7 +67,7 @@ def _draw_availability(axis: Any, times: list[float], bins: list[list[LookupReco
 
 def _draw_latency(axis: Any, times: list[float], bins: list[list[LookupRecord]]) -> None:
     latencies = [sorted(1000 * lookup.took_s for lookup in each if lookup.answered) for each in bins]
-    for share, name, colour in ((1.0, "max", _FAULT), (0.99, "p99", _FAILED), (0.5, "p50", _ACTIVE)):
+    for share, name, colour in ((1.0, "max", _MAX), (0.99, "p99", _FAILED), (0.5, "p50", _ACTIVE)):
         values = [percentile(each, share) if each else float("nan") for each in latencies]
         axis.step(times, values, where="post", label=name, color=colour, linewidth=1)
     axis.set_yscale("log")
@@ -84,12 +84,12 @@ def _draw_epochs(axis: Any, history: History, first: float, last: float) -> None
 
 
 def _draw_faults(axes: Sequence[Any], history: History, first: float) -> None:
-    """Shade faults on every axis, and name them on the last: a row for each kind."""
+    """Mark on every axis when a fault begins, and show on the last how long it lasts: a row for each kind."""
     rows: dict[str, int] = defaultdict(lambda: len(rows))
     for fault in history.faults:
         began_at, ended_at = fault.began_at - first, fault.ended_at - first
         for axis in axes[:-1]:
-            axis.axvspan(began_at, ended_at, color=_FAULT, alpha=0.25, linewidth=0)
+            axis.axvline(began_at, color=_FAULT, linestyle="--", linewidth=1)
         axes[-1].barh(rows[fault.kind], ended_at - began_at, left=began_at, color=_FAULT)
         axes[-1].text(began_at, rows[fault.kind], f" {fault.target}", va="center", clip_on=True)
     axes[-1].set_yticks(range(len(rows)), list(rows))
