@@ -6,22 +6,15 @@ from collections.abc import Sequence
 
 from query_service.checkpoint import Checkpoint
 from query_service.stores.base import Applied, Page, PageBuilder, Record
-from query_service.stores.engine import Engine
+from query_service.stores.engine_store import EngineStore
 from query_service.stores.walk import Walk
 from statehouse.paging import KeyRange
 
 _FAMILY = "default"
 
 
-class KeyValueStore:
+class KeyValueStore(EngineStore):
     """Keys and values as they stand in the changelog, in unsigned byte order of the keys."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.checkpoint = engine.checkpoint
-        self.open_views = engine.open_views
-        self.statistics = engine.statistics
-        self.close = engine.close
 
     def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
         """Put values, delete keys whose value is None."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from query_service.checkpoint import Checkpoint
 from query_service.stores.base import Applied, Page, PageBuilder, Record
 from query_service.stores.engine import Engine
+from query_service.stores.engine_store import EngineStore
 from query_service.stores.walk import Walk
 from statehouse import ordered_keys
 from statehouse.errors import StatehouseError
@@ -38,18 +39,12 @@ class Version:
     timestamp_ms: int
 
 
-class VersionedStore:
+class VersionedStore(EngineStore):
     """Values by key and time."""
 
     def __init__(self, engine: Engine, history_retention_ms: int) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._history_retention_ms = history_retention_ms
-        at = engine.checkpoint()
-        self._stream_time_ms = -1 if at is None else at.stream_time_ms
-        self.checkpoint = engine.checkpoint
-        self.open_views = engine.open_views
-        self.statistics = engine.statistics
-        self.close = engine.close
 
     @property
     def history_start_ms(self) -> int:

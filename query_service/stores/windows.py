@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from query_service.checkpoint import Checkpoint
 from query_service.stores.base import Applied, Page, PageBuilder, Record
 from query_service.stores.engine import Engine, View
+from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
 from query_service.stores.walk import Walk
 from statehouse.composite import SessionKey, WindowKey
@@ -37,7 +38,7 @@ WINDOWS: Layout[WindowKey] = Layout(WindowKey.from_bytes, WindowKey.from_entry_k
 SESSIONS: Layout[SessionKey] = Layout(SessionKey.from_bytes, SessionKey.from_entry_key, lambda session: session.end_ms)
 
 
-class TimedStore(Generic[K]):
+class TimedStore(EngineStore, Generic[K]):
     """Entries by key and time, within a retention."""
 
     def __init__(
@@ -48,16 +49,10 @@ class TimedStore(Generic[K]):
         `retain_duplicates`: several values per key and window start, told apart by sequence; a None value then deletes
         nothing, as in Kafka Streams' join stores.
         """
-        self._engine = engine
+        super().__init__(engine)
         self._layout: Layout[K] = layout
         self._segments = Segments(retention_ms)
         self._retain_duplicates = retain_duplicates
-        at = engine.checkpoint()
-        self._stream_time_ms = -1 if at is None else at.stream_time_ms
-        self.checkpoint = engine.checkpoint
-        self.open_views = engine.open_views
-        self.statistics = engine.statistics
-        self.close = engine.close
 
     @property
     def stream_time_ms(self) -> int:
