@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from statehouse.cli import output
+from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import RUN_DIR, OutputOption, RouterOption, RunDirOption, TimeoutOption, router_address
 from statehouse.cli.output import Output
 from statehouse.client import Client, Fleet, Store, Task
@@ -71,21 +72,7 @@ def _print_fleet(fleet: Fleet) -> None:
             for store in fleet.stores
         ],
     )
-    output.print_table(
-        ["NODE", "STATE", "ADDRESS", "RACK", "EPOCH", "HEARTBEAT", "REACHABLE"],
-        [
-            (
-                node.host.instance_id,
-                node.state,
-                f"{node.host.host}:{node.host.port}",
-                node.rack or "-",
-                node.epoch,
-                f"{node.heartbeat_age_ms} ms ago",
-                node.reachable,
-            )
-            for node in fleet.nodes
-        ],
-    )
+    print_nodes(fleet)
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from statehouse.cli import fleet, local, lookups, plugins, watches
+from statehouse.cli import fleet, local, lookups, nodes, plugins, watches
 from statehouse.cli.exits import ExitCode, run_reporting
 
 _EPILOG = (
@@ -67,7 +67,7 @@ def _shared(
     pass
 
 
-_READ, _LOCAL = "Reading", "Local cluster"
+_READ, _OPERATE, _LOCAL = "Reading", "Operating", "Local cluster"
 app.command(rich_help_panel=_READ)(lookups.get)
 app.command(rich_help_panel=_READ)(lookups.scan)
 app.command(rich_help_panel=_READ)(lookups.scan_windows)
@@ -78,6 +78,7 @@ app.command(rich_help_panel=_READ)(lookups.count)
 app.command(rich_help_panel=_READ)(watches.watch)
 app.command(rich_help_panel=_READ)(lookups.locate)
 app.command(rich_help_panel=_READ)(fleet.status)
+app.add_typer(nodes.app, name="nodes", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_LOCAL)(local.up)
 app.command(rich_help_panel=_LOCAL)(local.down)
 

@@ -290,6 +290,8 @@ class Node:
     epoch: int
     heartbeat_age_ms: int
     reachable: bool
+    capacity: int = 1
+    dynamic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,8 @@ def _node(node: fleet_service_pb2.NodeInfo) -> Node:
         node.epoch,
         node.heartbeat_age_ms,
         node.reachable,
+        node.capacity,
+        node.dynamic,
     )
 
 

@@ -31,6 +31,9 @@ HOST = types_pb2.Host(instance_id="node-a", host="127.0.0.1", port=7101)
 STAMP = types_pb2.ReplicaStamp(
     partition=3, epoch=5, host=HOST, role=types_pb2.REPLICA_ROLE_ACTIVE, position=12, lag=0, staleness_ms=40
 )
+NODE = fleet_service_pb2.NodeInfo(
+    host=HOST, incarnation="1st", state="RUNNING", epoch=5, heartbeat_age_ms=100, reachable=True, capacity=2
+)
 UNREACHABLE = errors_pb2.Candidate(
     host=HOST,
     role=types_pb2.REPLICA_ROLE_ACTIVE,
@@ -41,7 +44,10 @@ UNREACHABLE = errors_pb2.Candidate(
 
 
 class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_grpc.FleetServiceServicer):
-    """Serves one store, "boards" (string to JSON). `failure` fails every call; `requests` are those that came."""
+    """Serves one store, "boards" (string to JSON). `failure` fails every call; `requests` are those that came.
+
+    `fleets`: how many tasks node-a is active for, and the nodes, each time the fleet is asked for.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -50,6 +56,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.target = ""
         self.updates: list[query_service_pb2.WatchResponse] = []
         self.ending: LookupFailure | None = None
+        self.nodes = [NODE]
+        self.fleets: Iterator[tuple[int, list[fleet_service_pb2.NodeInfo]]] = iter(())
         self.max_batch_entries = self.max_batch_answers = 1_000
 
     def Get(self, request: query_service_pb2.GetRequest, context: Any) -> query_service_pb2.GetResponse:  # noqa: N802 - the service's name
@@ -205,9 +213,11 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         response.stores.add(
             name="boards", kind="key-value", key_serde="string", value_serde="json", partition_count=4, sub_topology=0
         )
-        response.nodes.add(host=HOST, state="RUNNING", epoch=5, heartbeat_age_ms=100, reachable=True)
-        task = response.tasks.add(task="0_3", active="node-a", reason="first plan")
-        task.replicas.add(instance_id="node-a", role=types_pb2.REPLICA_ROLE_ACTIVE, state="running", lag=7)
+        actives, self.nodes = next(self.fleets, (1, self.nodes))
+        response.nodes.extend(self.nodes)
+        for partition in range(3, 3 - actives, -1):
+            task = response.tasks.add(task=f"0_{partition}", active="node-a", reason="first plan")
+            task.replicas.add(instance_id="node-a", role=types_pb2.REPLICA_ROLE_ACTIVE, state="running", lag=7)
         return response
 
     def _take(self, request: Any, store: str, context: Any) -> None:

@@ -6,10 +6,11 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import grpc
 import pytest
+from typer.testing import CliRunner, Result
 
 from statehouse.assignment import TaskAssignment
+from statehouse.cli.main import app
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import members_topic
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
@@ -94,22 +95,29 @@ def test_a_dynamic_member_makes_up_a_name_and_its_tasks_move_at_sigint(fleet: Fl
         poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "another member to get them")
 
 
-def test_a_drain_hands_over_leaves_and_is_idempotent(fleet: Fleet) -> None:
+def test_a_drain_from_the_command_line_hands_over_and_leaves(fleet: Fleet) -> None:
     with controller_of(fleet, SESSION_TIMEOUT_S) as controller:
         nodes = {name: fleet.node(name, drain_timeout_ms=600_000) for name in ("a", "b")}
+        router = fleet.router()
         poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
-        actives = [str(task) for task, holders in controller.assignment.tasks.items() if holders.active == "a"]
-        assert sorted(drain(nodes["a"])) == sorted(actives)
-        try:
-            assert set(drain(nodes["a"])) <= set(actives)
-        except (AssertionError, grpc.RpcError):
-            assert nodes["a"].wait() == 0, "only because it was done already"
+
+        def statehouse(*arguments: str) -> Result:
+            return CliRunner().invoke(app, ["nodes", *arguments, "--router", f"127.0.0.1:{router.port}"])
+
+        poll_until(lambda: statehouse("list").stdout.count("RUNNING") == 2, 30, "the router to know both")
+        drained = statehouse("drain", "a")
+        assert drained.exit_code == 0, drained.stderr
+        assert drained.stderr.splitlines()[0] == "a drains: 2 active tasks to hand over"
+        assert drained.stderr.splitlines()[-1] == "a has left"
         assert nodes["a"].wait() == 0
         assert "drained" in nodes["a"].log
         poll_until(
             lambda: {task.replicas for task in controller.assignment.tasks.values()} == {("b",)}, 20, "b to have it all"
         )
         assert tombstones(fleet, "a") == 1
+        again = statehouse("drain", "a")
+        assert again.exit_code == 2
+        assert "known: b" in again.stderr
 
 
 def test_a_drain_with_nobody_to_take_over_ends_at_its_timeout_and_says_so(fleet: Fleet) -> None:

@@ -236,7 +236,7 @@ def test_usage_errors_and_help(run: Run):
     assert run("get").exit_code == ExitCode.USAGE
     assert run("get", "boards", "1", "-o", "xml").exit_code == ExitCode.USAGE
     assert run("nonsense").exit_code == ExitCode.USAGE
-    for command in ("get", "scan", "count", "locate", "status", "up", "down", "node", "router", "process"):
+    for command in ("get", "scan", "count", "locate", "status", "nodes", "up", "down", "node", "router", "process"):
         result = run(command, "--help")
         assert result.exit_code == ExitCode.DONE
         assert "Usage" in result.stdout

@@ -1,0 +1,171 @@
+"""`statehouse nodes`: the query nodes as the router sees them, and telling one to leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import grpc
+import typer
+
+from statehouse.cli import output
+from statehouse.cli.options import OutputOption, RouterOption, TimeoutOption, router_address
+from statehouse.cli.output import Output
+from statehouse.client import Client, Fleet, Node
+from statehouse.errors import LookupFailure, Reason, StatehouseError
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
+
+app = typer.Typer(no_args_is_help=True, help="See the query nodes, and tell one to leave.")
+
+_CALL_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.2
+# Far beyond a heartbeat interval, and beyond what closing the stores takes.
+_SILENCE_MAX_S: Final = 30.0
+
+
+class DrainNotSeenThrough(StatehouseError):
+    """A node that was told to drain fell silent, and did not leave."""
+
+
+@app.command("list")
+def list_nodes(
+    fmt: OutputOption = Output.TABLE, router: RouterOption = None, timeout: TimeoutOption = _CALL_TIMEOUT_S
+) -> None:
+    """Show the nodes by their last heartbeats; exit code 4 if the router is not reachable."""
+    with Client(router_address(router), timeout=timeout) as client:
+        fleet = client.fleet()
+    if fmt is Output.JSON:
+        holdings = _holdings(fleet)
+        output.print_json([dataclasses.asdict(node) | holdings(node) for node in fleet.nodes])
+    else:
+        print_nodes(fleet)
+
+
+@app.command()
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Instance id of the node.", show_default=False)],
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="Longest hand-over; the node then stops with what it has.  [default: its drain_timeout_ms]",
+            show_default=False,
+        ),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return as soon as the drain has begun.")] = False,
+    router: RouterOption = None,
+) -> None:
+    """Let a node hand its active tasks over and leave, as SIGTERM does, and wait until it has left.
+
+    Exit code 4 if the router or the node can't be reached. Ctrl-C ends the waiting, not the drain.
+    """
+    with Client(router_address(router), timeout=_CALL_TIMEOUT_S) as client:
+        told = _find(node, client.fleet())
+        actives = _tell_to_drain(told, timeout)
+        output.note(f"{node} drains: {actives} active tasks to hand over")
+        if no_wait:
+            return
+        abandoned = _wait_until_left(told, client, actives)
+    output.note(f"{node} has left" + (f"; {abandoned} tasks have no other active yet" if abandoned else ""))
+
+
+def print_nodes(fleet: Fleet) -> None:
+    """Print a line for each node."""
+    holdings = _holdings(fleet)
+    headers = ["NODE", "KIND", "STATE", "ADDRESS", "RACK", "CAPACITY", "ACTIVES", "STANDBYS", "EPOCH", "HEARTBEAT"]
+    output.print_table(
+        [*headers, "REACHABLE"],
+        [
+            (
+                node.host.instance_id,
+                "dynamic" if node.dynamic else "static",
+                node.state,
+                f"{node.host.host}:{node.host.port}",
+                node.rack or "-",
+                node.capacity,
+                *holdings(node).values(),
+                node.epoch,
+                f"{node.heartbeat_age_ms} ms ago",
+                node.reachable,
+            )
+            for node in fleet.nodes
+        ],
+    )
+
+
+def _holdings(fleet: Fleet) -> Callable[[Node], dict[str, int]]:
+    """Return what tells how many tasks the assignment gives a node."""
+    actives = Counter(task.active for task in fleet.tasks)
+    standbys = Counter(name for task in fleet.tasks for name in task.standbys)
+
+    def of(node: Node) -> dict[str, int]:
+        return {"actives": actives[node.host.instance_id], "standbys": standbys[node.host.instance_id]}
+
+    return of
+
+
+def _find(name: str, fleet: Fleet) -> Node:
+    for node in fleet.nodes:
+        if node.host.instance_id == name:
+            return node
+    known = ", ".join(node.host.instance_id for node in fleet.nodes) or "none"
+    raise typer.BadParameter(f"no node {name!r} in application {fleet.application_id}; known: {known}")
+
+
+def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
+    """Tell a node to drain; return how many active tasks it has.
+
+    Raises:
+        LookupFailure: it says where the node was looked for, if it can't be reached.
+
+    """
+    host = node.host.host
+    target = f"[{host}]:{node.host.port}" if ":" in host else f"{host}:{node.host.port}"
+    request = node_service_pb2.DrainRequest(timeout_ms=None if timeout_s is None else int(timeout_s * 1000))
+    with grpc.insecure_channel(target) as channel:
+        stub = node_service_pb2_grpc.NodeServiceStub(channel)
+        try:
+            return len(stub.Drain(request, timeout=_CALL_TIMEOUT_S).active_tasks)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            if failure.reason not in {Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT}:
+                raise failure from error
+            raise LookupFailure(
+                failure.reason,
+                f"node {node.host.instance_id} can't be reached at {target}, where its last heartbeat "
+                f"({node.heartbeat_age_ms} ms ago) says it is: it is down, or that address is none from here",
+                {"target": target},
+            ) from error
+
+
+def _wait_until_left(node: Node, client: Client, actives: int) -> int:
+    """Wait until the router no longer knows this run of the node; return how many tasks it is still the active of.
+
+    The node itself bounds its drain; what is bounded here is how long it may be silent meanwhile.
+
+    Raises:
+        DrainNotSeenThrough: it fell silent without having left.
+
+    """
+    name = node.host.instance_id
+    while True:
+        fleet = client.fleet()
+        left = sum(task.active == name for task in fleet.tasks)
+        runs = {each.incarnation: each for each in fleet.nodes if each.host.instance_id == name}
+        if node.incarnation not in runs:
+            return 0 if runs else left
+        silent_s = runs[node.incarnation].heartbeat_age_ms / 1000
+        if silent_s > _SILENCE_MAX_S:
+            raise DrainNotSeenThrough(
+                f"node {name} was not heard of for {silent_s:.0f} s and has not left: see its log; if it was killed, "
+                "its tasks move when its session has timed out"
+            )
+        if left != actives:
+            actives = left
+            output.note(f"{name}: {actives} active tasks left")
+        time.sleep(_POLL_S)
