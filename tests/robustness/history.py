@@ -69,7 +69,7 @@ class LookupRecord:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """A version of a key's value, and when its transaction was known to be committed."""
+    """A version of a key's value, and by when its transaction was committed and visible to readers."""
 
     key: str
     version: int

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statehouse.kafka import clients
 from tests.robustness.history import Recorder, WriteRecord
+from tests.support.polling import poll_until
 
 _TRANSACTION_S: Final = 0.1
 _CALL_TIMEOUT_S: Final = 10.0
@@ -22,6 +23,9 @@ class Writer:
 
     Versions of a key only grow. One whose transaction was aborted, or ended nobody knows how, is never acknowledged
     and never used again: the next is higher.
+
+    A commit returns when its outcome is certain, which is before its markers are in all partitions and readers get to
+    see it. The next transaction's first record is taken only after that, so that is when writes are noted.
     """
 
     def __init__(
@@ -37,6 +41,8 @@ class Writer:
         self._keys = keys
         self._batch = max(1, round(rate * _TRANSACTION_S))
         self._versions = dict.fromkeys(keys, 0)
+        self._committed: dict[tuple[str, int], int] = {}
+        self._is_visible = False
         self._producer: Producer | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -47,6 +53,7 @@ class Writer:
         while not self._write(self._keys):
             pass
         self._thread.start()
+        poll_until(lambda: not self._thread.is_alive() or self._is_visible, _CALL_TIMEOUT_S, "the first versions")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,6 +62,7 @@ class Writer:
         self._thread.join(2 * _CALL_TIMEOUT_S)
         assert not self._thread.is_alive(), "the writer hangs"
         self._producer = None
+        self._note_committed()
         if self.defect is not None:
             raise self.defect
 
@@ -76,6 +84,7 @@ class Writer:
         def delivered(key: str, version: int) -> Callable[[Any, Any], None]:
             def note(error: Any, message: Any) -> None:
                 if error is None:
+                    self._note_committed()
                     offsets[key, version] = message.offset()
 
             return note
@@ -97,10 +106,16 @@ class Writer:
         except KafkaException as error:
             self._recover(error.args[0])
             return False
-        acked_at = self._recorder.now
-        for (key, version), offset in offsets.items():
-            self._recorder.add(WriteRecord(key, version, self._partition_of(key), offset, acked_at))
+        self._committed = offsets
         return True
+
+    def _note_committed(self) -> None:
+        """Note the writes of the last transaction: they are visible by now."""
+        acked_at = self._recorder.now
+        for (key, version), offset in self._committed.items():
+            self._recorder.add(WriteRecord(key, version, self._partition_of(key), offset, acked_at))
+        self._is_visible = bool(self._committed) or self._is_visible
+        self._committed = {}
 
     def _connected(self) -> Producer:
         """Return the producer; a new one first ends, one way or the other, what the last left open."""
