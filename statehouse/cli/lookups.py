@@ -14,7 +14,6 @@ from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     TIME_HELP,
     ActiveOnlyOption,
-    AtLeastOption,
     KeyArgument,
     MaxLagOption,
     MaxStalenessOption,
@@ -24,7 +23,6 @@ from statehouse.cli.options import (
     TimeoutOption,
     epoch_ms,
     router_address,
-    token,
 )
 from statehouse.cli.output import Output
 from statehouse.client import Client, Freshness, Session, Stamp, StoreValue, Window
@@ -51,7 +49,6 @@ def get(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -62,7 +59,7 @@ def get(
     Example: statehouse get leader-boards 1 --max-staleness-ms 2000 -o json
     """
     as_of_ms = epoch_ms("--as-of", as_of)
-    freshness = Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+    freshness = Freshness(active_only, max_lag, max_staleness_ms)
     with Client(router_address(router), timeout=timeout) as client:
         if as_of_ms is None:
             answer = client.get(store, key, freshness=freshness, raw=raw)
@@ -101,7 +98,6 @@ def scan(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     raw: RawScanOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -120,7 +116,7 @@ def scan(
             prefix=prefix,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         )
         shown = _print_items(fmt, ["KEY", "VALUE"], lambda entry: (entry.key, _shown(entry.value)), entries, limit)
@@ -146,7 +142,6 @@ def scan_windows(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     raw: RawScanOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -169,7 +164,7 @@ def scan_windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         )
         shown = _print_items(
@@ -197,7 +192,6 @@ def windows(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -207,16 +201,15 @@ def windows(
 
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
-    from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
+    span = {"from_ms": epoch_ms("--from", from_time), "to_ms": epoch_ms("--to", to_time)}
     with Client(router_address(router), timeout=timeout) as client:
         found = client.fetch_windows(
             store,
             key,
-            from_ms=from_ms,
-            to_ms=to_ms,
+            **span,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
@@ -238,7 +231,6 @@ def sessions(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -248,16 +240,15 @@ def sessions(
 
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
-    from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
+    span = {"from_ms": epoch_ms("--from", from_time), "to_ms": epoch_ms("--to", to_time)}
     with Client(router_address(router), timeout=timeout) as client:
         found = client.fetch_sessions(
             store,
             key,
-            from_ms=from_ms,
-            to_ms=to_ms,
+            **span,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms),
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
@@ -272,7 +263,6 @@ def query(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -289,7 +279,7 @@ def query(
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
     with Client(router_address(router), timeout=timeout) as client:
         answer = client.query_store(
-            store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+            store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms)
         )
     if fmt is Output.JSON:
         output.print_json(answer)
@@ -304,7 +294,6 @@ def count(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -314,9 +303,7 @@ def count(
     Example: statehouse count leader-boards --exact
     """
     with Client(router_address(router), timeout=timeout) as client:
-        counted = client.count(
-            store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
-        )
+        counted = client.count(store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms))
     if fmt is Output.JSON:
         output.print_json(counted)
         return
@@ -330,7 +317,6 @@ def locate(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
-    at_least: AtLeastOption = None,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -340,7 +326,7 @@ def locate(
     Example: statehouse locate leader-boards 1 --active-only
     """
     with Client(router_address(router), timeout=timeout) as client:
-        place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)))
+        place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms))
     if fmt is Output.JSON:
         output.print_json(place)
         return

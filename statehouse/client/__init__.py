@@ -35,11 +35,10 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
-from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient, AsyncReadSession
-from statehouse.client.synchronous import Client, ReadSession
+from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
+from statehouse.client.synchronous import Client
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import Freshness
-from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 
 __all__ = (
@@ -47,7 +46,6 @@ __all__ = (
     "DEFAULT_TIMEOUT_S",
     "Answer",
     "AsyncClient",
-    "AsyncReadSession",
     "AsyncWatch",
     "Candidate",
     "Change",
@@ -65,14 +63,12 @@ __all__ = (
     "Node",
     "Page",
     "QueryAnswer",
-    "ReadSession",
     "Replica",
     "Session",
     "Stamp",
     "Store",
     "StoreValue",
     "Task",
-    "Token",
     "Update",
     "Watch",
     "WatchPosition",

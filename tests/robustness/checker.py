@@ -1,6 +1,6 @@
 """What must hold of a history, whatever was done to the cluster. Pure functions; each returns what it finds wrong.
 
-Only such times are compared as leave no doubt: a lookup's read is not before it was due, a write was visible before
+Only such times are compared as leave no doubt: a lookup's read is not before it was due, a write was committed before
 that was known, and a router acts on an epoch before we hear so. Everything ran on one machine, by one clock.
 """
 
@@ -50,7 +50,7 @@ class Versions:
         return len(self._writes)
 
     def acked_by(self, key: str, at: float) -> int:
-        """Return the newest version that was known to be visible at a time; 0 if none was."""
+        """Return the newest version that was known to be committed at a time; 0 if none was."""
         return self._version(key, bisect_right(self._acked[key], at))
 
     def below(self, key: str, position: int) -> int:

@@ -32,10 +32,7 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """How large a cluster is, and its timing; the defaults are the product's own.
-
-    `attempt_timeout_ms` of the routers; None is their default.
-    """
+    """How large a cluster is, and its timing; the defaults are the product's own."""
 
     nodes: int = 5
     partitions: int = 12
@@ -43,7 +40,6 @@ class ClusterShape:
     routers: int = 1
     heartbeat_interval_ms: int = 1_000
     session_timeout_ms: int = 10_000
-    attempt_timeout_ms: int | None = None
 
 
 class RobustCluster(Servers):
@@ -96,10 +92,8 @@ class RobustCluster(Servers):
             self._log.start()
             for _ in range(self.shape.nodes):
                 self.add_node()
-            patience = self.shape.attempt_timeout_ms
-            options = {} if patience is None else {"attempt_timeout_ms": patience}
             for number in range(self.shape.routers):
-                self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}", **options)
+                self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}")
             self.wait_settled()
             poll_until(self._routers_are_ready, _READY_S, "the routers to know the assignment")
         except BaseException:
@@ -173,13 +167,15 @@ class RobustCluster(Servers):
     # Waiting
 
     def wait_settled(self, timeout_s: float = _READY_S) -> None:
-        """Wait until every running node holds tasks, each task has all its copies there, all of them caught up, and
-        no epoch has followed for two heartbeats and a hand-over's linger: the fleet is at rest."""
+        """Wait until every running node holds tasks, each task has all its copies there and no more, all of them
+        caught up, and no epoch has followed for two heartbeats and a hand-over's linger: the fleet is at rest."""
 
         def has_settled() -> bool:
             assert not self.defects, self.defects
-            holders = {node for task in self.assignment.tasks.values() for node in task.replicas}
-            return holders == set(self.running) and self._is_quiet() and self.is_replicated()
+            tasks = self.assignment.tasks.values()
+            holders = {node for task in tasks for node in task.replicas}
+            is_moving = any(len(task.replicas) > 1 + self.shape.standbys for task in tasks)
+            return holders == set(self.running) and not is_moving and self._is_quiet() and self.is_replicated()
 
         poll_until(has_settled, timeout_s, f"the fleet to settle (epoch {self.assignment.epoch})")
 

@@ -69,7 +69,7 @@ class LookupRecord:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """A version of a key's value, and by when its transaction was committed and visible to readers."""
+    """A version of a key's value, and when it was known to be readable to who reads what is committed."""
 
     key: str
     version: int

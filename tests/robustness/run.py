@@ -45,6 +45,7 @@ class Size:
         keys_per_partition: that exist; a quarter as many are looked up that don't.
         restarts: nodes that are restarted in turn; `added` come then.
         calm_s: traffic before the first fault and after the last.
+        outage_s: how long what passes by itself lasts; longer than the session timeout.
 
     """
 
@@ -55,6 +56,7 @@ class Size:
     restarts: int = 5
     added: int = 2
     calm_s: float = 5.0
+    outage_s: float = 30
 
 
 class Run:
@@ -89,7 +91,7 @@ class Run:
             self.writer = parts.enter_context(
                 Writer(cluster.bootstrap, changelog, self.keys.existing, place, self.size.writes, self.recorder)
             )
-            self._wait_complete()
+            self.wait_complete()
             watcher = threading.Thread(target=self._watch_routers, name="router-watcher", daemon=True)
             watcher.start()
             parts.callback(watcher.join)
@@ -109,7 +111,7 @@ class Run:
             self.traffic.__exit__()
             self.writer.__exit__()
             self.cluster.wait_settled()
-            self._wait_complete()
+            self.wait_complete()
             for record in self._finals():
                 self.recorder.add(record)
             count = query_service_pb2.CountRequest(store=STORE, exact=True)
@@ -162,7 +164,7 @@ class Run:
         for channel in channels.values():
             channel.close()
 
-    def _wait_complete(self) -> None:
+    def wait_complete(self) -> None:
         """Wait until every replica of every task has confirmed an end asked for from now on."""
         began_at = self.recorder.now
 

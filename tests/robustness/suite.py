@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.robustness import acceptance
+from tests.robustness import acceptance, links, outages, silence
 from tests.robustness.scenario import Scenario
 
-SCENARIOS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in acceptance.SCENARIOS}
+SCENARIOS: Final[dict[str, Scenario]] = {
+    scenario.name: scenario
+    for scenario in (*acceptance.SCENARIOS, *silence.SCENARIOS, *links.SCENARIOS, *outages.SCENARIOS)
+}

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
 from tests.robustness.history import Recorder, WriteRecord
 from tests.support.polling import poll_until
 
 _TRANSACTION_S: Final = 0.1
 _CALL_TIMEOUT_S: Final = 10.0
+# As long as a broker may be away.
+_READABLE_S: Final = 120.0
 
 
 class Writer:
@@ -23,9 +26,6 @@ class Writer:
 
     Versions of a key only grow. One whose transaction was aborted, or ended nobody knows how, is never acknowledged
     and never used again: the next is higher.
-
-    A commit returns when its outcome is certain, which is before its markers are in all partitions and readers get to
-    see it. The next transaction's first record is taken only after that, so that is when writes are noted.
     """
 
     def __init__(
@@ -41,9 +41,8 @@ class Writer:
         self._keys = keys
         self._batch = max(1, round(rate * _TRANSACTION_S))
         self._versions = dict.fromkeys(keys, 0)
-        self._committed: dict[tuple[str, int], int] = {}
-        self._is_visible = False
         self._producer: Producer | None = None
+        self._admin = clients.admin(bootstrap, "robustness-writer")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self.defect: Exception | None = None
@@ -53,16 +52,14 @@ class Writer:
         while not self._write(self._keys):
             pass
         self._thread.start()
-        poll_until(lambda: not self._thread.is_alive() or self._is_visible, _CALL_TIMEOUT_S, "the first versions")
         return self
 
     def __exit__(self, *_: object) -> None:
         """Finish the transaction under way; every acknowledged write is in the history by then."""
         self._stop.set()
-        self._thread.join(2 * _CALL_TIMEOUT_S)
+        self._thread.join(2 * _CALL_TIMEOUT_S + _READABLE_S)
         assert not self._thread.is_alive(), "the writer hangs"
         self._producer = None
-        self._note_committed()
         if self.defect is not None:
             raise self.defect
 
@@ -84,7 +81,6 @@ class Writer:
         def delivered(key: str, version: int) -> Callable[[Any, Any], None]:
             def note(error: Any, message: Any) -> None:
                 if error is None:
-                    self._note_committed()
                     offsets[key, version] = message.offset()
 
             return note
@@ -106,16 +102,24 @@ class Writer:
         except KafkaException as error:
             self._recover(error.args[0])
             return False
-        self._committed = offsets
+        self._wait_readable(offsets)
+        acked_at = self._recorder.now
+        for (key, version), offset in offsets.items():
+            self._recorder.add(WriteRecord(key, version, self._partition_of(key), offset, acked_at))
         return True
 
-    def _note_committed(self) -> None:
-        """Note the writes of the last transaction: they are visible by now."""
-        acked_at = self._recorder.now
-        for (key, version), offset in self._committed.items():
-            self._recorder.add(WriteRecord(key, version, self._partition_of(key), offset, acked_at))
-        self._is_visible = bool(self._committed) or self._is_visible
-        self._committed = {}
+    def _wait_readable(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Wait until committed records can be read: the broker answers a commit before it writes the markers."""
+        ends = {(self._topic, self._partition_of(key)): offset for (key, _), offset in offsets.items()}
+
+        def are_readable() -> bool:
+            try:
+                stable = last_stable_offsets(self._admin, ends)
+            except KafkaException:  # the broker is gone; its log isn't
+                return False
+            return all(stable.get(partition, 0) > offset for partition, offset in ends.items())
+
+        poll_until(are_readable, _READABLE_S, "what was committed to be readable")
 
     def _connected(self) -> Producer:
         """Return the producer; a new one first ends, one way or the other, what the last left open."""
