@@ -110,7 +110,7 @@ class OwnershipCore:
         change = self._sessions.hear(member, now)
         if was_empty and self._sessions.has_live:
             self._fleet_began_at = now
-        if change is not None:
+        if change is not None and self._is_started:  # what the topic tells of the past caused nothing of ours
             self._note(change)
 
     def left(self, instance_id: str, now: float) -> None:

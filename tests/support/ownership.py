@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from processor.ownership.controller import OwnershipController
+from processor.ownership.model import PlannerSettings
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.errors import LookupFailure
 from tests.support.fleet import STORE, Fleet, ServerProcess
 
 
 @contextmanager
-def controller_of(fleet: Fleet, session_timeout_s: float = 2.0) -> Iterator[OwnershipController]:
-    """Run the controller; the session timeout must be what the fleet's nodes have."""
+def controller_of(
+    fleet: Fleet,
+    session_timeout_s: float = 2.0,
+    *,
+    beside: Iterable[StoreDeclaration] = (),
+    num_standby_replicas: int = 1,
+) -> Iterator[OwnershipController]:
+    """Run the controller; the session timeout must be what the fleet's nodes have. `beside`: further stores."""
+    own = StoreDeclaration(STORE, "query", fleet.partitions, fleet.changelog, value_serde="string")
+    planner = PlannerSettings(num_standby_replicas=num_standby_replicas)
     controller = OwnershipController(
         fleet.bootstrap,
         fleet.application_id,
-        [StoreDeclaration(STORE, "query", fleet.partitions, fleet.changelog, value_serde="string")],
-        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=session_timeout_s),
+        [own, *beside],
+        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=session_timeout_s, planner=planner),
     )
     controller.start()
     try:
@@ -46,9 +55,9 @@ def settled(controller: OwnershipController, nodes: Mapping[str, ServerProcess],
     )
 
 
-def answered(router: ServerProcess, key: str) -> bool:
+def answered(router: ServerProcess, key: str, store: str = STORE) -> bool:
     """Whether the router finds a key."""
     try:
-        return bool(router.get(key).found)
+        return bool(router.get(key, store=store).found)
     except LookupFailure:
         return False

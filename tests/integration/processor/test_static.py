@@ -14,9 +14,12 @@ from statehouse.composite import WindowKey
 from statehouse.errors import ConfigurationError, LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
+from statehouse.membership import encode_member
+from statehouse.topology import changelog_topic, members_topic
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, produce
+from tests.support.members import FakeMember
 from tests.support.polling import poll_until
 
 MINUTE = 60_000
@@ -73,6 +76,32 @@ def test_serves_changelogs_written_by_others(
         assert router.get("ann", store="profiles").found, "serving goes on without it"
     finally:
         for process in (static, node, router):
+            process.close()
+
+
+def test_a_newer_process_fences_the_older_which_says_so(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    app = unique_name("app")
+    topic = changelog_topic(app, "scores")
+    create_topic(kafka.bootstrap, topic, 1, {"cleanup.policy": "compact"})
+    file = tmp_path / "topology.toml"
+    file.write_text(f'application_id = "{app}"\n[[stores]]\nname = "scores"')
+    options = {"static": file, "bootstrap": kafka.bootstrap}
+    older, newer = (ServerProcess(name, "processor.cli", options, 0, tmp_path) for name in ("older", "newer"))
+    try:
+        older.start()
+        poll_until(lambda: "assignment published" in older.log, 60, "the older to publish")
+        newer.start()
+        poll_until(lambda: "ownership controller started" in newer.log, 60, "the newer to take over")
+        # Being fenced is noticed at the next publication: let there be cause for one.
+        produce(kafka.bootstrap, members_topic(app), [encode_member(FakeMember("n1").beat())])
+        assert older.wait(60) == 1
+        assert "another controller of this application has started" in older.log
+        poll_until(lambda: "n1 joined" in newer.log, 30, "the newer to publish")
+        assert newer.stop(signal.SIGTERM) == 0
+    finally:
+        for process in (older, newer):
             process.close()
 
 

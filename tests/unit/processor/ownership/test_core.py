@@ -797,3 +797,41 @@ def test_members_that_are_long_gone_and_not_named_are_forgettable() -> None:
     assert not bench.core.forgettable(bench.now)
     bench.run(5, members[0])
     assert set(bench.actives().values()) == {"n0"}, "who was forgotten may come back"
+
+
+# --- a changed topology ---
+
+
+def test_a_changed_specification_is_published_once_and_moves_nothing() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    again = Bench(replace(scores(), value_serde="bytes"), restored=bench.assignment, seen_before=members)
+    again.run(30, *members)
+    [changed] = again.published
+    assert changed.reason.startswith("topology declared")
+    assert changed.stores["scores"].value_serde == "bytes"
+    assert changed.tasks == bench.assignment.tasks
+
+
+def test_more_standbys_are_made_without_moving_an_active_and_dropped_again() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    for count in (2, 0):
+        settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=count))
+        again = Bench(settings=settings, restored=bench.assignment, seen_before=members)
+        again.run(40, *members)
+        assert again.core.is_settled
+        assert {len(holders.standbys) for holders in again.assignment.tasks.values()} == {count}
+        assert all(
+            epoch.tasks[task].active == active for epoch in again.published for task, active in bench.actives().items()
+        )
+
+
+def test_a_removed_store_takes_its_tasks_along_and_touches_no_other() -> None:
+    members = fleet(3)
+    bench = Bench(scores(4), scores(4, "other", "another-query")).settled(*members)
+    without = Bench(scores(4), restored=bench.assignment, seen_before=members)
+    without.run(30, *members)
+    number = bench.assignment.stores["scores"].sub_topology
+    kept = {task: holders for task, holders in bench.assignment.tasks.items() if task.sub_topology == number}
+    assert without.published[0].tasks == kept
