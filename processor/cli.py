@@ -1,17 +1,22 @@
-"""The `statehouse process` command."""
+"""`statehouse process`: run an application. `statehouse assign`: look ahead at what its controller will do."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from processor.ownership.model import PlannerSettings
+from processor.ownership.observed import observe
+from processor.ownership.preview import preview, show
 from processor.ownership.settings import OwnershipSettings
 from processor.settings import ProcessorSettings
 from processor.static import run_static
+from statehouse.cli.options import OutputOption
+from statehouse.cli.output import Output
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
 from statehouse.settings import ProcessSettings, load
@@ -82,6 +87,50 @@ def process(
     raise typer.Exit(run(app or "", settings))
 
 
+class AssignAction(StrEnum):
+    """What `statehouse assign` does."""
+
+    PLAN = "plan"
+
+
+def assign(
+    action: Annotated[AssignAction, typer.Argument(help="plan: show the moves.", show_default=False)],
+    application_id: Annotated[str | None, typer.Option(help="Application whose assignment to look at.")] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:capacity=N,rack=R]", help="A node that joins, empty; may be repeated."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A live node that is drained; may be repeated.")
+    ] = None,
+    num_standby_replicas: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
+    acceptable_recovery_lag: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
+    max_warmup_replicas: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
+    heartbeat_interval_ms: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
+    session_timeout_ms: Annotated[
+        int | None, typer.Option(help="As the processor's; a node silent for so long is not live.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for Kafka to have told all.")
+    ] = 10.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what the controller would do if nodes joined or left, and why; changes nothing.
+
+    A step is an epoch. Between steps every node is taken to restore what it was given. The settings must be the
+    processor's: they aren't in any topic. Give them as options, as STATEHOUSE_<NAME>, or in the TOML file that
+    STATEHOUSE_CONFIG names, as there.
+    """
+    flags = {name: value for name, value in locals().items() if name in ProcessSettings.model_fields}
+    given = load(ProcessSettings, flags)
+    if not given.application_id:
+        raise ConfigurationError("application_id (--application-id, STATEHOUSE_APPLICATION_ID) is missing")
+    logs.configure("WARNING")
+    fleet = observe(given.bootstrap, given.application_id, _ownership(given), timeout)
+    show(preview(fleet, add or [], remove or [], _ownership(given).planner), output)
+
+
 def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSettings:
     """Turn what was given into what the processor takes."""
     return ProcessorSettings(
@@ -95,22 +144,26 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
         replication_factor=given.replication_factor,
         changelog_additional_retention_ms=given.changelog_additional_retention_ms,
         updates_retention_ms=given.updates_retention_ms,
-        ownership=OwnershipSettings(
-            heartbeat_interval_s=given.heartbeat_interval_ms / 1000,
-            session_timeout_s=given.session_timeout_ms / 1000,
-            initial_rebalance_delay_s=given.initial_rebalance_delay_ms / 1000,
-            handover_linger_s=None if given.handover_linger_ms is None else given.handover_linger_ms / 1000,
-            flap_limit=given.flap_limit,
-            flap_window_s=given.flap_window_ms / 1000,
-            planner=PlannerSettings(
-                num_standby_replicas=given.num_standby_replicas,
-                acceptable_recovery_lag=given.acceptable_recovery_lag,
-                max_warmup_replicas=given.max_warmup_replicas,
-            ),
-        ),
+        ownership=_ownership(given),
         source_wait_s=given.source_wait_ms / 1000,
         bind_host=given.bind_host,
         metrics_port=given.metrics_port,
+    )
+
+
+def _ownership(given: ProcessSettings) -> OwnershipSettings:
+    return OwnershipSettings(
+        heartbeat_interval_s=given.heartbeat_interval_ms / 1000,
+        session_timeout_s=given.session_timeout_ms / 1000,
+        initial_rebalance_delay_s=given.initial_rebalance_delay_ms / 1000,
+        handover_linger_s=None if given.handover_linger_ms is None else given.handover_linger_ms / 1000,
+        flap_limit=given.flap_limit,
+        flap_window_s=given.flap_window_ms / 1000,
+        planner=PlannerSettings(
+            num_standby_replicas=given.num_standby_replicas,
+            acceptable_recovery_lag=given.acceptable_recovery_lag,
+            max_warmup_replicas=given.max_warmup_replicas,
+        ),
     )
 
 

@@ -1,0 +1,131 @@
+"""The fleet as its topics tell of it, for looking at: nothing is written, and no controller is disturbed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from processor.ownership.model import NodeView
+from processor.ownership.sessions import Sessions
+from processor.ownership.settings import OwnershipSettings
+from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.errors import ContractError, LookupFailure, Reason
+from statehouse.kafka.control_log import ControlLogReader
+from statehouse.membership import Member, decode_member
+from statehouse.topology import TaskId, assignment_topic, members_topic
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFleet:
+    """An assignment, and the nodes that lived when it was read, as the controller sees them.
+
+    Who is held back for flapping isn't known: the controller alone has counted.
+    """
+
+    application_id: str
+    assignment: Assignment
+    nodes: Mapping[str, NodeView]
+
+    @property
+    def tasks(self) -> dict[TaskId, TaskAssignment]:
+        """The tasks there are, with their holders; a sub-topology that lost its stores keeps its number only."""
+        numbers = {spec.sub_topology for spec in self.assignment.stores.values() if not spec.is_global}
+        return {task: holders for task, holders in self.assignment.tasks.items() if task.sub_topology in numbers}
+
+    @property
+    def ephemeral(self) -> frozenset[TaskId]:
+        """Those of them whose stores are ephemeral."""
+        numbers = {spec.sub_topology for spec in self.assignment.stores.values() if spec.ephemeral}
+        return frozenset(task for task in self.assignment.tasks if task.sub_topology in numbers)
+
+
+def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, timeout_s: float) -> ObservedFleet:
+    """Read the assignment and the members to their ends.
+
+    A member lives that wrote within the last session timeout, by its own clock and ours.
+
+    Raises:
+        LookupFailure: UNREACHABLE, the topics could not be read in time; ROUTING_NOT_READY, there is no assignment.
+
+    """
+    assignments = AssignmentReader(_skipped)
+    members: dict[str, tuple[Member, int]] = {}
+
+    def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        assignments.feed(key, value)
+
+    def on_member(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        name = (key or b"").decode(errors="replace")
+        if value is None:
+            members.pop(name, None)
+            return
+        try:
+            members[name] = decode_member(value), timestamp_ms
+        except ContractError as error:
+            _skipped(name, error)
+
+    deadline = time.monotonic() + timeout_s
+    client_id = f"{application_id}-assign"
+    topics = {assignment_topic(application_id): on_assignment, members_topic(application_id): on_member}
+    readers = [_Reading(bootstrap, topic, take, client_id) for topic, take in topics.items()]
+    try:
+        for reader in readers:
+            reader.wait(deadline, timeout_s)
+    finally:
+        for reader in readers:
+            reader.stop()
+    if assignments.current is None:
+        raise LookupFailure(
+            Reason.ROUTING_NOT_READY, f"{application_id} has no assignment yet: start its processor, it publishes one"
+        )
+    oldest_ms = time.time() * 1000 - settings.session_timeout_s * 1000
+    live = [member for member, timestamp_ms in members.values() if timestamp_ms > oldest_ms]
+    return ObservedFleet(application_id, assignments.current, _views(assignments.current, live, settings))
+
+
+def _views(assignment: Assignment, live: list[Member], settings: OwnershipSettings) -> dict[str, NodeView]:
+    """Judge reports as the controller does."""
+    sessions = Sessions(settings)
+    sessions.use_stores(
+        {number: tuple(spec.name for spec in assignment.stores_of(number)) for number in assignment.sub_topologies}
+    )
+    for member in live:
+        sessions.hear(member, 0.0)
+    sessions.start(0.0, [member.instance_id for member in live])
+    return sessions.nodes()
+
+
+class _Reading:
+    """A topic being read to its end."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, take: Callable[[bytes | None, bytes | None, int], None], client_id: str
+    ) -> None:
+        self._bootstrap, self._topic = bootstrap, topic
+        self._defects: list[Exception] = []
+        self._reader = ControlLogReader(
+            bootstrap, topic, take, client_id=client_id, on_broken=self._defects.append, confirm_interval_s=0.1
+        )
+        self._reader.start()
+        self.stop = self._reader.stop
+
+    def wait(self, deadline: float, timeout_s: float) -> None:
+        """Wait for the end, until the deadline."""
+        while not self._reader.wait_caught_up(0.1):
+            if self._defects:
+                raise self._defects[0]
+            if time.monotonic() >= deadline:
+                message = (
+                    f"topic {self._topic} could not be read to its end within {timeout_s:g} s: check --bootstrap "
+                    "and --application-id, that the processor has run once, or allow more time with --timeout"
+                )
+                raise LookupFailure(Reason.UNREACHABLE, message, {"target": self._bootstrap, "topic": self._topic})
+
+
+def _skipped(key: str, error: Exception) -> None:
+    log.warning("unreadable control record skipped", key=key, error=str(error))

@@ -1,0 +1,177 @@
+"""A forecast for people and programs: which nodes it is asked of, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from processor.ownership.forecast import Change, Forecast, Load, forecast
+from processor.ownership.model import NodeView, PlannerSettings
+from processor.ownership.observed import ObservedFleet
+from statehouse.cli import output
+from statehouse.cli.output import Output
+from statehouse.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A forecast, and what it was made of."""
+
+    fleet: ObservedFleet
+    settings: PlannerSettings
+    forecast: Forecast
+
+    @property
+    def summary(self) -> str:
+        """The forecast in one line."""
+        steps = self.forecast.steps
+        if not steps:
+            return "nothing to do"
+        changes = [change for step in steps for change in step]
+        moved = sum(change.is_active_moved for change in changes)
+        built = sum(len(change.built) for change in changes)
+        more = "" if self.forecast.is_complete else "; there is more to do, that is as far as was looked"
+        return f"epochs: {len(steps)}; actives moved: {moved}; copies built: {built}{more}"
+
+
+def preview(fleet: ObservedFleet, added: Sequence[str], removed: Sequence[str], settings: PlannerSettings) -> Preview:
+    """Ask for a forecast with nodes `added`, as NAME[:capacity=N,rack=R], and others removed.
+
+    Raises:
+        ConfigurationError: a node can't be read, added or removed.
+
+    """
+    joining = dict(map(added_node, added))
+    if len(joining) < len(added):
+        raise ConfigurationError("--add names a node twice")
+    known = ", ".join(sorted(fleet.nodes)) or "none"
+    for name in joining:
+        if name in fleet.nodes:
+            raise ConfigurationError(f"--add {name}: there is a live node of that name; live are {known}")
+    for name in removed:
+        if name not in fleet.nodes:
+            raise ConfigurationError(f"--remove {name}: no live node of that name; live are {known}")
+    if not joining and not fleet.nodes.keys() - set(removed):
+        raise ConfigurationError(f"no node would be left: live are {known}")
+    made = forecast(
+        fleet.nodes,
+        fleet.tasks,
+        settings,
+        ephemeral=fleet.ephemeral,
+        added=joining,
+        removed=removed,
+    )
+    return Preview(fleet, settings, made)
+
+
+def added_node(given: str) -> tuple[str, NodeView]:
+    """Read NAME[:capacity=N,rack=R].
+
+    Raises:
+        ConfigurationError: it is of another form.
+
+    """
+    name, _, described = given.partition(":")
+    facts = dict(fact.partition("=")[::2] for fact in described.split(",") if fact)
+    capacity = facts.pop("capacity", "1")
+    rack = facts.pop("rack", "")
+    if not name or facts or not capacity.isdecimal() or int(capacity) < 1:
+        raise ConfigurationError(f"--add {given!r} is not NAME[:capacity=N,rack=R] with N at least 1")
+    return name, NodeView(rack, capacity=int(capacity))
+
+
+def show(previewed: Preview, fmt: Output) -> None:
+    """Print it."""
+    if fmt is Output.JSON:
+        output.print_json(_document(previewed))
+        return
+    made = previewed.forecast
+    output.print_facts(
+        [
+            ("application", previewed.fleet.application_id),
+            ("epoch", previewed.fleet.assignment.epoch),
+            ("settings", ", ".join(f"{name} {value}" for name, value in _settings(previewed).items())),
+        ]
+    )
+    if made.steps:
+        output.print_table(
+            ["STEP", "TASK", "ACTIVE", "STANDBYS", "WARM-UPS", "REASON"],
+            [_row(number, change) for number, step in enumerate(made.steps, 1) for change in step],
+        )
+    before, after = ({load.node: load for load in loads} for loads in (made.before, made.after))
+    output.print_table(
+        ["NODE", "RACK", "CAPACITY", "ACTIVES", "STANDBYS"],
+        [_load_row(node, before.get(node), after.get(node)) for node in sorted(before.keys() | after.keys())],
+    )
+    print(previewed.summary)  # noqa: T201 - a command's result
+
+
+def _settings(previewed: Preview) -> dict[str, int]:
+    settings = previewed.settings
+    return {
+        "num_standby_replicas": settings.num_standby_replicas,
+        "acceptable_recovery_lag": settings.acceptable_recovery_lag,
+        "max_warmup_replicas": settings.max_warmup_replicas,
+    }
+
+
+def _row(step: int, change: Change) -> tuple[object, ...]:
+    was, now = change.was, change.now
+    return (
+        step,
+        str(change.task),
+        _from_to(was.active or "none", now.active or "none"),
+        _gained_and_lost(was.standbys, now.standbys),
+        _gained_and_lost(was.warm_ups, now.warm_ups),
+        now.reason,
+    )
+
+
+def _gained_and_lost(was: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
+    """Mark who is new with + and who is gone with -."""
+    return (
+        *(node if node in was else f"+{node}" for node in now),
+        *(f"-{node}" for node in was if node not in now),
+    )
+
+
+def _load_row(node: str, before: Load | None, after: Load | None) -> tuple[object, ...]:
+    load = after or before
+    assert load is not None  # noqa: S101 - a node of either
+    return (
+        node,
+        load.rack or "-",
+        load.capacity,
+        _from_to(*("-" if each is None else str(each.actives) for each in (before, after))),
+        _from_to(*("-" if each is None else str(each.standbys) for each in (before, after))),
+    )
+
+
+def _from_to(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"
+
+
+def _document(previewed: Preview) -> dict[str, Any]:
+    made = previewed.forecast
+    return {
+        "application": previewed.fleet.application_id,
+        "epoch": previewed.fleet.assignment.epoch,
+        "settings": _settings(previewed),
+        "steps": [[_change(change) for change in step] for step in made.steps],
+        "before": made.before,
+        "after": made.after,
+        "is_complete": made.is_complete,
+        "summary": previewed.summary,
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    sides = (("before", change.was), ("after", change.now))
+    return {
+        "task": str(change.task),
+        "reason": change.now.reason,
+        "active": {side: holders.active for side, holders in sides},
+        "standbys": {side: holders.standbys for side, holders in sides},
+        "warm_ups": {side: holders.warm_ups for side, holders in sides},
+    }
