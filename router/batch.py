@@ -7,16 +7,20 @@ do; when one entry fails in a way that another replica may help with, it goes on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from router.attempts import Attempts, Limits
+from router.budget import RetryBudget
 from router.choice import ask_order
 from router.concurrency import map_bounded
-from router.dispatch import Ask, Call, Dispatcher, ask_node
-from router.health import NodeHealth
+from router.dispatch import Call, Dispatcher
 from router.holder import TableHolder
+from router.lateness import Kind
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.table import Node
@@ -31,6 +35,7 @@ _GROUP_ROUNDS = 2
 _AT_ONCE = 32
 # What a node says to more than one of its messages or one of its batches holds.
 _TOO_BIG = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.INVALID_REQUEST})
+_KIND: Kind = ("", "BatchGet")
 # What framing and the forwarding add to an entry, rounded up.
 _ENTRY_OVERHEAD = 32
 
@@ -53,15 +58,15 @@ class BatchGetter:
     def __init__(
         self,
         tables: TableHolder,
-        health: NodeHealth,
-        ask: Ask,
+        attempts: Attempts,
+        budget: RetryBudget,
         dispatcher: Dispatcher,
         metrics: RouterMetrics,
         *,
         attempt_timeout_s: float,
         max_message_bytes: int,
     ) -> None:
-        self._tables, self._health, self._ask = tables, health, ask
+        self._tables, self._attempts, self._budget = tables, attempts, budget
         self._dispatcher, self._metrics = dispatcher, metrics
         self._attempt_timeout_s, self._max_bytes = attempt_timeout_s, max_message_bytes
         self._turns = Turns()
@@ -121,7 +126,7 @@ class BatchGetter:
             routes = store.partitions[entry.call.partition]
             if routes.store not in turns:
                 turns[routes.store] = self._turns.take(routes)
-            for replica in ask_order(routes, entry.call.freshness, self._health.suspects, turns[routes.store]):
+            for replica in ask_order(routes, entry.call.freshness, self._attempts.health.suspects, turns[routes.store]):
                 if replica.node is not None and replica.instance_id not in entry.failures:
                     groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
                     break
@@ -146,9 +151,10 @@ class BatchGetter:
         """Make one call for these entries; halves them if the answer is too large for a message."""
         body = framed(entry.call.body + forwarding for entry in entries)
         timeout_s = min(self._attempt_timeout_s, deadline.remaining_s)
-        answer = await ask_node(
-            self._ask, self._health, node, "BatchGet", body, timeout_s, lenient=timeout_s < self._attempt_timeout_s
-        )
+        may_give_up = partial(self._may_give_up, node)
+        limits = Limits(deadline, timeout_s, may_give_up, is_lenient=timeout_s < self._attempt_timeout_s)
+        self._budget.lookup(asyncio.get_running_loop().time())
+        answer = await self._attempts.make(node, "BatchGet", body, limits, kind=_KIND)
         failure = self._take(node, entries, answer) if isinstance(answer, bytes) else answer
         self._metrics.attempt("OK" if failure is None else failure.reason.name)
         if failure is None:
@@ -166,6 +172,13 @@ class BatchGetter:
                 entry.failures[node.instance_id] = failure
             else:
                 entry.result, entry.outcome = _failed(failure), failure.reason.name
+
+    def _may_give_up(self, node: Node) -> bool:
+        """Whether a call whose time has run out may end: the calls that follow it are paid from the retry budget."""
+        others_well = self._tables.current().nodes.keys() - self._attempts.health.suspects.keys() - {node.instance_id}
+        is_allowed = self._budget.retry(asyncio.get_running_loop().time(), is_owed=bool(others_well))
+        self._metrics.retry(is_allowed=is_allowed)
+        return is_allowed
 
     def _take(self, node: Node, entries: list[_Entry], answer: bytes) -> LookupFailure | None:
         """Give each entry its result; returns a failure if the answer is not one to this batch."""

@@ -6,7 +6,7 @@ Each replica gets a verdict with a reason, as ksqlDB's `RoutingFilter`s give one
 - LAST: something known speaks against it, but what is known is a heartbeat old and may no longer be true. It is
   asked when no included replica answered, because the node checks everything again at read time, and a stale
   heartbeat must never fail a lookup that a node could have answered. This goes for a reported restore, failure
-  or lag, and for a node that recently did not answer;
+  or lag, and for a node that recently answered late or not at all;
 - EXCLUDED: asking can't help: there is no address to call, or the caller demands the active and this is not it.
 
 Order: the active, then standbys by least lag (copies of a global store in turn), then the LAST ones, those that will
@@ -29,12 +29,40 @@ from statehouse.v1 import errors_pb2, types_pb2
 _LAST_NOTE = "asked last, in case that has changed"
 
 
+class Severity(Enum):
+    """How bad a node is to wait for: it answers, only late; it gives no answer; nobody listens."""
+
+    SLOW = 1
+    SILENT = 2
+    DOWN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why a node is asked last: ATTEMPT_TIMED_OUT (slow or frozen) or UNREACHABLE (dead)."""
+    """Why a node is asked last: ATTEMPT_TIMED_OUT (slow or silent) or UNREACHABLE (down).
+
+    `late_after_s`: only of a node that is slow: an answer in this time shows that it no longer is.
+    """
 
     reason: Reason
     detail: str
+    late_after_s: float | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the node does answer."""
+        return self.late_after_s is not None
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        if self.reason is Reason.UNREACHABLE:
+            return Severity.DOWN
+        return Severity.SLOW if self.is_slow else Severity.SILENT
+
+    def ends_with_answer_in(self, took_s: float) -> bool:
+        """Whether an answer that took this long ends it."""
+        return self.late_after_s is None or took_s <= self.late_after_s
 
 
 class Standing(Enum):
@@ -54,7 +82,7 @@ class Verdict:
     reason: Reason | None = None
     detail: str = ""
     waits: int = 0
-    """0: it will answer or refuse at once; 1: it may time out; 2: it is down."""
+    """0: it will answer or refuse at once; else the severity of what its node is suspected of."""
 
     def to_proto(self) -> errors_pb2.Candidate:
         """Return the wire form."""
@@ -106,8 +134,7 @@ def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None) ->
         detail = f"it is {replica.role.name.lower()}, the active was demanded"
         return Verdict(replica, Standing.EXCLUDED, Reason.NOT_ACTIVE, detail)
     if suspicion is not None:
-        waits = 2 if suspicion.reason is Reason.UNREACHABLE else 1
-        return Verdict(replica, Standing.LAST, suspicion.reason, suspicion.detail, waits)
+        return Verdict(replica, Standing.LAST, suspicion.reason, suspicion.detail, suspicion.severity.value)
     doubt = _doubt(replica, bound)
     return Verdict(replica, Standing.INCLUDED) if doubt is None else Verdict(replica, Standing.LAST, *doubt)
 

@@ -22,6 +22,13 @@ def router(
     attempt_timeout_ms: Annotated[
         int | None, typer.Option(help="A node that has not answered by then is passed over for the next.")
     ] = None,
+    hedge_quantile: Annotated[
+        float | None, typer.Option(help="A lookup slower than this share of its kind goes to a second replica, too.")
+    ] = None,
+    hedge_min_ms: Annotated[int | None, typer.Option(help="But not before.")] = None,
+    retry_budget_percent: Annotated[
+        float | None, typer.Option(help="Most hedges and retries per 100 lookups, beside 5 a second.")
+    ] = None,
     max_watches: Annotated[int | None, typer.Option(help="Most watches at once.")] = None,
     watch_resume_timeout_ms: Annotated[
         int | None, typer.Option(help="Longest a watch waits for a replica that can go on.")
@@ -40,6 +47,9 @@ def router(
         "router_port": router_port,
         "request_timeout_ms": request_timeout_ms,
         "attempt_timeout_ms": attempt_timeout_ms,
+        "hedge_quantile": hedge_quantile,
+        "hedge_min_ms": hedge_min_ms,
+        "retry_budget_percent": retry_budget_percent,
         "max_watches": max_watches,
         "watch_resume_timeout_ms": watch_resume_timeout_ms,
         "metrics_port": metrics_port,

@@ -34,7 +34,7 @@ def describe_fleet(
         for _, spec in sorted(assignment.stores.items())
     ]
     nodes = [
-        _node(member, tracker.heartbeat_age_s(instance_id), is_reachable=instance_id not in suspects)
+        _node(member, tracker.heartbeat_age_s(instance_id), suspects.get(instance_id))
         for instance_id, member in sorted(table.members.items())
     ]
     tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
@@ -67,7 +67,7 @@ def describe_key(
     )
 
 
-def _node(member: Member, age_s: float | None, *, is_reachable: bool) -> fleet_service_pb2.NodeInfo:
+def _node(member: Member, age_s: float | None, suspicion: Suspicion | None) -> fleet_service_pb2.NodeInfo:
     return fleet_service_pb2.NodeInfo(
         host=types_pb2.Host(instance_id=member.instance_id, host=member.host, port=member.port),
         incarnation=member.incarnation,
@@ -76,7 +76,7 @@ def _node(member: Member, age_s: float | None, *, is_reachable: bool) -> fleet_s
         version=member.version,
         epoch=member.epoch,
         heartbeat_age_ms=None if age_s is None else int(age_s * 1_000),
-        reachable=is_reachable,
+        reachable=suspicion is None or suspicion.is_slow,
         capacity=member.capacity,
         dynamic=member.dynamic,
     )

@@ -6,9 +6,15 @@ What a failure means decides what follows:
 - an answer about the replica (restoring, too far behind, overloaded, …) or none at all leads to the next one, as
   ksqlDB does for connection errors and for standbys that are not up to the bound;
 - a wrong-owner answer with a newer route leads to that route's hosts at once, before the rest (TiKV's NotLeader);
+- an answer that is late is waited for, and once in a lookup the next candidate that is within the bound is asked
+  beside it: a hedge. The first good answer counts;
 - if every failure was of a kind that passes by itself, the candidates are asked once more after a short pause,
   which ends early when a newer table arrives. OVERLOADED is not of that kind: it never leads back to the node that
   said it.
+
+Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. Where it has nothing left
+and no other candidate is well, an attempt goes on beyond its time: a fleet that is slow is not asked twice as much, and
+still answers.
 
 When nobody answered, the failure names every candidate with the reason it gave first: a later, more general error
 never hides an earlier one.
@@ -17,28 +23,26 @@ never hides an earlier one.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
-import grpc
-import grpc.aio
-
+from router.attempts import Attempts, Limits, Outcome
+from router.budget import RetryBudget
 from router.choice import Standing, ask_order, judge
-from router.health import NodeHealth
 from router.holder import TableHolder
+from router.lateness import Kind
 from router.metrics import RouterMetrics
-from router.table import Node, PartitionRoutes, Replica, RoutingTable
+from router.table import Node, PartitionRoutes, Replica
 from router.turns import Turns
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2
-
-Ask = Callable[[Node, str, bytes, float], Awaitable[bytes]]
 
 _PAUSE_S = 0.1
 # How long a lookup waits for the table to reach an epoch that a node has told it of.
@@ -86,6 +90,11 @@ class Call:
     is_patient: bool = False
     failed_before: Mapping[str, LookupFailure] = field(default_factory=lambda: _NOTHING)
 
+    @property
+    def kind(self) -> Kind | None:
+        """What its answers are measured as."""
+        return None if self.is_patient else (self.store, self.method)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -102,6 +111,10 @@ class Progress:
     failures: dict[str, tuple[Replica, LookupFailure]] = field(default_factory=dict)
     latest: dict[str, LookupFailure] = field(default_factory=dict)
     newest_epoch: int = 0
+    is_hedged: bool = False
+    """The one hedge was sent, or there was none to send."""
+    refused: str = ""
+    """What the retry budget did not allow: "hedge" or "retry"."""
 
     def note(self, replica: Replica, failure: LookupFailure) -> None:
         """Take a failure."""
@@ -111,17 +124,67 @@ class Progress:
             self.newest_epoch = max(self.newest_epoch, failure.route.epoch)
 
 
-class Dispatcher:
-    """Sends calls to replicas. Lives on the event loop.
+@dataclass(slots=True)
+class _Round:
+    """One pass over a lookup's candidates."""
 
-    `ask(node, method, body, timeout_s)` makes one attempt. `attempt_timeout_s` bounds each.
-    """
+    call: Call
+    body: bytes
+    routes: PartitionRoutes
+    deadline: Deadline
+    progress: Progress
+    asked: set[str]
+    queue: deque[Replica]
+    is_last: bool
+    under_way: int = 0
+
+    @property
+    def unasked(self) -> int:
+        """How many are left to ask."""
+        return sum(replica.instance_id not in self.asked for replica in self.queue)
+
+    def next(self) -> Replica | None:
+        """Return whom to ask next, None if everybody was or the time is up."""
+        while self.queue and (not self.asked or self.deadline.remaining_s >= _LEAST_ATTEMPT_S):
+            replica = self.queue.popleft()
+            if replica.instance_id not in self.asked:
+                self.asked.add(replica.instance_id)
+                return replica
+        return None
+
+    def take(self, replica: Replica, outcome: Outcome) -> Answer | None:
+        """Return the answer if it is one; else note the failure and where it leads.
+
+        Raises:
+            LookupFailure: a failure that no other node can help with.
+
+        """
+        if isinstance(outcome, bytes):
+            return Answer(outcome, replica.role)
+        # The router has found the store in its table: a node that does not know it is an epoch behind.
+        if not outcome.elsewhere and outcome.reason is not Reason.UNKNOWN_STORE:
+            raise outcome
+        self.progress.note(replica, outcome)
+        if outcome.route is not None and outcome.route.epoch > self.routes.epoch:
+            self.queue.extendleft(reversed(_redirects(outcome.route, self.call.freshness)))
+        return None
+
+
+class Dispatcher:
+    """Sends calls to replicas. Lives on the event loop. After `attempt_timeout_s` an attempt may be given up."""
 
     def __init__(
-        self, tables: TableHolder, health: NodeHealth, ask: Ask, metrics: RouterMetrics, *, attempt_timeout_s: float
+        self,
+        tables: TableHolder,
+        attempts: Attempts,
+        budget: RetryBudget,
+        metrics: RouterMetrics,
+        *,
+        attempt_timeout_s: float,
     ) -> None:
-        self._tables, self._health, self._ask, self._metrics = tables, health, ask, metrics
+        self._tables, self._attempts, self._budget, self._metrics = tables, attempts, budget, metrics
         self._attempt_timeout_s = attempt_timeout_s
+        self._suspects = attempts.health.suspects
         self._turns = Turns()
 
     async def dispatch(self, call: Call, deadline: Deadline) -> Answer:
@@ -132,6 +195,7 @@ class Dispatcher:
                 candidate said; or DEADLINE_EXCEEDED.
 
         """
+        self._budget.lookup(asyncio.get_running_loop().time())
         progress = Progress()
         routes = self._tables.current().store(call.store).partition(call.partition)
         for replica in routes.replicas:
@@ -141,7 +205,9 @@ class Dispatcher:
         for is_last in (False, True):
             table = self._tables.current()
             routes = table.store(call.store).partition(call.partition)
-            answer = await self._round(call, table, routes, deadline, progress, skipped)
+            queue = deque(ask_order(routes, call.freshness, self._suspects, self._turns.take(routes)))
+            body = call.body + table.forwarding
+            answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue, is_last))
             if answer is not None:
                 return answer
             if is_last or not await self._worth_another_round(progress, table.epoch, deadline):
@@ -149,60 +215,113 @@ class Dispatcher:
             skipped = set()
         raise self.failure(call, routes, progress, is_late=deadline.remaining_s < _LEAST_ATTEMPT_S)
 
-    async def _round(
-        self,
-        call: Call,
-        table: RoutingTable,
-        routes: PartitionRoutes,
-        deadline: Deadline,
-        progress: Progress,
-        asked: set[str],
-    ) -> Answer | None:
-        """Ask each candidate once, those in `asked` excepted; None if none answered or the time is up."""
-        queue = deque(ask_order(routes, call.freshness, self._health.suspects, self._turns.take(routes)))
-        body = call.body + table.forwarding
-        while queue and (not asked or deadline.remaining_s >= _LEAST_ATTEMPT_S):
-            replica = queue.popleft()
-            if replica.instance_id in asked:
-                continue
-            asked.add(replica.instance_id)
-            outcome = await self._attempt(replica, call, body, self._timeout_s(call, deadline, 1 + len(queue)))
-            if isinstance(outcome, bytes):
-                return Answer(outcome, replica.role)
-            progress.note(replica, outcome)
-            if outcome.route is not None and outcome.route.epoch > table.epoch:
-                queue.extendleft(reversed(_redirects(outcome.route, call.freshness)))
+    async def _run(self, round_: _Round) -> Answer | None:
+        """Ask each candidate once, those asked already excepted; None if none answered or the time is up."""
+        while (replica := round_.next()) is not None:
+            kind = round_.call.kind
+            delay_s = math.inf if kind is None else self._attempts.lateness.hedge_delay_s(kind)
+            if kind is None or delay_s >= self._attempt_timeout_s or round_.progress.is_hedged or not round_.queue:
+                answer = round_.take(replica, await self._attempt(round_, replica))
+            else:
+                answer = await self._hedged_attempt(round_, replica, kind, delay_s)
+            if answer is not None:
+                return answer
         return None
 
-    def _timeout_s(self, call: Call, deadline: Deadline, candidates_left: int) -> float:
-        remaining_s = deadline.remaining_s
-        if call.is_patient:
+    async def _hedged_attempt(
+        self, round_: _Round, replica: Replica, kind: Kind, delay_s: float | None
+    ) -> Answer | None:
+        """Ask a replica and, if its answer is late, another one beside it; return the first answer."""
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        first = loop.create_task(self._attempt(round_, replica))
+        under_way, hedge, has_won = {first: replica}, None, False
+        try:
+            while under_way:
+                await asyncio.wait(under_way, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+                ended = [attempt for attempt in under_way if attempt.done()]
+                if not ended and (rival := self._rival(round_)) is not None:
+                    hedge = loop.create_task(self._attempt(round_, rival))
+                    under_way[hedge] = rival
+                delay_s = None
+                for attempt in ended:
+                    answer = round_.take(under_way.pop(attempt), attempt.result())
+                    if answer is None:
+                        continue
+                    has_won = attempt is hedge
+                    if has_won and first in under_way and replica.node is not None:
+                        self._attempts.overtaken(replica.node, kind, loop.time() - started_at)
+                    return answer
+            return None
+        finally:
+            for attempt in under_way:
+                if attempt.cancel():
+                    self._metrics.attempt("CANCELLED")
+            if hedge is not None:
+                self._metrics.hedge("won" if has_won else "lost")
+
+    def _rival(self, round_: _Round) -> Replica | None:
+        """Return whom to ask beside the one that is late, if anybody and if the retry budget allows it."""
+        round_.progress.is_hedged = True
+        rival = self._next_that_is_well(round_)
+        if rival is None:
+            return None
+        if not self._budget.hedge(asyncio.get_running_loop().time()):
+            self._metrics.hedge("refused")
+            round_.progress.refused = "hedge"
+            return None
+        round_.asked.add(rival.instance_id)
+        return rival
+
+    def _next_that_is_well(self, round_: _Round) -> Replica | None:
+        """Return the next replica that by all that is known can answer, within the bound and in time."""
+        verdicts = judge(round_.routes, round_.call.freshness, self._suspects)
+        fit = {each.replica.instance_id for each in verdicts if each.standing is Standing.INCLUDED} - round_.asked
+        return next((replica for replica in round_.queue if replica.instance_id in fit), None)
+
+    async def _attempt(self, round_: _Round, replica: Replica) -> Outcome:
+        """Ask one node; return its answer or failure."""
+        node, call = replica.node, round_.call
+        if node is None:
+            return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
+        timeout_s = self._timeout_s(round_)
+        is_lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
+        may_wait = call.freshness.at_least is not None
+        # A node waits for a position as long as it is let, and says in time that it has not got there.
+        deadline = Deadline.after(timeout_s) if may_wait else round_.deadline
+        limits = Limits(deadline, timeout_s, partial(self._may_give_up, round_), is_lenient)
+        round_.under_way += 1
+        try:
+            kind = None if may_wait else call.kind
+            outcome = await self._attempts.make(node, call.method, round_.body, limits, kind=kind)
+        finally:
+            round_.under_way -= 1
+        self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
+        return outcome
+
+    def _may_give_up(self, round_: _Round) -> bool:
+        """Whether an attempt whose time has run out may end: what is asked instead is paid from the retry budget.
+
+        With nothing left and nobody who is well, an answer that is late is more likely to come than another one.
+        """
+        if round_.under_way > 1 or (round_.is_last and not round_.unasked):
+            return True
+        is_owed = self._next_that_is_well(round_) is not None
+        is_allowed = self._budget.retry(asyncio.get_running_loop().time(), is_owed=is_owed)
+        self._metrics.retry(is_allowed=is_allowed)
+        if not is_allowed:
+            round_.progress.refused = "retry"
+        return is_allowed
+
+    def _timeout_s(self, round_: _Round) -> float:
+        remaining_s = round_.deadline.remaining_s
+        candidates_left = 1 + round_.unasked
+        if round_.call.is_patient:
             return max(min(remaining_s, self._attempt_timeout_s), remaining_s / candidates_left)
         # A short deadline is shared out, so that a frozen first candidate leaves the next one its turn; but not
         # into parts in which a healthy node could not answer.
         share_s = max(remaining_s / candidates_left, _LEAST_SHARE_S)
         return min(remaining_s, share_s, self._attempt_timeout_s)
-
-    async def _attempt(self, replica: Replica, call: Call, body: bytes, timeout_s: float) -> bytes | LookupFailure:
-        """Ask one node; return its answer, or a failure after which another node may be asked.
-
-        Raises:
-            LookupFailure: a failure that no other node can help with.
-
-        """
-        node = replica.node
-        if node is None:
-            return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
-        lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
-        answer = await ask_node(self._ask, self._health, node, call.method, body, timeout_s, lenient=lenient)
-        if isinstance(answer, bytes):
-            self._metrics.attempt("OK")
-            return answer
-        self._metrics.attempt(answer.reason.name)
-        # The router has found the store in its table: a node that does not know it is an epoch behind.
-        if answer.elsewhere or answer.reason is Reason.UNKNOWN_STORE:
-            return answer
-        raise answer
 
     async def _worth_another_round(self, progress: Progress, epoch: int, deadline: Deadline) -> bool:
         """Whether to ask again; pauses first."""
@@ -232,6 +351,9 @@ class Dispatcher:
             replica, first = next(iter(progress.failures.values()))
             parts.append(f"first failure: {replica.instance_id}: {first.reason.name}: {first.message}")
             metadata["first_reason"] = first.reason.name
+        if progress.refused:
+            parts.append(f"the retry budget had nothing left for a {progress.refused}")
+            metadata["retry_budget_refused"] = progress.refused
         candidates = self._candidates(call, routes, progress)
         message = "; ".join(part for part in parts if part)
         return LookupFailure(reason, message, metadata, route=routes.route(), candidates=candidates)
@@ -239,7 +361,7 @@ class Dispatcher:
     def _candidates(self, call: Call, routes: PartitionRoutes, progress: Progress) -> list[errors_pb2.Candidate]:
         """Return every replica and why it gave no answer: those asked first, in order."""
         asked = [_asked(replica, failure) for replica, failure in progress.failures.values()]
-        verdicts = judge(routes, call.freshness, self._health.suspects)
+        verdicts = judge(routes, call.freshness, self._suspects)
         others = [verdict for verdict in verdicts if verdict.replica.instance_id not in progress.failures]
         unasked = []
         for verdict in others:
@@ -271,33 +393,6 @@ _SUMMARY = {
     Reason.OVERLOADED: "every replica that could answer is overloaded ({where})",
     Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
 }
-
-
-async def ask_node(
-    ask: Ask, health: NodeHealth, node: Node, method: str, body: bytes, timeout_s: float, *, lenient: bool = False
-) -> bytes | LookupFailure:
-    """Make one attempt and tell `health` what it shows; `lenient`: being slow is not held against the node."""
-    started_at = asyncio.get_running_loop().time()
-    try:
-        answer = await ask(node, method, body, timeout_s)
-    except grpc.RpcError as error:
-        failure = from_rpc_error(error)
-    except grpc.aio.UsageError as error:
-        return LookupFailure(Reason.UNREACHABLE, f"the connection was closed: {error}")
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # The call was cancelled, not we: its channel was closed under it.
-        return LookupFailure(Reason.UNREACHABLE, "the connection was closed")
-    else:
-        health.answered(node)
-        return answer
-    if "grpc_status" not in failure.metadata:
-        health.answered(node)  # a refusal with our details is the node's own
-    elif not (lenient and failure.reason is Reason.ATTEMPT_TIMED_OUT):
-        health.failed(node, failure.reason, failure.message, started_at)
-    return failure
 
 
 def _redirects(route: errors_pb2.Route, bound: Freshness) -> list[Replica]:

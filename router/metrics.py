@@ -15,8 +15,12 @@ class RouterMetrics:
 
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is what the routing
         table says the answering node is, empty where none answered.
-    statehouse_router_attempts_total{reason}: calls to nodes, OK or the reason they failed with; of a watch, the reason
-        that made it go on elsewhere.
+    statehouse_router_attempts_total{reason}: calls to nodes, OK or the reason they failed with, CANCELLED if another
+        answer came first or the caller left; of a watch, the reason that made it go on elsewhere.
+    statehouse_router_hedges_total{outcome}: lookups whose first answer was late and that had another replica to ask:
+        "won", it answered first; "lost", it did not; "refused", the retry budget had no room.
+    statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
+    statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
     statehouse_router_lookup_duration_seconds: from receipt to answer.
     statehouse_router_open_watches: how many callers watch.
     """
@@ -31,6 +35,24 @@ class RouterMetrics:
         )
         self._attempts = Counter(
             "statehouse_router_attempts", "Calls to nodes by their outcome", ("reason",), registry=self.registry
+        )
+        self._hedges = Counter(
+            "statehouse_router_hedges",
+            "Second replicas asked beside one that was late, by outcome",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._retries = Counter(
+            "statehouse_router_retries",
+            "Attempts after one that ran out of time, by what the retry budget said",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._suspicions = Counter(
+            "statehouse_router_suspicions",
+            "Times a node came to be asked last, by the state it was found in",
+            ("state",),
+            registry=self.registry,
         )
         self._duration = Histogram(
             "statehouse_router_lookup_duration_seconds",
@@ -60,3 +82,15 @@ class RouterMetrics:
         if child is None:
             child = self._attempt_children[reason] = self._attempts.labels(reason)
         child.inc()
+
+    def hedge(self, outcome: str) -> None:
+        """Count a hedge, or one that the retry budget refused."""
+        self._hedges.labels(outcome).inc()
+
+    def retry(self, *, is_allowed: bool) -> None:
+        """Count an attempt that has to be paid from the retry budget."""
+        self._retries.labels("sent" if is_allowed else "refused").inc()
+
+    def suspicion(self, state: str) -> None:
+        """Count a node that is asked last from now on."""
+        self._suspicions.labels(state).inc()

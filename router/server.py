@@ -10,12 +10,15 @@ from collections.abc import Callable
 import grpc.aio
 import structlog
 
+from router.attempts import Attempts
 from router.batch import BatchGetter
+from router.budget import RetryBudget
 from router.channels import QUERY_SERVICE, NodeChannels
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
 from router.holder import TableHolder
+from router.lateness import Lateness
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
@@ -50,15 +53,20 @@ class RouterServer:
         self.channels = NodeChannels(
             max_message_bytes=settings.max_message_bytes, close_grace_s=min(_STOP_GRACE_S, 2 * attempt_timeout_s)
         )
-        self.health = NodeHealth(self.channels.probe, probe_timeout_s=attempt_timeout_s)
-        self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_ms / 1_000)
-        dispatcher = Dispatcher(
-            self.tables, self.health, self.channels.ask, self.metrics, attempt_timeout_s=attempt_timeout_s
+        self.health = NodeHealth(
+            self.channels.probe, probe_timeout_s=attempt_timeout_s, on_suspicion=self.metrics.suspicion
         )
+        self._lateness = Lateness(
+            quantile=settings.hedge_quantile, least_s=settings.hedge_min_ms / 1_000, most_s=attempt_timeout_s
+        )
+        attempts = Attempts(self.channels.ask, self.health, self._lateness)
+        self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_ms / 1_000)
+        budget = RetryBudget(settings.retry_budget_percent)
+        dispatcher = Dispatcher(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
         batches = BatchGetter(
             self.tables,
-            self.health,
-            self.channels.ask,
+            attempts,
+            budget,
             dispatcher,
             self.metrics,
             attempt_timeout_s=attempt_timeout_s,
@@ -115,6 +123,7 @@ class RouterServer:
     def _on_table(self, table: RoutingTable) -> None:
         self.channels.retain(table.nodes)
         self.health.retain(table.nodes)
+        self._lateness.retain(table.nodes.keys(), table.stores.keys())
         if not self._is_serving:
             self._is_serving = True
             log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))

@@ -172,6 +172,15 @@ class RouterSettings(CommonSettings):
     attempt_timeout_ms: int = Field(
         250, ge=1, description="a candidate that has not answered by then is passed over for the next"
     )
+    hedge_quantile: float = Field(
+        0.95, gt=0, lt=1, description="a lookup slower than this share of its kind is sent to a second replica, too"
+    )
+    hedge_min_ms: int = Field(
+        10, ge=0, description="but not before; from attempt_timeout_ms on no second replica is asked"
+    )
+    retry_budget_percent: float = Field(
+        10, ge=0, le=100, description="most hedges and retries per 100 lookups, beside 5 a second"
+    )
     max_watches: int = Field(1_000, ge=0, description="most watches at once")
     watch_resume_timeout_ms: int = Field(
         60_000, ge=1, description="longest a watch waits for a replica that can go on where the last one broke off"

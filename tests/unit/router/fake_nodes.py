@@ -25,10 +25,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
-    """Answers with its own name, or fails, or hangs, as `failure` and `hangs` say.
+    """Answers with its own name, or fails, or late, or not at all, as `failure`, `delay_s` and `freeze` say.
 
     `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets` and `batches` are the
-    requests received.
+    requests received, `held` the calls of any kind that came while it was frozen.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -36,6 +36,8 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.failure: LookupFailure | Callable[[], LookupFailure | None] | None = None
         self.thaws = asyncio.Event()
         self.thaws.set()
+        self.held = 0
+        self.delay_s = 0.0
         self.data: dict[int, dict[bytes, bytes]] = {}
         self.page_limit = 1_000_000
         self.counts = asyncio.Event()
@@ -172,13 +174,17 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
 
 
 class _Freezer(grpc.aio.ServerInterceptor):
-    """Holds every call, unknown methods included, while the node is frozen."""
+    """Holds every call, unknown methods included, while the node is frozen, and for a while if it is slow."""
 
     def __init__(self, node: FakeNode) -> None:
         self._node = node
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        await self._node.thaws.wait()
+        if not self._node.thaws.is_set():
+            self._node.held += 1
+            await self._node.thaws.wait()
+        if self._node.delay_s:
+            await asyncio.sleep(self._node.delay_s)
         return await continuation(handler_call_details)
 
 
@@ -195,13 +201,18 @@ def wrong_owner(epoch: int, active: FakeNode, *standbys: FakeNode) -> LookupFail
 
 
 class Fleet:
-    """Fake nodes by name, and a router that has been told of them."""
+    """Fake nodes by name, and a router that has been told of them. It sends no hedges unless `options` say so."""
 
-    def __init__(self, attempt_timeout_ms: int = 250, **options: Any) -> None:
+    def __init__(self, attempt_timeout_ms: int = 1_000, **options: Any) -> None:
         settings = RouterSettings(
             application_id="app",
             router_port=0,
-            **{"request_timeout_ms": 10_000, "attempt_timeout_ms": attempt_timeout_ms, **options},
+            **{
+                "request_timeout_ms": 10_000,
+                "attempt_timeout_ms": attempt_timeout_ms,
+                "hedge_min_ms": attempt_timeout_ms,
+                **options,
+            },
         )
         self.router = RouterServer(settings)
         self.nodes: dict[str, FakeNode] = {}

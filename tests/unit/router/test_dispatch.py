@@ -59,7 +59,7 @@ async def test_a_node_that_never_listened_costs_no_lookup(start: Start) -> None:
     assert await fleet.get() == "b"
 
 
-async def test_a_frozen_active_costs_one_attempt_and_then_nothing(start: Start) -> None:
+async def test_without_hedges_a_frozen_active_costs_one_attempt_and_then_nothing(start: Start) -> None:
     fleet = await start("a", "b", attempt_timeout_ms=400)
     fleet.nodes["a"].freeze()
     assert 0.35 < await _seconds(fleet.get()) < 2.0
