@@ -14,6 +14,7 @@ from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     TIME_HELP,
     ActiveOnlyOption,
+    AtLeastOption,
     KeyArgument,
     MaxLagOption,
     MaxStalenessOption,
@@ -23,6 +24,7 @@ from statehouse.cli.options import (
     TimeoutOption,
     epoch_ms,
     router_address,
+    token,
 )
 from statehouse.cli.output import Output
 from statehouse.client import Client, Freshness, Session, Stamp, StoreValue, Window
@@ -49,6 +51,7 @@ def get(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -59,7 +62,7 @@ def get(
     Example: statehouse get leader-boards 1 --max-staleness-ms 2000 -o json
     """
     as_of_ms = epoch_ms("--as-of", as_of)
-    freshness = Freshness(active_only, max_lag, max_staleness_ms)
+    freshness = Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
     with Client(router_address(router), timeout=timeout) as client:
         if as_of_ms is None:
             answer = client.get(store, key, freshness=freshness, raw=raw)
@@ -98,6 +101,7 @@ def scan(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     raw: RawScanOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -116,7 +120,7 @@ def scan(
             prefix=prefix,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
             raw=raw,
         )
         shown = _print_items(fmt, ["KEY", "VALUE"], lambda entry: (entry.key, _shown(entry.value)), entries, limit)
@@ -142,6 +146,7 @@ def scan_windows(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     raw: RawScanOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -164,7 +169,7 @@ def scan_windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
             raw=raw,
         )
         shown = _print_items(
@@ -192,6 +197,7 @@ def windows(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -201,15 +207,16 @@ def windows(
 
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
-    span = {"from_ms": epoch_ms("--from", from_time), "to_ms": epoch_ms("--to", to_time)}
+    from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
     with Client(router_address(router), timeout=timeout) as client:
         found = client.fetch_windows(
             store,
             key,
-            **span,
+            from_ms=from_ms,
+            to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
@@ -231,6 +238,7 @@ def sessions(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -240,15 +248,16 @@ def sessions(
 
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
-    span = {"from_ms": epoch_ms("--from", from_time), "to_ms": epoch_ms("--to", to_time)}
+    from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
     with Client(router_address(router), timeout=timeout) as client:
         found = client.fetch_sessions(
             store,
             key,
-            **span,
+            from_ms=from_ms,
+            to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
@@ -263,6 +272,7 @@ def query(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -279,7 +289,7 @@ def query(
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
     with Client(router_address(router), timeout=timeout) as client:
         answer = client.query_store(
-            store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms)
+            store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
         )
     if fmt is Output.JSON:
         output.print_json(answer)
@@ -294,6 +304,7 @@ def count(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -303,7 +314,9 @@ def count(
     Example: statehouse count leader-boards --exact
     """
     with Client(router_address(router), timeout=timeout) as client:
-        counted = client.count(store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms))
+        counted = client.count(
+            store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+        )
     if fmt is Output.JSON:
         output.print_json(counted)
         return
@@ -317,6 +330,7 @@ def locate(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -326,7 +340,7 @@ def locate(
     Example: statehouse locate leader-boards 1 --active-only
     """
     with Client(router_address(router), timeout=timeout) as client:
-        place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms))
+        place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)))
     if fmt is Output.JSON:
         output.print_json(place)
         return

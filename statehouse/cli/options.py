@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from statehouse.cli.output import Output
+from statehouse.positions import Token
 
 RUN_DIR: Final = Path(".statehouse")
 DEFAULT_ROUTER: Final = "127.0.0.1:7100"
@@ -45,6 +46,15 @@ MaxStalenessOption = Annotated[
         show_default=False,
     ),
 ]
+AtLeastOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOKEN",
+        help="What the answering replica must have seen, or wait for: a token, as -o json shows it, or "
+        "STORE:PARTITION:POSITION. May be repeated.",
+        show_default=False,
+    ),
+]
 RunDirOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the local cluster keeps everything.")]
 StoreArgument = Annotated[str, typer.Argument(help="Store to read.", show_default=False)]
 KeyArgument = Annotated[
@@ -69,6 +79,30 @@ def epoch_ms(option: str, given: str | None) -> int | None:
     except ValueError:
         raise typer.BadParameter(f"{given!r} is no time: {TIME_HELP}", param_hint=option) from None
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def token(given: list[str] | None) -> Token | None:
+    """Read what `--at-least` was given, the largest positions of all.
+
+    Raises:
+        typer.BadParameter: something of it is neither a token nor a position.
+
+    """
+    if not given:
+        return None
+    merged = Token()
+    for text in given:
+        store, colon, place = text.partition(":")
+        try:
+            if not colon:
+                merged |= Token.parse(text)
+            else:
+                partition, position = map(int, place.split(":"))
+                merged |= Token({(store, partition): position})
+        except ValueError as error:
+            message = f"{text!r} is neither a token nor STORE:PARTITION:POSITION: {error}"
+            raise typer.BadParameter(message, param_hint="--at-least") from None
+    return merged
 
 
 def router_address(given: str | None, run_dir: Path = RUN_DIR) -> str:

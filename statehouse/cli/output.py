@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from statehouse.positions import Token
+
 _UNKNOWN: Final = "unknown"
 # Piped output has no width of its own: wide enough that no cell is cut.
 _PIPED_WIDTH: Final = 10_000
@@ -105,6 +107,8 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401 - JSON of anything
             return {name: jsonable(item) for name, item in value.items()}
         case list() | tuple():
             return [jsonable(item) for item in value]
+        case Token():
+            return str(value)
         case _:
             return value
 

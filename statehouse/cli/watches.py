@@ -11,11 +11,13 @@ import typer
 from statehouse.cli import output
 from statehouse.cli.options import (
     ActiveOnlyOption,
+    AtLeastOption,
     MaxLagOption,
     MaxStalenessOption,
     RouterOption,
     StoreArgument,
     router_address,
+    token,
 )
 from statehouse.client import Client, Freshness, Update, WatchPosition
 
@@ -34,6 +36,7 @@ def watch(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    at_least: AtLeastOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
     router: RouterOption = None,
 ) -> None:
@@ -55,7 +58,7 @@ def watch(
             prefix=prefix,
             partition=partition,
             resume=positions,
-            freshness=Freshness(active_only, max_lag, max_staleness_ms),
+            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
             raw=raw,
         ) as watched,
     ):

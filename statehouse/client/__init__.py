@@ -35,10 +35,11 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
-from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient
-from statehouse.client.synchronous import Client
+from statehouse.client.asynchronous import DEFAULT_TARGET, DEFAULT_TIMEOUT_S, AsyncClient, AsyncReadSession
+from statehouse.client.synchronous import Client, ReadSession
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import Freshness
+from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 
 __all__ = (
@@ -46,6 +47,7 @@ __all__ = (
     "DEFAULT_TIMEOUT_S",
     "Answer",
     "AsyncClient",
+    "AsyncReadSession",
     "AsyncWatch",
     "Candidate",
     "Change",
@@ -63,12 +65,14 @@ __all__ = (
     "Node",
     "Page",
     "QueryAnswer",
+    "ReadSession",
     "Replica",
     "Session",
     "Stamp",
     "Store",
     "StoreValue",
     "Task",
+    "Token",
     "Update",
     "Watch",
     "WatchPosition",

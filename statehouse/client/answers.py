@@ -7,14 +7,18 @@ server introduces must reach an older client's user, not fail in between. None i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from statehouse.consistency import ANY, Freshness
+from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 
 StoreValue = JsonValue | bytes
 """A value as Python has it; which of them a store yields is said by its value serde."""
 KeyLike = str | bytes
 """A key as people type it (text, parsed by the store's key serde), or its serialized bytes."""
+
+NOTHING_SEEN: Final = Token()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class Answer:
 
     `found` False is a statement by a replica that holds the partition and has restored it; with `since_ms`, that the
     key was not updated since then. A found value may be None: JSON has a null. `timestamp_ms`: since when the value
-    held, epoch milliseconds; None unless it was looked up as of a time.
+    held, epoch milliseconds; None unless it was looked up as of a time. `token`: to be shown with later reads that must
+    not go back before this one.
     """
 
     found: bool
@@ -87,6 +92,7 @@ class Answer:
     staleness_ms: int | None
     since_ms: int | None = None
     timestamp_ms: int | None = None
+    token: Token = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class Page:
 
     entries: tuple[Entry, ...]
     replicas: tuple[Stamp, ...]
+    token: Token = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,7 @@ class WindowPage:
 
     windows: tuple[KeyedWindow, ...]
     replicas: tuple[Stamp, ...]
+    token: Token = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +175,7 @@ class QueryAnswer:
 
     result: JsonValue
     replica: Stamp
+    token: Token = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,7 @@ class Count:
     count: int
     exact: bool
     replicas: tuple[Stamp, ...]
+    token: Token = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +246,7 @@ class Update:
     gap: bool
     position: WatchPosition | None
     replica: Stamp
+    token: Token = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)

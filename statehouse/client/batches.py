@@ -66,7 +66,7 @@ async def _ask_for(requests: list[query_service_pb2.GetRequest], ask: Ask) -> li
     results = (await ask(query_service_pb2.BatchGetRequest(requests=requests))).results
     if len(results) != len(requests):
         raise LookupFailure(Reason.INTERNAL, f"{len(results)} results to {len(requests)} lookups")
-    return list(map(conversion.from_batch_get, results))
+    return [conversion.from_batch_get(*each) for each in zip(results, (each.store for each in requests), strict=True)]
 
 
 def _has_reason(outcome: Outcome, reasons: frozenset[Reason]) -> bool:

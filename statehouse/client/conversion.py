@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from google.protobuf import struct_pb2
@@ -35,6 +35,7 @@ from statehouse.client.answers import (
 )
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, reason_name
+from statehouse.positions import Token
 from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 
@@ -46,19 +47,27 @@ def to_key(key: KeyLike) -> types_pb2.Key:
     return types_pb2.Key(text=key) if isinstance(key, str) else types_pb2.Key(raw=bytes(key))
 
 
-def to_freshness(bounds: Freshness) -> types_pb2.Freshness | None:
-    """Return the bounds' wire form, None if there are none."""
-    if bounds == ANY:
+def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
+    """Return the bounds' wire form for a read of a store, None if there are none."""
+    # Of other stores' positions the read needs to know nothing.
+    at_least = None if bounds.at_least is None else bounds.at_least.of_store(store)
+    if not at_least and replace(bounds, at_least=None) == ANY:
         return None
     return types_pb2.Freshness(
-        active_only=bounds.active_only, max_lag=bounds.max_lag, max_staleness_ms=bounds.max_staleness_ms
+        active_only=bounds.active_only,
+        max_lag=bounds.max_lag,
+        max_staleness_ms=bounds.max_staleness_ms,
+        at_least=at_least.to_proto() if at_least else None,
     )
 
 
 def to_get(lookup: Lookup) -> query_service_pb2.GetRequest:
     """Return the wire form of a lookup."""
     return query_service_pb2.GetRequest(
-        store=lookup.store, key=to_key(lookup.key), freshness=to_freshness(lookup.freshness), raw=lookup.raw
+        store=lookup.store,
+        key=to_key(lookup.key),
+        freshness=to_freshness(lookup.freshness, lookup.store),
+        raw=lookup.raw,
     )
 
 
@@ -111,7 +120,12 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
     )
 
 
-def from_get(response: query_service_pb2.GetResponse) -> Answer:
+def token_of(store: str, stamps: Iterable[types_pb2.ReplicaStamp]) -> Token:
+    """Return the token of an answer that these replicas gave."""
+    return Token({(store, stamp.partition): stamp.position for stamp in stamps if stamp.HasField("position")})
+
+
+def from_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse, store: str) -> Answer:
     """Return a lookup's answer."""
     stamp = from_stamp(response.replica)
     return Answer(
@@ -125,27 +139,29 @@ def from_get(response: query_service_pb2.GetResponse) -> Answer:
         stamp.lag,
         stamp.staleness_ms,
         stamp.since_ms,
+        token=token_of(store, (response.replica,)),
     )
 
 
-def from_get_as_of(response: query_service_pb2.GetAsOfResponse) -> Answer:
+def from_get_as_of(response: query_service_pb2.GetAsOfResponse, store: str) -> Answer:
     """Return the answer to a lookup as of a time."""
-    plain = query_service_pb2.GetResponse(found=response.found, value=response.value, replica=response.replica)
-    return replace(from_get(plain), timestamp_ms=response.timestamp_ms if response.HasField("timestamp_ms") else None)
+    timestamp_ms = response.timestamp_ms if response.HasField("timestamp_ms") else None
+    return replace(from_get(response, store), timestamp_ms=timestamp_ms)
 
 
-def from_batch_get(result: query_service_pb2.BatchGetResult) -> Answer | LookupFailure:
+def from_batch_get(result: query_service_pb2.BatchGetResult, store: str) -> Answer | LookupFailure:
     """Return what became of a lookup of a batch."""
     if result.HasField("response"):
-        return from_get(result.response)
+        return from_get(result.response, store)
     return LookupFailure.from_proto(result.error)
 
 
-def from_scan(response: query_service_pb2.ScanResponse) -> Page:
+def from_scan(response: query_service_pb2.ScanResponse, store: str) -> Page:
     """Return a scan's page."""
     return Page(
         tuple(Entry(from_key(entry.key), from_value(entry.value)) for entry in response.entries),
         tuple(map(from_stamp, response.replicas)),
+        token_of(store, response.replicas),
     )
 
 
@@ -159,7 +175,7 @@ def from_session(session: query_service_pb2.Session) -> Session:
     return Session(session.start_ms, session.end_ms, from_value(session.value))
 
 
-def from_scan_windows(response: query_service_pb2.ScanWindowsResponse) -> WindowPage:
+def from_scan_windows(response: query_service_pb2.ScanWindowsResponse, store: str) -> WindowPage:
     """Return a page of a scan of windows."""
     return WindowPage(
         tuple(
@@ -173,6 +189,7 @@ def from_scan_windows(response: query_service_pb2.ScanWindowsResponse) -> Window
             for each in response.windows
         ),
         tuple(map(from_stamp, response.replicas)),
+        token_of(store, response.replicas),
     )
 
 
@@ -186,14 +203,16 @@ def to_arguments(arguments: Mapping[str, JsonValue]) -> struct_pb2.Struct:
     return struct_pb2.Struct(fields={name: json_value(value) for name, value in arguments.items()})
 
 
-def from_query_store(response: query_service_pb2.QueryStoreResponse) -> QueryAnswer:
+def from_query_store(response: query_service_pb2.QueryStoreResponse, store: str) -> QueryAnswer:
     """Return a custom store's answer."""
-    return QueryAnswer(from_json_value(response.result), from_stamp(response.replica))
+    token = token_of(store, (response.replica,))
+    return QueryAnswer(from_json_value(response.result), from_stamp(response.replica), token)
 
 
-def from_count(response: query_service_pb2.CountResponse) -> Count:
+def from_count(response: query_service_pb2.CountResponse, store: str) -> Count:
     """Return a count."""
-    return Count(response.count, response.exact, tuple(map(from_stamp, response.replicas)))
+    stamps = tuple(map(from_stamp, response.replicas))
+    return Count(response.count, response.exact, stamps, token_of(store, response.replicas))
 
 
 def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
@@ -203,7 +222,7 @@ def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
     )
 
 
-def from_watch(response: query_service_pb2.WatchResponse) -> Update:
+def from_watch(response: query_service_pb2.WatchResponse, store: str) -> Update:
     """Return what a watch heard."""
     stamp = from_stamp(response.replica)
     position = WatchPosition(stamp.partition, response.position, response.topic_id)
@@ -215,7 +234,17 @@ def from_watch(response: query_service_pb2.WatchResponse) -> Update:
         response.gap,
         position if response.HasField("position") else None,
         stamp,
+        _watched_token(response, store),
     )
+
+
+def _watched_token(response: query_service_pb2.WatchResponse, store: str) -> Token:
+    """Return the token of what a watch heard: changes may have come after the replica's stamp was made."""
+    seen = [event.offset + 1 for event in response.events if event.HasField("offset")]
+    if response.HasField("position"):
+        seen.append(response.position)
+    stamped = token_of(store, (response.replica,))
+    return stamped | Token({(store, response.replica.partition): max(seen)}) if seen else stamped
 
 
 def _change(event: query_service_pb2.WatchEvent) -> Change:

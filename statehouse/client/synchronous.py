@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from statehouse.client.answers import KeyLike, WatchPosition
+from statehouse.client.answers import Fleet, KeyLike, Location, WatchPosition
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
     DEFAULT_TIMEOUT_S,
     AsyncClient,
+    AsyncReadSession,
 )
+from statehouse.client.reads import AsyncReads
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import ANY, Freshness
+from statehouse.positions import Token
 
 Item = TypeVar("Item")
 Arguments = ParamSpec("Arguments")
@@ -26,30 +29,97 @@ _SHUT_DOWN_S: Final = 1.0
 
 
 def _blocking(
-    method: Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Item]],
-) -> Callable[Concatenate[Client, Arguments], Item]:
+    method: Callable[Concatenate[AsyncReads, Arguments], Coroutine[Any, Any, Item]],
+) -> Callable[Concatenate[_Reads, Arguments], Item]:
     """Make a blocking method of one that is awaited."""
 
     @functools.wraps(method)
-    def call(self: Client, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
-        return self._run(method(self._client, *args, **kwargs))
+    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
+        return self._run(method(self._reads, *args, **kwargs))
 
     return call
 
 
 def _iterating(
-    method: Callable[Concatenate[AsyncClient, Arguments], AsyncIterator[Item]],
-) -> Callable[Concatenate[Client, Arguments], Iterator[Item]]:
+    method: Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Item]],
+) -> Callable[Concatenate[_Reads, Arguments], Iterator[Item]]:
     """Make a method that gives an iterator of one that gives an asynchronous one."""
 
     @functools.wraps(method)
-    def call(self: Client, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
-        return self._iterate(method(self._client, *args, **kwargs))
+    def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
+        return self._iterate(method(self._reads, *args, **kwargs))
 
     return call
 
 
-class Client:
+class _Reads:
+    """The reads of an `AsyncReads`, with blocking calls."""
+
+    def __init__(self, reads: AsyncReads, loop: asyncio.AbstractEventLoop) -> None:
+        self._reads, self._loop = reads, loop
+
+    @property
+    def target(self) -> str:
+        """The router's address."""
+        return self._reads.target
+
+    get = _blocking(AsyncReads.get)
+    get_as_of = _blocking(AsyncReads.get_as_of)
+    batch_get = _blocking(AsyncReads.batch_get)
+    pages = _iterating(AsyncReads.pages)
+    scan = _iterating(AsyncReads.scan)
+    window_pages = _iterating(AsyncReads.window_pages)
+    scan_windows = _iterating(AsyncReads.scan_windows)
+    fetch_windows = _iterating(AsyncReads.fetch_windows)
+    fetch_sessions = _iterating(AsyncReads.fetch_sessions)
+    query_store = _blocking(AsyncReads.query_store)
+    count = _blocking(AsyncReads.count)
+
+    def watch(
+        self,
+        store: str,
+        key: KeyLike | None = None,
+        *,
+        prefix: KeyLike | None = None,
+        partition: int | None = None,
+        resume: Iterable[WatchPosition] = (),
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+    ) -> Watch:
+        """Watch a key, a prefix or a store."""
+
+        async def begin() -> AsyncWatch:
+            return self._reads.watch(
+                store,
+                key,
+                prefix=prefix,
+                partition=partition,
+                resume=resume,
+                freshness=freshness,
+                at_least=at_least,
+                raw=raw,
+            )
+
+        return Watch(self._run(begin()), self._run)
+
+    def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupted caller must not leave the call running
+            raise
+
+    def _iterate(self, items: AsyncIterator[Item]) -> Iterator[Item]:
+        async def following() -> Item | object:
+            return await anext(items, _END)
+
+        while (item := self._run(following())) is not _END:
+            yield item  # type: ignore[misc] # not the sentinel, so an item
+
+
+class Client(_Reads):
     """`AsyncClient` with blocking calls; see there for what they take, return and raise.
 
     An event loop in a thread of its own does the work, so there is one implementation, and any number of threads may
@@ -63,56 +133,26 @@ class Client:
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        self._loop = asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
         # A daemon: a program that forgets to close its client must still be able to end.
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
+        self._thread = threading.Thread(target=loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
         self._thread.start()
-        self._client = self._run(self._connect(target, timeout, max_message_bytes))
+        self._client = asyncio.run_coroutine_threadsafe(
+            self._connect(target, timeout, max_message_bytes), loop
+        ).result()
+        super().__init__(self._client, loop)
 
-    @property
-    def target(self) -> str:
-        """The router's address."""
-        return self._client.target
+    def locate(self, store: str, key: KeyLike, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
+        """Tell where a key lives."""
+        return self._run(self._client.locate(store, key, freshness=freshness, timeout=timeout))
 
-    get = _blocking(AsyncClient.get)
-    get_as_of = _blocking(AsyncClient.get_as_of)
-    batch_get = _blocking(AsyncClient.batch_get)
-    pages = _iterating(AsyncClient.pages)
-    scan = _iterating(AsyncClient.scan)
-    window_pages = _iterating(AsyncClient.window_pages)
-    scan_windows = _iterating(AsyncClient.scan_windows)
-    fetch_windows = _iterating(AsyncClient.fetch_windows)
-    fetch_sessions = _iterating(AsyncClient.fetch_sessions)
-    query_store = _blocking(AsyncClient.query_store)
-    count = _blocking(AsyncClient.count)
-    locate = _blocking(AsyncClient.locate)
-    fleet = _blocking(AsyncClient.fleet)
+    def fleet(self, *, timeout: float | None = None) -> Fleet:
+        """Return the newest assignment and the nodes."""
+        return self._run(self._client.fleet(timeout=timeout))
 
-    def watch(
-        self,
-        store: str,
-        key: KeyLike | None = None,
-        *,
-        prefix: KeyLike | None = None,
-        partition: int | None = None,
-        resume: Iterable[WatchPosition] = (),
-        freshness: Freshness = ANY,
-        raw: bool = False,
-    ) -> Watch:
-        """Watch a key, a prefix or a store."""
-
-        async def begin() -> AsyncWatch:
-            return self._client.watch(
-                store,
-                key,
-                prefix=prefix,
-                partition=partition,
-                resume=resume,
-                freshness=freshness,
-                raw=raw,
-            )
-
-        return Watch(self._run(begin()), self._run)
+    def session(self, at_least: Token | None = None) -> ReadSession:
+        """Begin a session: reads of which none goes back before what an earlier one saw, whoever answers."""
+        return ReadSession(self._client.session(at_least), self._loop)
 
     def close(self) -> None:
         """Close the connection and end the thread. Harmless when closed."""
@@ -143,17 +183,23 @@ class Client:
         if under_way:
             await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
 
-    def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupted caller must not leave the call running
-            raise
 
-    def _iterate(self, items: AsyncIterator[Item]) -> Iterator[Item]:
-        async def following() -> Item | object:
-            return await anext(items, _END)
+class ReadSession(_Reads):
+    """`AsyncReadSession` with blocking calls."""
 
-        while (item := self._run(following())) is not _END:
-            yield item  # type: ignore[misc] # not the sentinel, so an item
+    def __init__(self, session: AsyncReadSession, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(session, loop)
+        self._session = session
+
+    @property
+    def token(self) -> Token:
+        """What the session's reads saw."""
+        return self._session.token
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End; there is nothing to release."""

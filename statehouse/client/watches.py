@@ -13,6 +13,7 @@ import grpc.aio
 from statehouse.client import conversion
 from statehouse.client.answers import Update, WatchPosition
 from statehouse.errors import LookupFailure, Reason
+from statehouse.positions import Token
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2
 
@@ -26,10 +27,12 @@ class AsyncWatch:
     def __init__(
         self,
         call: grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse],
+        store: str,
         named: Callable[[LookupFailure], LookupFailure],
+        saw: Callable[[Token], None],
         resume: tuple[WatchPosition, ...],
     ) -> None:
-        self._call, self._named = call, named
+        self._call, self._store, self._named, self._saw = call, store, named, saw
         self._positions = {position.partition: position for position in resume}
         self._under_way: Update | None = None
 
@@ -63,7 +66,9 @@ class AsyncWatch:
             # The call was cancelled, not the task: the watch was closed, maybe by another task, or its client.
             raise StopAsyncIteration from None
         if isinstance(response, query_service_pb2.WatchResponse):
-            return conversion.from_watch(response)
+            update = conversion.from_watch(response, self._store)
+            self._saw(update.token)
+            return update
         raise LookupFailure(Reason.UNREACHABLE, "the watch was ended without a reason; resume it")
 
     def _note(self, update: Update) -> None:

@@ -14,6 +14,8 @@ from statehouse.v1 import errors_pb2
 _TRANSPORT = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Reason.ATTEMPT_TIMED_OUT,
     grpc.StatusCode.UNAVAILABLE: Reason.UNREACHABLE,
+    # Not by us, who would not look: the peer ended with the call under way, or dropped it as one too many.
+    grpc.StatusCode.CANCELLED: Reason.UNREACHABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.OVERLOADED,
     grpc.StatusCode.INVALID_ARGUMENT: Reason.INVALID_REQUEST,
 }

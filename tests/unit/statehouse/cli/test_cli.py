@@ -16,6 +16,7 @@ from statehouse.cli.main import app
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.errors import LocalError
 from statehouse.local.ports import free_port
+from statehouse.positions import Token
 from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
 
 Run = Callable[..., Result]
@@ -74,6 +75,23 @@ def test_bounds_are_passed_on(run: Run, router: FakeRouter):
 
     freshness = router.requests[-1].freshness
     assert (freshness.active_only, freshness.max_lag, freshness.max_staleness_ms) == (True, 0, 250)
+
+
+def test_a_token_is_shown_in_json_and_taken_back_beside_positions(run: Run, router: FakeRouter):
+    token = json.loads(run("get", "boards", "1", "-o", "json").stdout)["token"]
+    assert Token.parse(token) == Token({("boards", 3): 12})
+
+    assert run("get", "boards", "1", "--at-least", token, "--at-least", "boards:0:7").exit_code == 0
+    assert Token.from_proto(router.requests[-1].freshness.at_least) == Token({("boards", 3): 12, ("boards", 0): 7})
+    assert run("count", "boards", "--at-least", "boards:3:13").exit_code == 0
+    assert Token.from_proto(router.requests[-1].freshness.at_least) == Token({("boards", 3): 13})
+
+
+@pytest.mark.parametrize("wrong", ["x", "boards:1", "boards:a:1", "boards:1:-1", "boards:1:2:3"])
+def test_what_is_no_token_is_refused(run: Run, wrong: str):
+    result = run("get", "boards", "1", "--at-least", wrong)
+    assert result.exit_code == ExitCode.USAGE
+    assert "STORE:PARTITION:POSITION" in result.output
 
 
 def test_scan_prints_a_table_or_a_line_of_json_an_entry(run: Run):

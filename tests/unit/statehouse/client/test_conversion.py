@@ -69,8 +69,8 @@ def test_a_key_is_text_or_bytes():
 
 
 def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
-    assert conversion.to_freshness(Freshness()) is None
-    bound = conversion.to_freshness(Freshness(max_lag=0))
+    assert conversion.to_freshness(Freshness(), "s") is None
+    bound = conversion.to_freshness(Freshness(max_lag=0), "s")
     assert bound is not None
     assert bound.HasField("max_lag")
     assert not bound.HasField("max_staleness_ms")
@@ -79,7 +79,7 @@ def test_no_bounds_are_no_freshness_and_zero_is_a_bound():
 def test_unknown_is_none_and_never_zero():
     response = query_service_pb2.GetResponse(found=False, replica=types_pb2.ReplicaStamp(partition=0, epoch=1))
 
-    answer = conversion.from_get(response)
+    answer = conversion.from_get(response, "s")
 
     assert (answer.position, answer.lag, answer.staleness_ms) == (None, None, None)
     assert answer.found is False
@@ -99,7 +99,7 @@ def test_a_task_without_an_active_has_none():
 def test_a_copy_of_an_ephemeral_store_says_since_when_it_is():
     stamp = types_pb2.ReplicaStamp(partition=0, epoch=1, ephemeral=True, since_ms=7)
 
-    assert conversion.from_get(query_service_pb2.GetResponse(found=False, replica=stamp)).since_ms == 7
+    assert conversion.from_get(query_service_pb2.GetResponse(found=False, replica=stamp), "s").since_ms == 7
     assert conversion.from_stamp(types_pb2.ReplicaStamp(partition=0)).since_ms is None
 
 

@@ -1,0 +1,508 @@
+"""The reads of the asynchronous client, and of its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from statehouse.client import batches, conversion
+from statehouse.client.answers import (
+    Answer,
+    Count,
+    Entry,
+    KeyedWindow,
+    KeyLike,
+    Lookup,
+    Page,
+    QueryAnswer,
+    Session,
+    WatchPosition,
+    Window,
+    WindowPage,
+)
+from statehouse.client.watches import AsyncWatch
+from statehouse.consistency import ANY, Freshness
+from statehouse.errors import LookupFailure, Reason
+from statehouse.positions import Token
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.serdes import JsonValue
+from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
+
+
+class _PageRequest(Protocol):
+    page_token: str
+
+    @property
+    def freshness(self) -> types_pb2.Freshness: ...
+
+
+class _HasNextPageToken(Protocol):
+    next_page_token: str
+
+
+Response = TypeVar("Response")
+PageRequest = TypeVar("PageRequest", bound=_PageRequest)
+PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
+
+
+class AsyncReads:
+    """What can be read of stores.
+
+    `timeout`: seconds for each call, each page of a scan being one.
+    `freshness`: the bounds of a `Freshness` must all hold. With none, the active answers if it can, else the freshest
+    standby, and the answer says which.
+    `at_least`: the read sees what the answers with this token saw, or waits for it; the same as in `freshness`.
+    """
+
+    def __init__(
+        self, target: str, query: query_service_pb2_grpc.QueryServiceAsyncStub, timeout_s: float, max_message_bytes: int
+    ) -> None:
+        self.target = target
+        self._query, self._timeout_s, self._max_message_bytes = query, timeout_s, max_message_bytes
+
+    async def get(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - it is sent with the call, so that nobody works past it
+    ) -> Answer:
+        """Look one key up; with `raw` the value comes as the bytes in the changelog.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.GetRequest(
+            store=store, key=conversion.to_key(key), freshness=self._wire(store, freshness, at_least), raw=raw
+        )
+        seconds = self._seconds(timeout)
+        answer = conversion.from_get(await self._call(self._query.Get(request, timeout=seconds), seconds), store)
+        self._saw(answer.token)
+        return answer
+
+    async def get_as_of(
+        self,
+        store: str,
+        key: KeyLike,
+        as_of_ms: int | None = None,
+        *,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Answer:
+        """Look up the value that a key of a versioned store had at a time, epoch milliseconds; None is the latest.
+
+        Raises:
+            LookupFailure: the time is before the history that the store keeps, the store is of another kind, nobody
+                could answer within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.GetAsOfRequest(
+            store=store,
+            key=conversion.to_key(key),
+            as_of_ms=as_of_ms,
+            freshness=self._wire(store, freshness, at_least),
+            raw=raw,
+        )
+        seconds = self._seconds(timeout)
+        response = await self._call(self._query.GetAsOf(request, timeout=seconds), seconds)
+        answer = conversion.from_get_as_of(response, store)
+        self._saw(answer.token)
+        return answer
+
+    async def batch_get(
+        self,
+        requests: Iterable[Lookup],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> list[Answer | LookupFailure]:
+        """Look several keys up, of any stores; one outcome a key, in their order.
+
+        A key that can't be answered has its failure as its outcome, and so has every key of a call that fails: nothing
+        is raised. What is too much for one call is split into several, one after the other, each with `timeout`. Where
+        `requests` have an `at_least` in their bounds, and a node rather than a router is asked, a key whose position is
+        not reached yet fails with WOULD_WAIT.
+        """
+        seconds = self._seconds(timeout)
+
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await self._call(self._query.BatchGet(batch, timeout=seconds), seconds)
+
+        bounded = [conversion.to_get(replace(each, freshness=self._bounds(each.freshness))) for each in requests]
+        outcomes = await batches.batch_get(bounded, ask, self._max_message_bytes)
+        for outcome in outcomes:
+            if isinstance(outcome, Answer):
+                self._saw(outcome.token)
+        return outcomes
+
+    async def pages(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Page]:
+        """Scan a store page by page, in unsigned byte order of the serialized keys; both ends are inclusive.
+
+        `prefix` excludes the ends. `page_size` 0 is the server's default. Each page is read as it is asked for; a page
+        may be empty and not the last.
+
+        Raises:
+            LookupFailure: some partition could not be read within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.ScanRequest(
+            store=store,
+            from_key=None if from_key is None else conversion.to_key(from_key),
+            to_key=None if to_key is None else conversion.to_key(to_key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            reverse=reverse,
+            page_size=page_size,
+            raw=raw,
+        )
+        bounds = partial(self._wire, store, freshness, at_least)
+        async for response in self._paged(self._query.Scan, request, bounds, timeout):
+            page = conversion.from_scan(response, store)
+            self._saw(page.token)
+            yield page
+
+    async def scan(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Entry]:
+        """Scan a store entry by entry: `pages` without their seams."""
+        pages = self.pages(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            reverse=reverse,
+            page_size=page_size,
+            freshness=freshness,
+            at_least=at_least,
+            raw=raw,
+            timeout=timeout,
+        )
+        async for page in pages:
+            for entry in page.entries:
+                yield entry
+
+    async def window_pages(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[WindowPage]:
+        """Scan the windows of a range of keys that start within `from_ms` and `to_ms` (both inclusive), page by page.
+
+        In the order of keys, each key's windows by start; keys, pages and failures are as in `pages`.
+
+        Raises:
+            LookupFailure: some partition could not be read within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.ScanWindowsRequest(
+            store=store,
+            from_key=None if from_key is None else conversion.to_key(from_key),
+            to_key=None if to_key is None else conversion.to_key(to_key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            raw=raw,
+        )
+        bounds = partial(self._wire, store, freshness, at_least)
+        async for response in self._paged(self._query.ScanWindows, request, bounds, timeout):
+            page = conversion.from_scan_windows(response, store)
+            self._saw(page.token)
+            yield page
+
+    async def scan_windows(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[KeyedWindow]:
+        """Scan windows one by one: `window_pages` without their seams."""
+        pages = self.window_pages(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            freshness=freshness,
+            at_least=at_least,
+            raw=raw,
+            timeout=timeout,
+        )
+        async for page in pages:
+            for window in page.windows:
+                yield window
+
+    async def fetch_windows(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Window]:
+        """Read the windows of a key that start within `from_ms` and `to_ms` (both inclusive), oldest first.
+
+        Each page of them is read as it is asked for.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, the store is of another kind, or the request is wrong.
+
+        """
+        request = query_service_pb2.FetchWindowsRequest(
+            store=store,
+            key=conversion.to_key(key),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            raw=raw,
+        )
+        bounds = partial(self._wire, store, freshness, at_least)
+        async for response in self._paged(self._query.FetchWindows, request, bounds, timeout):
+            self._saw(conversion.token_of(store, (response.replica,)))
+            for window in response.windows:
+                yield conversion.from_window(window)
+
+    async def fetch_sessions(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[Session]:
+        """Read the sessions of a key that overlap `from_ms` to `to_ms` (both inclusive), oldest first.
+
+        Each page of them is read as it is asked for.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, the store is of another kind, or the request is wrong.
+
+        """
+        request = query_service_pb2.FetchSessionsRequest(
+            store=store,
+            key=conversion.to_key(key),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            raw=raw,
+        )
+        bounds = partial(self._wire, store, freshness, at_least)
+        async for response in self._paged(self._query.FetchSessions, request, bounds, timeout):
+            self._saw(conversion.token_of(store, (response.replica,)))
+            for session in response.sessions:
+                yield conversion.from_session(session)
+
+    async def query_store(
+        self,
+        store: str,
+        key: KeyLike,
+        query: str,
+        arguments: Mapping[str, JsonValue] | None = None,
+        *,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> QueryAnswer:
+        """Ask a custom store a query of its own about a key; `arguments` are what it needs beside, as JSON has it.
+
+        Raises:
+            LookupFailure: nobody could answer within the bounds, or the request is wrong.
+            ValueError: an argument is not JSON.
+
+        """
+        request = query_service_pb2.QueryStoreRequest(
+            store=store,
+            key=conversion.to_key(key),
+            freshness=self._wire(store, freshness, at_least),
+            query=query,
+            arguments=conversion.to_arguments(arguments or {}),
+        )
+        seconds = self._seconds(timeout)
+        response = await self._call(self._query.QueryStore(request, timeout=seconds), seconds)
+        answer = conversion.from_query_store(response, store)
+        self._saw(answer.token)
+        return answer
+
+    async def count(
+        self,
+        store: str,
+        *,
+        exact: bool = False,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Count:
+        """Count a store's entries: the engines' estimate, or with `exact` by a scan.
+
+        Raises:
+            LookupFailure: some partition could not be counted within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.CountRequest(
+            store=store,
+            exact=exact,
+            freshness=self._wire(store, freshness, at_least),
+        )
+        seconds = self._seconds(timeout)
+        response = await self._call(self._query.Count(request, timeout=seconds), seconds)
+        answer = conversion.from_count(response, store)
+        self._saw(answer.token)
+        return answer
+
+    def watch(
+        self,
+        store: str,
+        key: KeyLike | None = None,
+        *,
+        prefix: KeyLike | None = None,
+        partition: int | None = None,
+        resume: Iterable[WatchPosition] = (),
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+    ) -> AsyncWatch:
+        """Watch a key, the keys with a prefix, or with neither all: the values now, then every change as it comes.
+
+        `partition`: only this one. `resume`: the `positions` of an earlier watch of the same keys. The bounds are for
+        the first answer. There is no timeout: a watch goes on until it is closed, also when partitions move.
+
+        Raises (while it is iterated):
+            LookupFailure: nobody can serve a partition any more, the router has gone, or the request is wrong.
+
+        """
+        positions = tuple(resume)
+        request = query_service_pb2.WatchRequest(
+            store=store,
+            key=None if key is None else conversion.to_key(key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            partition=partition,
+            resume=map(conversion.to_position, positions),
+            freshness=self._wire(store, freshness, at_least),
+            raw=raw,
+        )
+        call = self._query.Watch(request)
+        return AsyncWatch(call, store, lambda failure: self._named(failure, self._timeout_s), self._saw, positions)
+
+    def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
+        """Return a read's bounds."""
+        if at_least is None:
+            return freshness
+        return replace(freshness, at_least=at_least if freshness.at_least is None else at_least | freshness.at_least)
+
+    def _saw(self, token: Token) -> None:
+        """Take the token of an answer."""
+
+    def _wire(self, store: str, freshness: Freshness, at_least: Token | None) -> types_pb2.Freshness | None:
+        return conversion.to_freshness(self._bounds(freshness, at_least), store)
+
+    def _seconds(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
+
+    async def _paged(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[PageRequest, PageResponse],
+        request: PageRequest,
+        bounds: Callable[[], types_pb2.Freshness | None],
+        timeout_s: float | None,
+    ) -> AsyncIterator[PageResponse]:
+        """Read page after page, each as it is asked for, with the bounds that there are then."""
+        seconds = self._seconds(timeout_s)
+        while True:
+            if (freshness := bounds()) is not None:
+                request.freshness.CopyFrom(freshness)
+            response = await self._call(method(request, timeout=seconds), seconds)
+            yield response
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    async def _call(self, call: Awaitable[Response], seconds: float) -> Response:
+        try:
+            return await call
+        except grpc.RpcError as error:
+            raise self._named(from_rpc_error(error), seconds) from error
+
+    def _named(self, failure: LookupFailure, seconds: float) -> LookupFailure:
+        """Say of a transport failure whom it concerns: what gRPC has to say of it helps nobody."""
+        if "grpc_status" not in failure.metadata:
+            return failure
+        metadata = {**failure.metadata, "target": self.target}
+        if failure.reason is Reason.UNREACHABLE:
+            message = f"{self.target} can't be reached ({failure.message}); is the router running there?"
+            return LookupFailure(Reason.UNREACHABLE, message, metadata)
+        if failure.reason is Reason.ATTEMPT_TIMED_OUT:
+            message = f"{self.target} gave no answer within {seconds:g} s; allow more time with timeout"
+            return LookupFailure(Reason.DEADLINE_EXCEEDED, message, metadata)
+        return failure

@@ -1,0 +1,81 @@
+"""A session over replicas that lag as they like: what it sees of a partition never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statehouse.client import AsyncReadSession, Token
+from statehouse.consistency import Freshness, ReplicaFreshness, violation
+from statehouse.errors import LookupFailure
+from statehouse.topology import Role
+from statehouse.v1 import query_service_pb2, types_pb2
+
+REPLICAS, PARTITIONS = 3, 2
+
+
+@dataclass
+class Replicas:
+    """Stands for the stub: the replica whose turn it is answers by the real rule, from wherever it has got to."""
+
+    ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    positions: list[list[int]] = field(default_factory=lambda: [[0] * PARTITIONS for _ in range(REPLICAS)])
+    turn: int = 0
+
+    async def Get(self, request: query_service_pb2.GetRequest, timeout: float) -> query_service_pb2.GetResponse:  # noqa: ARG002, ASYNC109, N802 - the stub's
+        partition = int(request.key.text)
+        position = self.positions[self.turn][partition]
+        known = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None, position=position)
+        broken = violation(Freshness.from_proto(request.freshness), known, request.store, partition)
+        if broken is not None:
+            raise LookupFailure(*broken)
+        stamp = types_pb2.ReplicaStamp(partition=partition, position=position)
+        return query_service_pb2.GetResponse(found=False, replica=stamp)
+
+
+actions = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, PARTITIONS - 1), st.integers(1, 5)),
+    st.tuples(st.just("replicate"), st.integers(0, REPLICAS - 1), st.integers(0, PARTITIONS - 1), st.integers(1, 5)),
+    st.tuples(st.just("wipe"), st.integers(0, REPLICAS - 1)),
+    st.tuples(st.just("read"), st.integers(0, REPLICAS - 1), st.integers(0, PARTITIONS - 1)),
+    st.tuples(st.just("resume")),
+)
+
+
+@given(st.lists(actions, max_size=60))
+def test_what_a_session_sees_never_goes_back(steps: list[tuple[Any, ...]]) -> None:
+    replicas = Replicas()
+
+    def begin(token: Token | None = None) -> AsyncReadSession:
+        return AsyncReadSession("", cast("Any", replicas), 1.0, 10**6, token)
+
+    async def run() -> None:
+        session = begin()
+        seen = [0] * PARTITIONS
+        for step in steps:
+            match step:
+                case ("write", partition, count):
+                    replicas.ends[partition] += count
+                case ("replicate", replica, partition, count):
+                    reached = replicas.positions[replica][partition] + count
+                    replicas.positions[replica][partition] = min(replicas.ends[partition], reached)
+                case ("wipe", replica):
+                    replicas.positions[replica] = [0] * PARTITIONS
+                case ("resume",):
+                    session = begin(Token.parse(str(session.token)))
+                case ("read", replica, partition):
+                    replicas.turn = replica
+                    try:
+                        answer = await session.get("s", str(partition))
+                    except LookupFailure:
+                        assert replicas.positions[replica][partition] < seen[partition]
+                        continue
+                    assert answer.position is not None
+                    assert answer.position >= seen[partition]
+                    seen[partition] = answer.position
+
+    asyncio.run(run())
