@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -124,6 +125,9 @@ def test_a_drain_with_nobody_to_take_over_ends_at_its_timeout_and_says_so(fleet:
     node = fleet.node("a", drain_timeout_ms=600_000)
     fleet.assign(*[TaskAssignment("a")] * PARTITIONS)
     fleet.wait_running([node])
+    with pytest.raises(grpc.RpcError, match="timeout_ms must not be negative"):
+        drain(node, timeout_ms=-1)
+    assert node.node().state == "RUNNING"
     assert len(drain(node, timeout_ms=500)) == PARTITIONS
     assert len(drain(node, timeout_ms=600_000)) == PARTITIONS, "the first one's timeout holds"
     assert node.wait(30) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -54,8 +55,10 @@ def stores(partitions: int = 4) -> list[StoreDeclaration]:
 
 
 @contextmanager
-def running(bootstrap: str, application: str, partitions: int = 4) -> Iterator[OwnershipController]:
-    controller = OwnershipController(bootstrap, application, stores(partitions), SETTINGS)
+def running(
+    bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS
+) -> Iterator[OwnershipController]:
+    controller = OwnershipController(bootstrap, application, stores(partitions), settings)
     controller.start()
     try:
         yield controller
@@ -88,6 +91,12 @@ class Pulse:
     def add(self, *members: FakeMember) -> None:
         with self._lock:
             self.members.extend(members)
+
+    def restart(self, member: FakeMember) -> None:
+        """Let a member be back as another process, with all its state open, and wait until it was heard of."""
+        with self._lock:
+            member.restart("RUNNING")
+        poll_until(lambda: member.beats > 1, DEADLINE_S, "its first heartbeats")
 
     def silence(self, member: FakeMember) -> None:
         with self._lock:
@@ -336,3 +345,27 @@ def test_the_record_of_a_member_that_is_long_gone_is_deleted(
     finally:
         controller.stop()
     assert [value is None for _key, value in read_all(kafka.bootstrap, topic)] == [False, True, False]
+
+
+def test_a_member_that_keeps_restarting_is_held_back_for_a_while(
+    kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = [FakeMember(f"n{number}") for number in range(3)]
+    settings = replace(SETTINGS, flap_limit=1, flap_window_s=30.0)
+    with (
+        running(kafka.bootstrap, application, settings=settings) as controller,
+        Pulse(kafka.bootstrap, application, controller) as pulse,
+    ):
+        pulse.add(*members)
+        wait_spread(controller, *members)
+        pulse.restart(members[0])
+        pulse.restart(members[0])
+        wait_spread(controller, *members[1:])
+        wait_spread(controller, *members)
+    reasons = [snapshot.reason for snapshot in published(kafka.bootstrap, application)]
+    held = "n0 is held back: 2 restarts or lost sessions within 30 s, until it has been steady for 3 s"
+    assert any(held in reason for reason in reasons)
+    assert any("n0 is no longer held back" in reason for reason in reasons)
+    told = capsys.readouterr().out
+    assert "a node's sessions keep ending" in told
+    assert "node is no longer held back" in told
