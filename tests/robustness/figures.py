@@ -29,7 +29,6 @@ class Figures:
     lookups: int
     failed: int
     excused: dict[str, int]
-    from_standbys: int
     p50_ms: float
     p99_ms: float
     p999_ms: float
@@ -56,7 +55,6 @@ def figures(history: History) -> Figures:
         lookups=len(history.lookups),
         failed=len(history.lookups) - len(answered) - excused.total(),
         excused=dict(excused),
-        from_standbys=sum(lookup.role != "ACTIVE" for lookup in answered),
         p50_ms=percentile(latencies, 0.5),
         p99_ms=percentile(latencies, 0.99),
         p999_ms=percentile(latencies, 0.999),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from statehouse.topology import Role
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.robustness.history import ACTIVE_ONLY, ANY, AT_LEAST, MAX_LAG, MAX_STALENESS, LookupRecord, Recorder
 from tests.support.fleet import STORE
-from tests.support.lookups import Lookup, OpenLoop
+from tests.support.lookups import Call, Lookup, OpenLoop
 
 LARGEST_LAG: Final = 1_000
 LARGEST_STALENESS_MS: Final = 5_000
@@ -68,14 +69,15 @@ class Client:
         self._seen: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def requests(self, first: int) -> Iterator[query_service_pb2.GetRequest]:
-        """Yield requests for ever, beginning with the key of this number."""
+    def calls(self, first: int) -> Iterator[Call]:
+        """Yield lookups for ever, beginning with the key of this number."""
         number = first
         while True:
             key = self._keys[number % len(self._keys)]
             number += 1
             freshness = self._freshness(self._partition_of(key))
-            yield query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key), freshness=freshness)
+            request = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key), freshness=freshness)
+            yield request, self.take
 
     def _freshness(self, partition: int) -> types_pb2.Freshness:
         if self._bound == ACTIVE_ONLY:
@@ -149,17 +151,17 @@ class Traffic:
         bounds: Sequence[str] = BOUNDS,
     ) -> None:
         self._loops = ExitStack()
-        self._made: list[OpenLoop] = []
         names = sorted(routers)
+        calls: dict[str, list[Iterator[Call]]] = {name: [] for name in names}
         for number, bound in enumerate(bounds):
             router = names[number % len(names)]
             client = Client(f"c{number + 1}-{bound}", router, keys.all, bound, partition_of, recorder)
             # Evenly apart, so that each key is asked for by somebody all the time.
-            requests = client.requests(number * len(keys.all) // len(bounds))
-            loop = OpenLoop(
-                routers[router], requests, rate / len(bounds), client.take, _TIMEOUT_S, delay_s=number / rate
-            )
-            self._made.append(loop)
+            calls[router].append(client.calls(number * len(keys.all) // len(bounds)))
+        self._made = [
+            OpenLoop(routers[name], _in_turn(calls[name]), rate * len(calls[name]) / len(bounds), _TIMEOUT_S)
+            for name in names
+        ]
 
     def __enter__(self) -> Self:
         for loop in self._made:
@@ -169,3 +171,8 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         """Stop sending and wait for every answer."""
         self._loops.close()
+
+
+def _in_turn(clients: Sequence[Iterator[Call]]) -> Iterator[Call]:
+    """Take one lookup of each client, over and over."""
+    return (next(client) for client in itertools.cycle(clients))

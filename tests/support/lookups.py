@@ -31,27 +31,21 @@ class Lookup:
         return self.request.key.text
 
 
-class OpenLoop:
-    """Sends `rate` lookups a second, whatever became of the ones before; tells `on_lookup` of each that ends.
+Call = tuple[query_service_pb2.GetRequest, Callable[[Lookup], None]]
+"""A request, and who is told what came of it."""
 
-    `requests` is asked for the next one when that is due, on the sending thread; `on_lookup` runs on gRPC's. The first
-    is due `delay_s` after the start.
+
+class OpenLoop:
+    """Sends `rate` lookups a second, whatever became of the ones before.
+
+    `calls` is asked for the next one when that is due, on the sending thread; who is told of it is, on gRPC's.
     """
 
-    def __init__(
-        self,
-        target: str,
-        requests: Iterator[query_service_pb2.GetRequest],
-        rate: float,
-        on_lookup: Callable[[Lookup], None],
-        timeout_s: float = 5.0,
-        delay_s: float = 0.0,
-    ) -> None:
+    def __init__(self, target: str, calls: Iterator[Call], rate: float, timeout_s: float = 5.0) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)]
         self._channel = grpc.insecure_channel(target, options=options)
-        self._stub = query_service_pb2_grpc.QueryServiceStub(self._channel)
-        self._requests, self._period_s, self._timeout_s = requests, 1 / rate, timeout_s
-        self._on_lookup, self._delay_s = on_lookup, delay_s
+        self._get = query_service_pb2_grpc.QueryServiceStub(self._channel).Get
+        self._calls, self._period_s, self._timeout_s = calls, 1 / rate, timeout_s
         self._stop = threading.Event()
         self._pending = threading.Semaphore(0)
         self._sent = 0
@@ -70,12 +64,12 @@ class OpenLoop:
         self._channel.close()
 
     def _run(self) -> None:
-        due_at = time.monotonic() + self._delay_s
+        due_at = time.monotonic()
         while not self._stop.wait(max(0.0, due_at - time.monotonic())):
-            self._send(next(self._requests), due_at)
+            self._send(*next(self._calls), due_at)
             due_at += self._period_s
 
-    def _send(self, request: query_service_pb2.GetRequest, due_at: float) -> None:
+    def _send(self, request: query_service_pb2.GetRequest, tell: Callable[[Lookup], None], due_at: float) -> None:
         self._sent += 1
 
         def done(future: Any) -> None:
@@ -85,21 +79,22 @@ class OpenLoop:
             except grpc.RpcError as error:
                 lookup = Lookup(request, due_at, took_s, None, from_rpc_error(error))
             try:
-                self._on_lookup(lookup)
+                tell(lookup)
             finally:
                 self._pending.release()
 
-        self._stub.Get.future(request, timeout=self._timeout_s).add_done_callback(done)
+        self._get.future(request, timeout=self._timeout_s).add_done_callback(done)
 
 
 class LookupLoad(OpenLoop):
     """An open loop over keys in turn, which keeps its history."""
 
     def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
-        requests = (
-            query_service_pb2.GetRequest(store=store, key=types_pb2.Key(text=key)) for key in itertools.cycle(keys)
+        calls = (
+            (query_service_pb2.GetRequest(store=store, key=types_pb2.Key(text=key)), self._keep)
+            for key in itertools.cycle(keys)
         )
-        super().__init__(target, requests, rate, self._keep, timeout_s)
+        super().__init__(target, calls, rate, timeout_s)
         self._lock = threading.Lock()
         self.history: list[Lookup] = []
 
