@@ -15,6 +15,9 @@ _COMMON: dict[str, str | float | bool] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
     "socket.connection.setup.timeout.ms": 5000,
+    # After a network cut a connection may stay dead for as long again as the cut has lasted; by default requests on it
+    # are given up after 60 s, and a node whose heartbeats get through would be made active while it reads nothing.
+    "socket.timeout.ms": 10_000,
     "topic.metadata.refresh.interval.ms": 60_000,
     "log.connection.close": False,
 }

@@ -79,6 +79,8 @@ class FaultProxy:
         self._fates = dict.fromkeys(BOTH, _Fate())
         self._changed = asyncio.Event()
         self._resets_new = False
+        self.accepted = 0
+        """How many connections there have been."""
         self._listener: socket.socket | None = None
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,6 +186,7 @@ class FaultProxy:
         except OSError:
             return  # the client has left already
         plug.setblocking(False)
+        self.accepted += 1
         task = self._loop.create_task(self._serve(plug))
         self._tasks.add(task)
         task.add_done_callback(partial(self._served, plug))

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from statehouse.kafka import clients
 from statehouse.local.ports import free_port
 from tests.support.fault_proxy import BOTH, FaultProxy
 from tests.support.kafka import create_topic, produce, read_all
@@ -45,6 +46,29 @@ def test_clients_go_on_at_the_door_they_came_by(tmp_path: Path) -> None:
             assert is_answered(AdminClient({"bootstrap.servers": kafka.bootstrap}))
             proxy.heal()
             poll_until(lambda: is_answered(admin), 30, "an answer after healing")
+
+
+def test_our_clients_give_up_a_dead_connection(tmp_path: Path) -> None:
+    door = Door(advertised_port=free_port())
+    with (
+        KafkaWithDoors(tmp_path / "broker", doors={"proxied": door}) as kafka,
+        FaultProxy(door.port, port=door.advertised_port) as proxy,
+    ):
+        create_topic(kafka.bootstrap, "topic")
+        consumer = clients.consumer(door.bootstrap, "test")
+        consumer.assign([TopicPartition("topic", 0, 0)])
+        try:
+            poll_until(lambda: consumer.poll(0.1), 30, "the end of the topic")
+            proxy.blackhole(*BOTH)  # nobody is told
+            known = proxy.accepted
+
+            def has_connected_anew() -> bool:
+                consumer.poll(0.1)
+                return proxy.accepted > known
+
+            poll_until(has_connected_anew, 30, "another connection")
+        finally:
+            consumer.close()
 
 
 def is_answered(admin: AdminClient) -> bool:
