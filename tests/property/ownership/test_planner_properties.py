@@ -230,6 +230,27 @@ def test_one_more_node_moves_only_its_share(tasks: int, nodes: int) -> None:
     assert skew(replicas) <= 1
 
 
+@given_many(
+    st.integers(1, 40),
+    st.lists(st.sampled_from([1, 1, 2, 5]), min_size=1, max_size=6),
+    st.integers(0, 2),
+    st.sampled_from([1, 2, 5]),
+)
+def test_one_more_node_moves_no_active_needlessly(tasks: int, capacities: list[int], standbys: int, more: int) -> None:
+    """Each move makes up a difference between what its node had and what is now its share; none is made twice."""
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings(standbys))
+    for number, capacity in enumerate(capacities):
+        fleet.join(f"n{number}", capacity=capacity)
+    fleet.settle()
+    before, _ = fleet.counts()
+    fleet.join("new", capacity=more)
+    moved = fleet.settle()
+    after, _ = fleet.counts()
+    assert moved == (before - after).total()
+    if len({more, *capacities}) == 1:
+        assert moved == after["new"] <= math.ceil(tasks / len(fleet.racks))
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_one_node_fewer_moves_only_its_own(*, leaves: bool) -> None:
     """Of a thousand actives on twenty nodes the fifty of the node that dies, or is drained, move; no other does."""
