@@ -200,6 +200,34 @@ async def test_slow_answers_show_a_slow_node_where_nobody_else_may_answer(start:
     assert await fleet.get() == "b"
 
 
+async def test_batches_learn_of_a_slow_node_and_leave_it(start: Start) -> None:
+    fleet = await start("a", "b", **HASTY)
+    fleet.nodes["a"].delay_s = 0.2
+    assert [await _batch(fleet) for _ in range(6)] == ["a"] * 5 + ["b"]
+    assert fleet.router.health.suspects["a"].is_slow
+
+
+async def test_a_batch_at_a_frozen_node_is_grouped_again_and_later_ones_pass_it_over(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=100, hedge_min_ms=1)
+    fleet.nodes["a"].freeze()
+    assert [await _batch(fleet) for _ in range(5)] == ["b"] * 5
+    assert len(fleet.nodes["b"].batches) == 5
+    assert _count(fleet, "retries", outcome="sent") == 1
+    assert not _hedges(fleet)
+
+
+async def test_a_read_that_names_a_position_is_hedged_and_its_wait_is_not_held_against_a_node(start: Start) -> None:
+    fleet = await start("a", "b", **HASTY)
+    position = types_pb2.StorePosition(store=STORE, partition=0, position=5)
+    freshness = types_pb2.Freshness(active_only=True, at_least=types_pb2.Positions(positions=[position]))
+    fleet.nodes["a"].delay_s = 0.2
+    assert [await fleet.get(freshness=freshness) for _ in range(6)] == ["a"] * 6
+    assert not fleet.router.health.suspects
+    freshness.active_only = False
+    assert [await fleet.get(freshness=freshness) for _ in range(6)] == ["b"] * 6
+    assert _hedges(fleet) == {"won": 5}, "after which the node that was overtaken is asked last"
+
+
 async def test_calls_given_up_leave_nothing_behind(start: Start, recwarn: pytest.WarningsRecorder) -> None:
     fleet = await start("a", "b", **HASTY)
     assert await fleet.get() == "a"
@@ -216,3 +244,11 @@ async def test_calls_given_up_leave_nothing_behind(start: Start, recwarn: pytest
 async def _locate(fleet: Fleet) -> fleet_service_pb2.LocateKeyResponse:
     stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     return await stub.LocateKey(fleet_service_pb2.LocateKeyRequest(store=STORE, key=types_pb2.Key(text="k")))
+
+
+async def _batch(fleet: Fleet) -> str:
+    """Look two keys up in one batch; returns which node answered both."""
+    requests = [query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key)) for key in ("k", "l")]
+    answer = await fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=requests))
+    (node,) = {result.response.replica.host.instance_id for result in answer.results}
+    return node
