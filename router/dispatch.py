@@ -1,4 +1,4 @@
-"""Asking replicas until one answers: one deadline, each candidate once a round, two rounds at most.
+"""Asking replicas until one answers: one deadline, each candidate once a round, two rounds, more during a hand-over.
 
 What a failure means decides what follows:
 
@@ -10,7 +10,9 @@ What a failure means decides what follows:
   beside it: a hedge. The first good answer counts;
 - if every failure was of a kind that passes by itself, the candidates are asked once more after a short pause,
   which ends early when a newer table arrives. OVERLOADED is not of that kind: it never leads back to the node that
-  said it.
+  said it;
+- while a new epoch reaches one process after the other, the old active has stepped down and the new one may not know
+  yet: once a lookup has met two epochs, it asks for some rounds more.
 
 Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. Where it has nothing left
 and no other candidate is well, an attempt goes on beyond its time: a fleet that is slow is not asked twice as much, and
@@ -23,6 +25,7 @@ never hides an earlier one.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import deque
 from collections.abc import Mapping
@@ -45,6 +48,9 @@ from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2
 
 _PAUSE_S = 0.1
+_ROUNDS = 2
+# About a second of pauses, in which processes that read the same topic have met.
+_HAND_OVER_ROUNDS = 10
 # How long a lookup waits for the table to reach an epoch that a node has told it of.
 _EPOCH_WAIT_S = 1.0
 # With less than this left, another attempt would only hide why the earlier ones failed.
@@ -110,7 +116,8 @@ class Progress:
 
     failures: dict[str, tuple[Replica, LookupFailure]] = field(default_factory=dict)
     latest: dict[str, LookupFailure] = field(default_factory=dict)
-    newest_epoch: int = 0
+    epochs: set[int] = field(default_factory=set)
+    """Those of the tables that were used, and of the nodes that said theirs."""
     is_hedged: bool = False
     """The one hedge was sent, or there was none to send."""
     refused: str = ""
@@ -121,7 +128,17 @@ class Progress:
         self.failures.setdefault(replica.instance_id, (replica, failure))
         self.latest[replica.instance_id] = failure
         if failure.route is not None:
-            self.newest_epoch = max(self.newest_epoch, failure.route.epoch)
+            self.epochs.add(failure.route.epoch)
+
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch met, 0 before any."""
+        return max(self.epochs, default=0)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the lookup may take."""
+        return _HAND_OVER_ROUNDS if len(self.epochs) > 1 else _ROUNDS
 
 
 @dataclass(slots=True)
@@ -202,8 +219,10 @@ class Dispatcher:
             if (earlier := call.failed_before.get(replica.instance_id)) is not None:
                 progress.note(replica, earlier)
         skipped = set(call.failed_before)
-        for is_last in (False, True):
+        for number in itertools.count(1):
             table = self._tables.current()
+            progress.epochs.add(table.epoch)
+            is_last = number >= progress.rounds
             routes = table.store(call.store).partition(call.partition)
             queue = deque(ask_order(routes, call.freshness, self._suspects, self._turns.take(routes)))
             body = call.body + table.forwarding

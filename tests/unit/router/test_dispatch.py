@@ -159,6 +159,22 @@ async def test_a_node_ahead_of_the_router_is_met_again_at_its_epoch(
     assert await lookup == "b"
 
 
+@pytest.mark.parametrize("is_behind", [True, False])
+async def test_a_new_active_that_does_not_know_yet_is_asked_until_it_does(start: Start, is_behind: bool) -> None:
+    fleet = await start("a", "b")
+    await fleet.publish(TaskAssignment("b", ("a",)), epoch=2)
+    route = wrong_owner(1 if is_behind else 2, fleet.nodes["a"]).route
+    refusal = LookupFailure(Reason.NOT_ACTIVE, "this replica is standby", route=route)
+    answers: list[LookupFailure | None] = [refusal] * 4 + [None]
+    fleet.nodes["b"].failure = lambda: answers.pop(0)
+    lookup = fleet.get(freshness=types_pb2.Freshness(active_only=True))
+    if is_behind:
+        assert await lookup == "b"
+    else:
+        assert _reasons(await _failure(lookup))["b"] is Reason.NOT_ACTIVE
+        assert len(answers) == 3, "two rounds, where nobody speaks of another epoch"
+
+
 async def test_the_failure_names_every_candidate_and_the_first_error(start: Start) -> None:
     fleet = await start("a", "b", "c")
     await fleet.nodes["a"].kill()
