@@ -48,6 +48,8 @@ class Damping:
                 f"until it has been steady for {steady_s:g} s"
             )
             self._holds[name] = _Hold(words, steady_s)
+        elif name in self._holds:
+            self._holds[name].until = None
 
     def began(self, name: str, now: float) -> None:
         """Take note that a member is there, since now."""
@@ -60,10 +62,12 @@ class Damping:
         """Let go who has been steady, forget ends that no longer count; return what changed, in words."""
         for name, ends in list(self._ended_at.items()):
             hold = self._holds.get(name)
-            if hold is not None and hold.until is not None and now >= hold.until:
+            if hold is not None and hold.until is not None:
+                if now < hold.until:
+                    continue
                 del self._holds[name]
                 self._news.append(f"{name} is no longer held back: it has been steady for {hold.steady_s:g} s")
-            if now - ends[-1] >= self._window_s and (hold is None or hold.until is None):
+            if now - ends[-1] >= self._window_s:
                 del self._ended_at[name]
                 self._holds.pop(name, None)
         news, self._news = self._news, []

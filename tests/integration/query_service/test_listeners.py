@@ -12,7 +12,9 @@ import pytest
 
 from statehouse.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import members_topic
 from tests.support.fleet import STORE, Fleet
+from tests.support.kafka import read_all
 from tests.support.plugins import install
 from tests.support.polling import poll_until
 
@@ -86,6 +88,7 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
 BREAKING = '''
 """Breaks threads of its node once that runs, as a defect of theirs would."""
 import os
+from query_service.ownership import NodeOwnership
 from query_service.replication import Replicator
 from statehouse.kafka.control_log import ControlLogReader
 
@@ -95,10 +98,12 @@ def breaks(*_):
 class Breaking:
     def on_node_state(self, old, new):
         if new == "RUNNING":
-            if os.environ["BREAKS"] == "replicator":
-                Replicator._give_up_lost = breaks
-            else:
-                ControlLogReader._confirm = breaks
+            cls, method = {
+                "a replicator": (Replicator, "_give_up_lost"),
+                "a control log": (ControlLogReader, "_confirm"),
+                "what takes its records": (NodeOwnership, "take_member"),
+            }[os.environ["BREAKS"]]
+            setattr(cls, method, breaks)
     def on_task_state(self, task, old, new): pass
 '''
 
@@ -172,11 +177,11 @@ def test_standby_updates_are_told_until_it_is_promoted_or_gone(fleet: Fleet, eve
     ]
 
 
-@pytest.mark.parametrize("thread", ["replicator", "control log"])
-def test_a_node_whose_thread_broke_ends_and_says_why(
-    fleet: Fleet, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str
+@pytest.mark.parametrize("part", ["a replicator", "a control log", "what takes its records"])
+def test_a_node_of_which_a_part_broke_ends_and_says_why(
+    fleet: Fleet, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setenv("BREAKS", thread)
+    monkeypatch.setenv("BREAKS", part)
     install(tmp_path / "more", "breaking", "statehouse.listeners", {"breaking": "breaking:Breaking"}, BREAKING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "more"), os.environ["PYTHONPATH"]]))
     fleet.put({"a": "1"})
@@ -188,3 +193,5 @@ def test_a_node_whose_thread_broke_ends_and_says_why(
     states = [new for _, _, new in events.of("node")]
     assert states[-3:] == ["ERROR", "PENDING_SHUTDOWN", "NOT_RUNNING"]
     assert ["task", "0_0", "suspended", "closed"] in events.of("task")
+    heartbeats = read_all(fleet.bootstrap, members_topic(fleet.application_id))
+    assert heartbeats[-1] == (b"n1", None), "it doesn't let others wait for its session timeout"
