@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# After a wait the read itself is to come; and a router that hears nothing in time would take the node for frozen.
+_WAIT_MARGINS: Final = 3
 # Less than what a router waits for a node's first word, so that it is not taken for slow.
 _WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
@@ -71,7 +73,7 @@ def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> An
         try:
             return await handler(self, request)
         except PositionNotReached as behind:
-            deadline = Deadline.of_call(context, self.waits.longest_s)
+            deadline = Deadline.of_call(context, self.waits.longest_s, margins=_WAIT_MARGINS)
             return await self.waits.patiently(partial(handler, self, request), behind, deadline)
 
     return _counted(method, read)

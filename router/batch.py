@@ -47,7 +47,7 @@ class _Entry:
     call: Call
     failures: dict[str, LookupFailure] = field(default_factory=dict)
     goes_alone: bool = False
-    """A node refused this entry, rather than the whole call having failed."""
+    """A node refused this entry, or would have had to let it wait, rather than the whole call having failed."""
     result: bytes = b""
     outcome: str = "OK"
 
@@ -194,7 +194,9 @@ class BatchGetter:
                 continue
             parsed = query_service_pb2.BatchGetResult.FromString(result)
             failure = LookupFailure.from_proto(parsed.error)
-            if failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
+            if failure.reason is Reason.WOULD_WAIT:
+                entry.goes_alone = True  # maybe to the same node, which then lets it wait
+            elif failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
                 entry.failures[node.instance_id] = failure
                 entry.goes_alone = True
             else:

@@ -5,8 +5,8 @@ Each replica gets a verdict with a reason, as ksqlDB's `RoutingFilter`s give one
 - INCLUDED: by all that is known it can answer;
 - LAST: something known speaks against it, but what is known is a heartbeat old and may no longer be true. It is
   asked when no included replica answered, because the node checks everything again at read time, and a stale
-  heartbeat must never fail a lookup that a node could have answered. This goes for a reported restore, failure
-  or lag, and for a node that recently answered late or not at all;
+  heartbeat must never fail a lookup that a node could have answered. This goes for a reported restore, failure,
+  lag or position, and for a node that recently answered late or not at all;
 - EXCLUDED: asking can't help: there is no address to call, or the caller demands the active and this is not it.
 
 Order: the active, then standbys by least lag (copies of a global store in turn), then the LAST ones, those that will
@@ -23,6 +23,7 @@ from enum import Enum
 from router.table import PartitionRoutes, Replica
 from statehouse.consistency import ANSWERS_AS_ACTIVE, Freshness
 from statehouse.errors import Reason
+from statehouse.positions import Token
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2, types_pb2
 
@@ -100,7 +101,7 @@ class Verdict:
 
 def judge(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion]) -> tuple[Verdict, ...]:
     """Return a verdict for every replica, in the order a lookup would ask them."""
-    verdicts = (_verdict(replica, bound, suspects.get(replica.instance_id)) for replica in routes.replicas)
+    verdicts = (_verdict(replica, bound, suspects.get(replica.instance_id), routes) for replica in routes.replicas)
     # Replicas come by preference and sorting is stable: only the standing is left to sort by.
     return tuple(sorted(verdicts, key=lambda verdict: (verdict.standing.value, verdict.waits)))
 
@@ -112,7 +113,7 @@ def ask_order(
 
     Where the first ones are equals, `turn`, which callers count up, says which of them comes first.
     """
-    if not bound.active_only and bound.max_lag is None and not suspects:
+    if not bound.active_only and bound.max_lag is None and bound.at_least is None and not suspects:
         order, equals = routes.callable, routes.equals
     else:
         verdicts = [verdict for verdict in judge(routes, bound, suspects) if verdict.standing is not Standing.EXCLUDED]
@@ -122,7 +123,14 @@ def ask_order(
     return (*order[first:equals], *order[:first], *order[equals:]) if first else order
 
 
-def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None) -> Verdict:
+def has_reported(replica: Replica, at_least: Token, routes: PartitionRoutes) -> bool:
+    """Whether a replica was last reported to have reached the positions: if not, it may keep the caller waiting."""
+    if replica.role is Role.GLOBAL:
+        return True  # its position is a sum over partitions
+    return at_least.is_reached(routes.store, routes.partition, replica.position)
+
+
+def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None, routes: PartitionRoutes) -> Verdict:
     if replica.node is None:
         return Verdict(
             replica,
@@ -135,12 +143,12 @@ def _verdict(replica: Replica, bound: Freshness, suspicion: Suspicion | None) ->
         return Verdict(replica, Standing.EXCLUDED, Reason.NOT_ACTIVE, detail)
     if suspicion is not None:
         return Verdict(replica, Standing.LAST, suspicion.reason, suspicion.detail, suspicion.severity.value)
-    doubt = _doubt(replica, bound)
+    doubt = _unfit(replica) or _behind(replica, bound, routes)
     return Verdict(replica, Standing.INCLUDED) if doubt is None else Verdict(replica, Standing.LAST, *doubt)
 
 
-def _doubt(replica: Replica, bound: Freshness) -> tuple[Reason, str] | None:
-    """Return what the replica's last heartbeat speaks against it."""
+def _unfit(replica: Replica) -> tuple[Reason, str] | None:
+    """Return why, by its last heartbeat, the replica answers nobody."""
     if replica.state is None:
         return Reason.PARTITION_RESTORING, "it has not reported this task yet"
     if replica.state == "error":
@@ -149,7 +157,16 @@ def _doubt(replica: Replica, bound: Freshness) -> tuple[Reason, str] | None:
         return Reason.PARTITION_RESTORING, f"it reported its task as {replica.state}"
     if replica.role is Role.GLOBAL and replica.is_leaving:
         return Reason.NODE_SHUTTING_DOWN, "its node is leaving, and others are as good"
+    return None
+
+
+def _behind(replica: Replica, bound: Freshness, routes: PartitionRoutes) -> tuple[Reason, str] | None:
+    """Return which bound the replica did not keep at its last heartbeat."""
     if bound.max_lag is not None and (replica.lag is None or replica.lag > bound.max_lag):
         shown = "unknown" if replica.lag is None else replica.lag
         return Reason.LAG_EXCEEDS_BOUND, f"its last reported lag, {shown}, exceeds max_lag {bound.max_lag}"
+    if bound.at_least is not None and not has_reported(replica, bound.at_least, routes):
+        shown = "unknown" if replica.position is None else replica.position
+        wanted = bound.at_least.position(routes.store, routes.partition)
+        return Reason.POSITION_NOT_REACHED, f"its last reported position, {shown}, is below the wanted {wanted}"
     return None

@@ -1,4 +1,4 @@
-"""Asking replicas until one answers: one deadline, each candidate once a round, two rounds, more during a hand-over.
+"""Asking replicas until one answers: one deadline, each candidate once a round, two rounds, more where it helps.
 
 What a failure means decides what follows:
 
@@ -12,7 +12,10 @@ What a failure means decides what follows:
   which ends early when a newer table arrives. OVERLOADED is not of that kind: it never leads back to the node that
   said it;
 - while a new epoch reaches one process after the other, the old active has stepped down and the new one may not know
-  yet: once a lookup has met two epochs, it asks for some rounds more.
+  yet: once a lookup has met two epochs, it asks for some rounds more;
+- while a replica has yet to reach the position that the caller has seen, and nothing worse was said, they are asked
+  again as long as there is time: each such round is a wait at the nodes, which give up a little before the attempt
+  does.
 
 Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. Where it has nothing left
 and no other candidate is well, an attempt goes on beyond its time: a fleet that is slow is not asked twice as much, and
@@ -35,7 +38,7 @@ from types import MappingProxyType
 
 from router.attempts import Attempts, Limits, Outcome
 from router.budget import RetryBudget
-from router.choice import Standing, ask_order, judge
+from router.choice import Standing, ask_order, has_reported, judge
 from router.holder import TableHolder
 from router.lateness import Kind
 from router.metrics import RouterMetrics
@@ -71,6 +74,7 @@ PASSING = frozenset(
         Reason.ATTEMPT_TIMED_OUT,
         Reason.UNKNOWN_ADDRESS,
         Reason.UNKNOWN_STORE,
+        Reason.POSITION_NOT_REACHED,
     }
 )
 
@@ -123,6 +127,13 @@ class Progress:
     refused: str = ""
     """What the retry budget did not allow: "hedge" or "retry"."""
 
+    @property
+    def furthest(self) -> LookupFailure | None:
+        """Of the replicas that had yet to reach the position, what the one that was the furthest said."""
+        said = [*self.latest.values(), *(first for _, first in self.failures.values())]
+        behind = [failure for failure in said if failure.reason is Reason.POSITION_NOT_REACHED]
+        return max(behind, key=lambda failure: int(failure.metadata.get("position", "0")), default=None)
+
     def note(self, replica: Replica, failure: LookupFailure) -> None:
         """Take a failure."""
         self.failures.setdefault(replica.instance_id, (replica, failure))
@@ -154,6 +165,15 @@ class _Round:
     queue: deque[Replica]
     is_last: bool
     under_way: int = 0
+
+    def waits(self, replica: Replica) -> bool:
+        """Whether a replica, by its last report, has to wait for the position that the caller has seen."""
+        at_least = self.call.freshness.at_least
+        return at_least is not None and not has_reported(replica, at_least, self.routes)
+
+    def kind(self, replica: Replica) -> Kind | None:
+        """What the replica's answer is measured as, None if it may take any time."""
+        return None if self.waits(replica) else self.call.kind
 
     @property
     def unasked(self) -> int:
@@ -209,7 +229,7 @@ class Dispatcher:
 
         Raises:
             LookupFailure: a final one of a node's; NO_REPLICA_AVAILABLE; OVERLOADED, if that is what every
-                candidate said; or DEADLINE_EXCEEDED.
+                candidate said; POSITION_NOT_REACHED, if any had yet to reach it; or DEADLINE_EXCEEDED.
 
         """
         self._budget.lookup(asyncio.get_running_loop().time())
@@ -229,7 +249,8 @@ class Dispatcher:
             answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue, is_last))
             if answer is not None:
                 return answer
-            if is_last or not await self._worth_another_round(progress, table.epoch, deadline):
+            is_over = is_last and progress.furthest is None
+            if is_over or not await self._worth_another_round(progress, table.epoch, deadline):
                 break
             skipped = set()
         raise self.failure(call, routes, progress, is_late=deadline.remaining_s < _LEAST_ATTEMPT_S)
@@ -237,7 +258,7 @@ class Dispatcher:
     async def _run(self, round_: _Round) -> Answer | None:
         """Ask each candidate once, those asked already excepted; None if none answered or the time is up."""
         while (replica := round_.next()) is not None:
-            kind = round_.call.kind
+            kind = round_.kind(replica)
             delay_s = math.inf if kind is None else self._attempts.lateness.hedge_delay_s(kind)
             if kind is None or delay_s >= self._attempt_timeout_s or round_.progress.is_hedged or not round_.queue:
                 answer = round_.take(replica, await self._attempt(round_, replica))
@@ -305,14 +326,12 @@ class Dispatcher:
             return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
         timeout_s = self._timeout_s(round_)
         is_lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
-        may_wait = call.freshness.at_least is not None
         # A node waits for a position as long as it is let, and says in time that it has not got there.
-        deadline = Deadline.after(timeout_s) if may_wait else round_.deadline
+        deadline = Deadline.after(timeout_s) if round_.waits(replica) else round_.deadline
         limits = Limits(deadline, timeout_s, partial(self._may_give_up, round_), is_lenient)
         round_.under_way += 1
         try:
-            kind = None if may_wait else call.kind
-            outcome = await self._attempts.make(node, call.method, round_.body, limits, kind=kind)
+            outcome = await self._attempts.make(node, call.method, round_.body, limits, kind=round_.kind(replica))
         finally:
             round_.under_way -= 1
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
@@ -351,12 +370,16 @@ class Dispatcher:
             await self._tables.wait_for_epoch(progress.newest_epoch, min(_EPOCH_WAIT_S, remaining_s / 2))
         else:
             await self._tables.wait_for_epoch(epoch + 1, min(_PAUSE_S, remaining_s / 2))
-        return deadline.remaining_s >= _LEAST_ATTEMPT_S
+        # With less, a node could not wait for the position.
+        return deadline.remaining_s >= (_LEAST_ATTEMPT_S if progress.furthest is None else _LEAST_SHARE_S)
 
     def failure(self, call: Call, routes: PartitionRoutes, progress: Progress, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
         reasons = {failure.reason for failure in progress.latest.values()}
-        if is_late:
+        furthest = progress.furthest
+        if furthest is not None:
+            reason = Reason.POSITION_NOT_REACHED
+        elif is_late:
             reason = Reason.DEADLINE_EXCEEDED
         elif reasons == {Reason.OVERLOADED}:
             # Said as such, so that the caller sends less instead of trying again.
@@ -373,6 +396,8 @@ class Dispatcher:
         if progress.refused:
             parts.append(f"the retry budget had nothing left for a {progress.refused}")
             metadata["retry_budget_refused"] = progress.refused
+        if furthest is not None:
+            metadata |= {name: furthest.metadata[name] for name in ("position", "wanted") if name in furthest.metadata}
         candidates = self._candidates(call, routes, progress)
         message = "; ".join(part for part in parts if part)
         return LookupFailure(reason, message, metadata, route=routes.route(), candidates=candidates)
@@ -410,6 +435,7 @@ class Dispatcher:
 _SUMMARY = {
     Reason.NO_REPLICA_AVAILABLE: "no replica could answer ({where})",
     Reason.OVERLOADED: "every replica that could answer is overloaded ({where})",
+    Reason.POSITION_NOT_REACHED: "no replica that was asked has reached the position ({where})",
     Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
 }
 

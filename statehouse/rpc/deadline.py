@@ -26,13 +26,16 @@ class Deadline:
         return cls(asyncio.get_running_loop().time() + seconds)
 
     @classmethod
-    def of_call(cls, context: grpc.aio.ServicerContext[Any, Any], default_s: float) -> Self:
-        """Return the caller's deadline, less the time to tell it of a failure; `default_s` from now if it has none."""
+    def of_call(cls, context: grpc.aio.ServicerContext[Any, Any], default_s: float, *, margins: int = 1) -> Self:
+        """Return the caller's deadline, less the time to tell it of a failure; `default_s` from now if it has none.
+
+        `margins`: how many times that time is left, for work that is done after the deadline.
+        """
         # Typed as a float, yet None for a call without a deadline.
         remaining = cast(float | None, context.time_remaining())
         if remaining is None:
             return cls.after(default_s)
-        return cls.after(remaining - min(_ANSWER_MARGIN_S, remaining * _ANSWER_MARGIN_SHARE))
+        return cls.after(remaining - margins * min(_ANSWER_MARGIN_S, remaining * _ANSWER_MARGIN_SHARE))
 
     @property
     def remaining_s(self) -> float:

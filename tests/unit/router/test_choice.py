@@ -10,6 +10,7 @@ from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import Reason
 from statehouse.membership import LEAVING_STATES, GlobalReport, Member, StorePosition
+from statehouse.positions import Token
 from statehouse.topology import StoreSpec
 from statehouse.v1 import errors_pb2
 from tests.unit.router.fleets import STORE, assignment, member, members, report
@@ -49,6 +50,21 @@ def test_a_node_that_is_down_comes_after_one_that_is_slow() -> None:
 
 def test_a_fleet_all_of_suspects_is_still_asked() -> None:
     assert _names(_healthy(), a=SLOW, b=SLOW, c=SLOW) == "abc"
+
+
+def test_who_has_not_reported_the_position_is_asked_after_those_who_have_and_before_suspects() -> None:
+    positions = {"a": 10, "b": 12, "c": None}
+    routes = _routes(*(member(name, {0: report(position, 12)}) for name, position in positions.items()))
+    assert _names(routes, Freshness(at_least=Token({(STORE, 0): 11}))) == "bac"
+    assert _names(routes, Freshness(at_least=Token({(STORE, 0): 13}))) == "abc"
+    assert _names(routes, Freshness(at_least=Token({(STORE, 0): 11})), b=SLOW) == "acb"
+    assert _names(routes, Freshness(at_least=Token({(STORE, 1): 99, ("other", 0): 99}))) == "abc"
+    verdicts = judge(routes, Freshness(at_least=Token({(STORE, 0): 11})), {})
+    assert {each.replica.instance_id: each.reason for each in verdicts} == {
+        "a": Reason.POSITION_NOT_REACHED,
+        "b": None,
+        "c": Reason.POSITION_NOT_REACHED,
+    }
 
 
 @pytest.mark.parametrize("state", ["restoring", "created", "error"])

@@ -240,3 +240,13 @@ def test_frames_are_protobufs() -> None:
     parts = frames(data)
     assert [query_service_pb2.GetRequest.FromString(part) for part in parts] == list(request.requests)
     assert framed(parts) == data
+
+
+async def test_an_entry_that_would_wait_is_sent_alone_to_the_same_node(start: Start) -> None:
+    fleet = await _spread(start)
+    for node in fleet.nodes.values():
+        node.failure = lambda node=node: None if node.gets else LookupFailure(Reason.WOULD_WAIT, "not there yet")
+    keys = [key for key in KEYS if partition_for(key.encode(), PARTITIONS) == 0][:3]
+    response = await fleet.query.BatchGet(_batch(keys))
+    assert _answers(response) == keys
+    assert [len(node.gets) for node in fleet.nodes.values()] == [len(keys), 0]

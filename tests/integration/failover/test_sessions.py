@@ -1,0 +1,156 @@
+"""Sessions through a router on real nodes: what a reader sees never goes back, whoever dies, freezes or lags."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.client import Answer, Client, Freshness, Lookup, Token
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.metrics import scrape
+from tests.support.ownership import answered
+from tests.support.polling import poll_until
+
+LONG_S = 30.0
+
+
+class Pair:
+    """An active and a standby of one partition, and a client of their router."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.active, self.standby = fleet.node("n1"), fleet.node("n2")
+        fleet.assign(TaskAssignment("n1", ("n2",)))
+        fleet.wait_running([self.active, self.standby])
+        self._metrics_port = free_port()
+        self.router: ServerProcess = fleet.router(metrics_port=self._metrics_port)
+        self.client = Client(f"127.0.0.1:{self.router.port}", timeout=LONG_S)
+        fleet.put({"k": "0"})
+        poll_until(lambda: all(node.get("k").found for node in (self.active, self.standby)), 20, "the record")
+        poll_until(lambda: answered(self.router, "k"), 20, "the router")
+
+    def token_of_end(self, more: int = 0) -> Token:
+        """Return a token of the log's end, and `more` records."""
+        position = self.client.get(STORE, "k").position
+        assert position is not None
+        return Token({(STORE, 0): position + more})
+
+    def attempts(self, reason: str) -> float:
+        return scrape(self._metrics_port).value("statehouse_router_attempts_total", reason=reason)
+
+
+@pytest.fixture
+def pair(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Pair]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1) as fleet:
+        pair = Pair(fleet)
+        with pair.client:
+            yield pair
+
+
+@pytest.fixture
+def caller() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def test_a_standby_that_lags_does_not_take_a_session_back(pair: Pair) -> None:
+    session = pair.client.session()
+    pair.standby.freeze()
+    pair.fleet.put({"k": "1"})
+    poll_until(lambda: session.get(STORE, "k").value == "1", 20, "the active to have it")
+    seen = session.get(STORE, "k").position
+    pair.active.kill()
+    pair.standby.thaw()
+    answer = session.get(STORE, "k")
+    assert (answer.value, answer.host.instance_id) == ("1", "n2")
+    assert answer.position is not None
+    assert seen is not None
+    assert answer.position >= seen
+
+
+def test_a_session_never_goes_back_while_its_active_freezes_and_comes_back(pair: Pair) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in range(1, 10_000):
+            if stop.wait(0.02):
+                return
+            pair.fleet.put({"k": str(number)})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        session = pair.client.session()
+        answers: list[Answer] = []
+
+        def read_until(role: str, count: int) -> None:
+            """Read until answers of this role have come."""
+            wanted = count + sum(each.role == role for each in answers)
+
+            def read() -> bool:
+                answers.append(session.get(STORE, "k"))
+                return sum(each.role == role for each in answers) >= wanted
+
+            poll_until(read, LONG_S, f"{count} answers as {role}")
+
+        for _ in range(2):
+            read_until("ACTIVE", 10)
+            pair.active.freeze()
+            read_until("STANDBY", 10)
+            pair.active.thaw()
+    finally:
+        stop.set()
+        writer.join()
+    positions = [each.position or 0 for each in answers]
+    assert positions == sorted(positions)
+    values = [int(str(each.value)) for each in answers]
+    assert values == sorted(values)
+
+
+def test_a_read_waits_through_the_router_and_no_node_is_taken_for_slow(pair: Pair, caller: ThreadPoolExecutor) -> None:
+    token = pair.token_of_end(more=1)
+    read = caller.submit(pair.client.get, STORE, "k", at_least=token)
+    # Both nodes have been asked, and one of them again.
+    poll_until(lambda: pair.attempts("POSITION_NOT_REACHED") >= 3, 20, "the nodes to say that they are not there yet")
+    pair.fleet.put({"k": "1"})
+    assert read.result(LONG_S).value == "1"
+    assert "asked last" not in pair.router.log
+    assert pair.attempts("ATTEMPT_TIMED_OUT") == 0
+
+
+def test_without_the_position_the_failure_says_where_each_replica_is(pair: Pair) -> None:
+    token = pair.token_of_end(more=1)
+    with pytest.raises(LookupFailure) as caught:
+        pair.client.get(STORE, "k", at_least=token, timeout=1.5)
+    assert caught.value.reason is Reason.POSITION_NOT_REACHED
+    wanted = token.position(STORE, 0)
+    assert (caught.value.metadata["position"], caught.value.metadata["wanted"]) == (str(wanted - 1), str(wanted))
+    assert {each.host.instance_id for each in caught.value.candidates} == {"n1", "n2"}
+    with pytest.raises(LookupFailure) as caught:
+        list(pair.client.scan(STORE, at_least=token, timeout=1.5))
+    assert caught.value.reason is Reason.POSITION_NOT_REACHED
+
+
+def test_a_key_of_a_batch_that_has_to_wait_is_asked_for_alone(pair: Pair, caller: ThreadPoolExecutor) -> None:
+    future = Freshness(at_least=pair.token_of_end(more=1))
+    batch = caller.submit(pair.client.batch_get, [Lookup(STORE, "k"), Lookup(STORE, "k", future)])
+    poll_until(lambda: pair.attempts("POSITION_NOT_REACHED") >= 1, 20, "the entry to wait alone")
+    pair.fleet.put({"k": "1"})
+    now, later = batch.result(LONG_S)
+    assert isinstance(now, Answer)
+    assert isinstance(later, Answer)
+    assert (now.value, later.value) == ("0", "1")
+
+
+def test_a_scan_waits_for_each_partition_that_the_token_names(pair: Pair, caller: ThreadPoolExecutor) -> None:
+    scan = caller.submit(lambda: list(pair.client.scan(STORE, at_least=pair.token_of_end(more=1), timeout=LONG_S)))
+    pair.fleet.put({"k": "1"})
+    assert [each.value for each in scan.result(LONG_S)] == ["1"]
