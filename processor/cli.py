@@ -11,7 +11,7 @@ import typer
 
 from processor.ownership.model import PlannerSettings
 from processor.ownership.observed import observe
-from processor.ownership.preview import preview, show
+from processor.ownership.preview import added_nodes, preview, show
 from processor.ownership.settings import OwnershipSettings
 from processor.settings import ProcessorSettings
 from processor.static import run_static
@@ -104,12 +104,18 @@ def assign(
     remove: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A live node that is drained; may be repeated.")
     ] = None,
-    num_standby_replicas: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
-    acceptable_recovery_lag: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
-    max_warmup_replicas: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
-    heartbeat_interval_ms: Annotated[int | None, typer.Option(help="As the processor's.")] = None,
+    num_standby_replicas: Annotated[
+        int | None, typer.Option(help="Copies of a partition besides the active; as the processor's.")
+    ] = None,
+    acceptable_recovery_lag: Annotated[
+        int | None, typer.Option(help="Records within which a replica is caught up; as the processor's.")
+    ] = None,
+    max_warmup_replicas: Annotated[int | None, typer.Option(help="Warm-ups at once; as the processor's.")] = None,
+    heartbeat_interval_ms: Annotated[
+        int | None, typer.Option(help="How often nodes tell the fleet; as the processor's.")
+    ] = None,
     session_timeout_ms: Annotated[
-        int | None, typer.Option(help="As the processor's; a node silent for so long is not live.")
+        int | None, typer.Option(help="Silence after which a node is dead; as the processor's.")
     ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for Kafka to have told all.")
@@ -126,9 +132,10 @@ def assign(
     given = load(ProcessSettings, flags)
     if not given.application_id:
         raise ConfigurationError("application_id (--application-id, STATEHOUSE_APPLICATION_ID) is missing")
+    joining = added_nodes(add or [])
     logs.configure("WARNING")
     fleet = observe(given.bootstrap, given.application_id, _ownership(given), timeout)
-    show(preview(fleet, add or [], remove or [], _ownership(given).planner), output)
+    show(preview(fleet, joining, remove or [], _ownership(given).planner), output)
 
 
 def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSettings:

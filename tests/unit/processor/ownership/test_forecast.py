@@ -9,7 +9,7 @@ import pytest
 from processor.ownership.forecast import Forecast, forecast
 from processor.ownership.model import NodeView, PlannerSettings, ReplicaView
 from processor.ownership.observed import ObservedFleet
-from processor.ownership.preview import added_node, preview
+from processor.ownership.preview import added_nodes, preview
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import ConfigurationError
 from statehouse.topology import StoreSpec, TaskId
@@ -99,13 +99,13 @@ def test_the_controller_does_what_was_forecast(*, leaves: bool) -> None:
     ],
 )
 def test_a_node_to_be_added_is_read(given: str, node: NodeView) -> None:
-    assert added_node(given) == ("n4", node)
+    assert added_nodes([given]) == {"n4": node}
 
 
 @pytest.mark.parametrize("given", ["", ":rack=a", "n4:capacity=0", "n4:capacity=two", "n4:zone=a", "n4:capacity"])
 def test_what_is_no_node_is_refused(given: str) -> None:
     with pytest.raises(ConfigurationError, match="is not NAME"):
-        added_node(given)
+        added_nodes([given])
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_what_is_no_node_is_refused(given: str) -> None:
     [
         ([], ["n9"], "no live node of that name; live are n0, n1"),
         (["n0"], [], "there is a live node of that name; live are n0, n1"),
-        (["n2", "n2:rack=a"], [], "twice"),
+        (["n2", "n2:rack=a"], [], "names n2 twice"),
         ([], ["n0", "n1"], "no node would be left"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused(added: list[str], removed: list[str], message: str) -> None:
     observed = ObservedFleet("app", Assignment(), {"n0": NodeView(), "n1": NodeView()})
     with pytest.raises(ConfigurationError, match=message):
-        preview(observed, added, removed, PlannerSettings())
+        preview(observed, added_nodes(added), removed, PlannerSettings())
 
 
 def test_a_sub_topology_without_stores_has_no_tasks() -> None:
