@@ -268,37 +268,52 @@ class Dispatcher:
                 return answer
         return None
 
-    async def _hedged_attempt(
-        self, round_: _Round, replica: Replica, kind: Kind, delay_s: float | None
-    ) -> Answer | None:
-        """Ask a replica and, if its answer is late, another one beside it; return the first answer."""
+    async def _hedged_attempt(self, round_: _Round, replica: Replica, kind: Kind, delay_s: float) -> Answer | None:
+        """Ask a replica and, if its answer is late, another one beside it; return the first answer.
+
+        The first is asked without a task of its own: most lookups are not hedged, and tasks cost more than timers.
+        """
         loop = asyncio.get_running_loop()
         started_at = loop.time()
-        first = loop.create_task(self._attempt(round_, replica))
-        under_way, hedge, has_won = {first: replica}, None, False
+        hedges: list[tuple[Replica, asyncio.Task[Outcome]]] = []
+        has_won = False
+
+        def send() -> None:
+            if (rival := self._rival(round_)) is not None:
+                task = loop.create_task(self._attempt(round_, rival))
+                task.add_done_callback(end_race)
+                hedges.append((rival, task))
+
+        def end_race(hedge: asyncio.Task[Outcome]) -> None:
+            if is_racing and not hedge.cancelled() and isinstance(hedge.result(), bytes):
+                race.reschedule(loop.time())
+
+        is_racing, timer = True, loop.call_later(delay_s, send)
         try:
-            while under_way:
-                await asyncio.wait(under_way, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
-                ended = [attempt for attempt in under_way if attempt.done()]
-                if not ended and (rival := self._rival(round_)) is not None:
-                    hedge = loop.create_task(self._attempt(round_, rival))
-                    under_way[hedge] = rival
-                delay_s = None
-                for attempt in ended:
-                    answer = round_.take(under_way.pop(attempt), attempt.result())
-                    if answer is None:
-                        continue
-                    has_won = attempt is hedge
-                    if has_won and first in under_way and replica.node is not None:
-                        self._attempts.overtaken(replica.node, kind, loop.time() - started_at)
-                    return answer
-            return None
+            try:
+                async with asyncio.timeout(None) as race:
+                    outcome: Outcome | None = await self._attempt(round_, replica)
+            except TimeoutError:
+                outcome = None
+                self._overtaken(replica, kind, loop.time() - started_at)
+            is_racing = False
+            answer = None if outcome is None else round_.take(replica, outcome)
+            for rival, hedge in hedges:
+                if answer is None:
+                    answer = round_.take(rival, await hedge)
+                    has_won = answer is not None
+            return answer
         finally:
-            for attempt in under_way:
-                if attempt.cancel():
+            timer.cancel()
+            for _, hedge in hedges:
+                if hedge.cancel():
                     self._metrics.attempt("CANCELLED")
-            if hedge is not None:
                 self._metrics.hedge("won" if has_won else "lost")
+
+    def _overtaken(self, replica: Replica, kind: Kind, waited_s: float) -> None:
+        self._metrics.attempt("CANCELLED")
+        if replica.node is not None:
+            self._attempts.overtaken(replica.node, kind, waited_s)
 
     def _rival(self, round_: _Round) -> Replica | None:
         """Return whom to ask beside the one that is late, if anybody and if the retry budget allows it."""
