@@ -225,6 +225,7 @@ async def test_a_wait_for_a_position_is_not_held_against_a_node_that_had_not_rep
     assert not fleet.router.health.suspects
     freshness.active_only = False
     freshness.at_least.positions[0].position = 5
+    fleet.nodes["a"].delay_s = 2.0
     assert [await fleet.get(freshness=freshness) for _ in range(6)] == ["b"] * 6
     assert _hedges(fleet) == {"won": 5}, "after which the node that was overtaken is asked last"
 
