@@ -107,7 +107,7 @@ class OwnershipCore:
     def heartbeat(self, member: Member, now: float) -> None:
         """Take a heartbeat."""
         was_empty = not self._sessions.has_live
-        change = self._sessions.hear(member, now)
+        change = self._sessions.hear(member, now, self.assignment.epoch)
         if was_empty and self._sessions.has_live:
             self._fleet_began_at = now
         if change is not None and self._is_started:  # what the topic tells of the past caused nothing of ours

@@ -31,6 +31,9 @@ class Session:
     """Whether it counts. One read from the topic's past does not, until it is heard of again or held a task."""
     is_confirmed: bool = False
     """Whether it has been heard of in this controller's life."""
+    since_epoch: int = 0
+    """In force when it came back from silence. Until it knows of that one, nobody can tell that it hears Kafka again:
+    its heartbeats may get through while it reads nothing, and what it holds doesn't count as restored."""
     is_witness: bool = True
     """Whether the end offsets it reported count; a lost member's do, so that a stuck replica can't look fresh."""
     views: dict[TaskId, ReplicaView] = field(default_factory=dict)
@@ -81,8 +84,8 @@ class Sessions:
             session.heard_at += seconds
             session.bounce_ends_at += seconds
 
-    def hear(self, member: Member, now: float) -> str | None:
-        """Take a heartbeat; return what it changes for planning, in words, if anything."""
+    def hear(self, member: Member, now: float, epoch: int = 0) -> str | None:
+        """Take a heartbeat while an epoch is in force; return what it changes for planning, in words, if anything."""
         name = member.instance_id
         session = self._sessions.get(name)
         if session is None:
@@ -101,6 +104,7 @@ class Sessions:
         joins = self._started and not session.is_live
         if joins:
             self._damping.began(name, now)
+            session.since_epoch = epoch
         session.heard_at = now
         session.is_live = session.is_confirmed = self._started
         session.is_witness = True
@@ -220,12 +224,13 @@ class Sessions:
         Later reports of others don't change the judgement: their ends are newer than this one's positions, and
         two healthy replicas of a busy partition would take turns at looking behind.
         """
-        session.views = dict(self._measured(session.member))
+        session.views = dict(self._measured(session))
 
-    def _measured(self, member: Member) -> Iterator[tuple[TaskId, ReplicaView]]:
-        for task, report in member.replicas.items():
+    def _measured(self, session: Session) -> Iterator[tuple[TaskId, ReplicaView]]:
+        hears = session.member.epoch >= session.since_epoch
+        for task, report in session.member.replicas.items():
             if report.state != FAILED:
-                restored = report.is_restored and report.role is not Role.DORMANT
+                restored = hears and report.is_restored and report.role is not Role.DORMANT
                 yield task, ReplicaView(restored, self._lag(task, report))
 
     def _lag(self, task: TaskId, report: ReplicaReport) -> int | None:

@@ -21,6 +21,7 @@ class FakeMember:
     started_at_ms: int = 1_000
     state: str = "RUNNING"
     capacity: int = 1
+    epoch: int = 0
     beats: int = 0
     replicas: dict[TaskId, ReplicaReport] = field(default_factory=dict)
 
@@ -37,6 +38,7 @@ class FakeMember:
 
     def follow(self, assignment: Assignment, *, restored: bool = True) -> None:
         """Hold what the assignment says, restored at once or not at all; what was lost stays on disk."""
+        self.epoch = assignment.epoch
         assigned = assignment.tasks_of(self.name)
         for task, role in assigned.items():
             known = self.replicas.get(task)
@@ -51,7 +53,7 @@ class FakeMember:
         """Become a newer process with the same disk."""
         self.incarnation += "+"
         self.started_at_ms += 1_000
-        self.state, self.beats = state, 0
+        self.state, self.epoch, self.beats = state, 0, 0
         for task in self.replicas:
             self.report(task, state="closed", role=Role.DORMANT)
 
@@ -67,7 +69,7 @@ class FakeMember:
             self.rack,
             "test",
             self.state,
-            0,
+            self.epoch,
             self.beats,
             MappingProxyType(dict(self.replicas)),
             capacity=self.capacity,

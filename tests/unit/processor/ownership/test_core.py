@@ -214,6 +214,22 @@ def test_a_silent_member_is_dead_after_the_session_timeout_and_its_standbys_take
             assert now.reason == was.reason
 
 
+def test_a_member_that_is_back_is_made_active_only_once_it_hears() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    deaf = next(member for member in members if member.name == bench.actives()[TASK])
+    others = [member for member in members if member is not deaf]
+    bench.run(20, *others)
+    epoch = bench.assignment.epoch
+    for _ in range(20):  # its heartbeats get through: it says what it believed before, and nobody knows how old that is
+        bench.core.heartbeat(deaf.beat(), bench.now)
+        bench.run(0.5, *others)
+    assert bench.assignment.epoch > epoch, "it is a member again"
+    assert deaf.name not in bench.actives().values()
+    bench.run(20, *members)
+    assert deaf.name in bench.actives().values()
+
+
 def test_a_member_that_left_is_replaced_at_once() -> None:
     members = fleet(3)
     bench = Bench().settled(*members)
