@@ -82,6 +82,7 @@ class QueryNode:
             reader=AssignmentReader(_report_unreadable),
         )
         self._heartbeat_due = asyncio.Event()
+        self._members_known = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._drain = True
         self._drain_timeout_s = settings.drain_timeout_ms / 1000
@@ -127,6 +128,7 @@ class QueryNode:
             members_topic(settings.application_id),
             self._on_loop(self._member_record),
             client_id=client_id,
+            on_contact=self._members_in_touch,
             on_broken=self._thread_broke,
         )
         self._producer = clients.producer(
@@ -286,7 +288,7 @@ class QueryNode:
         await self.tasks.close()
         self._enter(NodeState.NOT_RUNNING)
         topic = members_topic(self._settings.application_id)
-        if self._members_log.caught_up and not self._ownership.is_silent:
+        if self._members_known.is_set() and not self._ownership.is_silent:
             self._producer.produce(topic, key=self._host.instance_id.encode(), value=None, partition=0)
         await asyncio.to_thread(self._producer.flush, 5.0)
         await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
@@ -346,6 +348,15 @@ class QueryNode:
             log.error("the node stops: it is fenced", reason=str(self._defect))
             self.stop(drain=False)
 
+    def _members_in_touch(self) -> None:
+        """Called on the reader's thread, each time all records have been handed to the event loop."""
+        self._loop.call_soon_threadsafe(self._members_read)
+
+    def _members_read(self) -> None:
+        """All members that there were at the start are known: what follows them is ours to say."""
+        self._ownership.succeed()
+        self._members_known.set()
+
     def _on_loop(self, take: Callable[[bytes | None, bytes | None], None]) -> Callable[..., None]:
         """Bring a control log's records from its thread to the event loop."""
 
@@ -368,9 +379,7 @@ class QueryNode:
 
     async def _heartbeat_forever(self) -> None:
         """Write to the members topic at every interval, and at once when something changed."""
-        while not self._members_log.caught_up and not self._stop_asked.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), 0.05)
+        await self._members_known.wait()
         topic = members_topic(self._settings.application_id)
         while True:
             self._heartbeat_due.clear()

@@ -57,6 +57,7 @@ class NodeOwnership:
         self._reader = reader or AssignmentReader()
         self._session_timeout_s = session_timeout_s
         self._heartbeats = 0
+        self._has_succeeded = False
         self._is_stopping = self._will_be_back = False
 
     @property
@@ -91,11 +92,22 @@ class NodeOwnership:
         self.members[member.instance_id] = member
         return before is None or (before.host, before.port) != (member.host, member.port)
 
+    def succeed(self) -> None:
+        """Take the place of whoever had this instance id: the members topic has been read to its end.
+
+        Every process found there is an earlier one, whatever the clocks say: one that was set back, or that runs ahead
+        on another machine, must not make a new process look like the older one.
+        """
+        predecessor = self.members.get(self.instance_id)
+        if predecessor is not None and predecessor.incarnation != self.incarnation and not self._has_succeeded:
+            self.started_at_ms = max(self.started_at_ms, predecessor.started_at_ms + 1)
+        self._has_succeeded = True
+
     @property
     def superseded_by(self) -> Member | None:
         """The newer process that has this node's instance id, if there is one (KIP-345's fencing)."""
         member = self.members.get(self.instance_id)
-        if member is None or member.incarnation == self.incarnation:
+        if member is None or member.incarnation == self.incarnation or not self._has_succeeded:
             return None
         return member if member.incarnation_order > (self.started_at_ms, self.incarnation) else None
 

@@ -48,10 +48,27 @@ def test_epochs_never_go_back() -> None:
 )
 def test_the_newer_process_of_an_instance_id_wins(started_at_ms: int, incarnation: str, fenced: bool) -> None:
     node = ownership()
+    node.succeed()
     assert node.take_member(*encode_member(Member("me", incarnation, "h", 1, started_at_ms)))
     assert (node.superseded_by is not None) is fenced
     node.take_member(b"me", None)
     assert node.superseded_by is None
+
+
+def test_whoever_was_there_before_is_older_whatever_the_clocks_say() -> None:
+    node = ownership(started_at_ms=1_000)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)))
+    assert node.superseded_by is None
+    node.succeed()
+    assert node.superseded_by is None
+    order = node.heartbeat(("h", 1), {}, {}).incarnation_order
+    assert order > (90_000, "ff")
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000, heartbeat=7)))
+    assert node.superseded_by is None
+    node.take_member(*encode_member(Member("me", "00", "h", 2, 90_002)))
+    assert node.superseded_by is not None
+    node.succeed()
+    assert node.superseded_by is not None, "only what was there at the start is earlier"
 
 
 def test_an_unreadable_heartbeat_changes_nothing() -> None:
@@ -153,5 +170,6 @@ def test_only_a_static_member_that_may_be_back_says_nothing_of_its_end(
 
 def test_a_fenced_node_says_nothing_more() -> None:
     node = ownership()
+    node.succeed()
     node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000)))
     assert node.is_silent
