@@ -300,9 +300,18 @@ class OwnershipController:
         log.info("forgot members that are long gone", members=gone)
 
     def _reopen(self) -> None:
-        """Open the publisher again after a failure; meanwhile we can't be sure to hear anybody."""
+        """Open the publisher again after a failure; meanwhile we can't be sure to hear anybody.
+
+        A newer controller would be fenced by that as well as any other: it must not be, so we look for one first.
+
+        Raises:
+            FencedError: there is one.
+
+        """
         self._core.contact_lost()
         self._back_off()
+        if self._core.is_superseded_by(self._read_assignment()):
+            raise FencedError("another controller of this application has published meanwhile; only one may")
         self._take_over()
         self._core.contact_regained(time.monotonic())
 

@@ -63,6 +63,14 @@ class OwnershipCore:
         self._proposed_epoch = max(self._proposed_epoch, self.assignment.epoch)
         self._number()
 
+    def is_superseded_by(self, assignment: Assignment | None) -> bool:
+        """Whether another controller has published since we last knew what is in force: it is the newer one."""
+        return (
+            assignment is not None
+            and assignment.epoch > self.assignment.epoch
+            and assignment.controller != self._controller
+        )
+
     def declare(self, stores: Iterable[StoreDeclaration]) -> None:
         """Take the application's stores, all of them.
 

@@ -239,6 +239,15 @@ def test_a_member_that_left_is_replaced_at_once() -> None:
     assert "n0" not in {node for holders in bench.assignment.tasks.values() for node in holders.replicas}
 
 
+def test_a_controller_that_finds_a_newer_ones_assignment_is_superseded() -> None:
+    core = OwnershipCore(OwnershipSettings(), "ours")
+    core.restore(Assignment(5, controller="before"))
+    assert not core.is_superseded_by(None)
+    assert not core.is_superseded_by(Assignment(5, controller="before")), "nothing new"
+    assert not core.is_superseded_by(Assignment(6, controller="ours")), "its publication was not known to be seen"
+    assert core.is_superseded_by(Assignment(6, controller="another"))
+
+
 def test_a_heartbeat_read_twice_keeps_nobody_alive() -> None:
     members = fleet(2)
     bench = Bench().settled(*members)
