@@ -201,7 +201,7 @@ class AssignmentReader:
         stores: dict[str, StoreSpec] = {}
         sub_topologies: dict[int, SubTopology] = {}
         tasks: dict[TaskId, TaskAssignment] = {}
-        for key in manifest.keys:
+        for key in sorted(manifest.keys):  # a protobuf map's own order is another in each process
             record = self._records[key]
             kind = record.WhichOneof("record")
             try:

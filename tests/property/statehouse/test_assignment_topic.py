@@ -90,3 +90,16 @@ def test_unreadable_record_and_foreign_partitioner_are_reported_and_skipped() ->
     assert set(snapshot.stores) == {"t"}
     assert len(problems) == 2
     assert "crc32" in problems[1]
+
+
+def test_what_is_in_a_snapshot_is_in_order() -> None:
+    """A protobuf map has another order in each process; what follows from an assignment must not."""
+    subs = {number: SubTopology(number, f"q{number}", 2) for number in range(12)}
+    tasks = {task: TaskAssignment("a") for sub in subs.values() for task in sub.tasks}
+    _, records = encode(Assignment(), Assignment(1, sub_topologies=subs, tasks=tasks))
+    reader = AssignmentReader()
+    for key, value in records:
+        reader.feed(key, value)
+    assert reader.current is not None
+    keys = [f"task/{number}" for number in reader.current.sub_topologies]
+    assert keys == sorted(keys)
