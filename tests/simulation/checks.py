@@ -1,0 +1,221 @@
+"""What must always hold. Every assignment, every belief and every answer is held against the simulator's truth.
+
+The rules are written down here anew, from docs/architecture.md, and not with the help of the planner or of admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from processor.ownership.model import NodeView, PlannerSettings
+from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.partitioning import partition_for
+from statehouse.topology import HeldId, Role, TaskId
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.simulation.kafka import Kafka
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.node import SimulatedNode
+
+_NOBODY = TaskAssignment()
+# Staleness is told in whole milliseconds, rounded down.
+_ROUNDING_S = 0.001
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a controller knew when it planned. `waits`: for members or for the fleet to come up, so nothing was planned.
+
+    `holders` are the members that it counted as live.
+    """
+
+    controller: str
+    holders: Mapping[str, NodeView]
+    waits: bool
+
+
+class Checks:
+    """All rules of one run, and what they have to remember."""
+
+    def __init__(self, world: World, kafka: Kafka, linger_s: float, planner: PlannerSettings) -> None:
+        self._world, self._kafka = world, kafka
+        self.linger_s, self.planner = linger_s, planner
+        self._reader = AssignmentReader()
+        self.assignments: dict[int, tuple[float, Assignment]] = {}
+        """Every published assignment by epoch, with the time of its publication."""
+        self.current = Assignment()
+        self.published_at = 0.0
+        self._handed_over_at: dict[TaskId, float] = {}
+        self._believers: dict[tuple[int, HeldId], str] = {}
+
+    # Assignments.
+
+    def committed(self, records: list[tuple[bytes, bytes | None]], knowledge: Knowledge) -> None:
+        """Take a transaction of the assignment topic, as it is committed."""
+        before, following = self.current, None
+        for key, value in records:
+            following = self._reader.feed(key, value) or following
+        if following is None:
+            self._broken("epochs only grow", f"{knowledge.controller} published what no reader takes for an epoch")
+            return
+        now = self._world.now
+        self.assignments[following.epoch] = (now, following)
+        self.current, self.published_at = following, now
+        self._world.counts["epochs published"] += 1
+        self._world.note("kafka", "epoch {} by {}: {}", following.epoch, knowledge.controller, following.reason)
+        for task, holders in following.tasks.items():
+            was = before.tasks.get(task, _NOBODY)
+            if holders != was:
+                self._world.note("kafka", "  {} {} <- {}: {}", task, _shown(holders), _shown(was), holders.reason)
+        if not knowledge.waits:
+            self._check_plan(before, following, knowledge)
+        for task, holders in following.tasks.items():
+            was = before.tasks.get(task, _NOBODY)
+            if was.active not in {None, holders.active}:
+                self._world.counts["actives moved"] += 1
+            if holders.active != was.active or set(holders.standbys) - set(was.standbys):
+                self._handed_over_at[task] = now
+
+    def _check_plan(self, before: Assignment, following: Assignment, knowledge: Knowledge) -> None:
+        live = knowledge.holders
+        warm_ups = sum(len(holders.warm_ups) for holders in following.tasks.values())
+        if warm_ups > self.planner.max_warmup_replicas:
+            self._broken("warm-ups are bounded", f"{warm_ups} at epoch {following.epoch}")
+        for number, sub in following.sub_topologies.items():
+            if following.stores_of(number) and set(sub.tasks) - following.tasks.keys():
+                self._broken("every task is assigned", f"sub-topology {number} at epoch {following.epoch}")
+        for task, holders in following.tasks.items():
+            was = before.tasks.get(task, _NOBODY)
+            for fault in self._faults_of(task, was, holders, live):
+                self._broken(fault, f"{task} {_shown(holders)} <- {_shown(was)} at epoch {following.epoch}")
+
+    def _faults_of(
+        self, task: TaskId, was: TaskAssignment, holders: TaskAssignment, live: Mapping[str, NodeView]
+    ) -> Iterator[str]:
+        """Yield the rules that the task's new holders break."""
+        if not live:
+            if holders != was:
+                yield "with nobody there nothing moves"
+            return
+        if holders.active not in live:
+            yield "one live active while any node lives"
+            return
+        if len(set(holders.replicas)) < len(holders.replicas):
+            yield "no node holds a task twice"
+        if not set(holders.replicas) <= live.keys():
+            yield "nobody is named who is gone"
+        assigned = [node for node in was.replicas if node in live]
+        ready = [node for node in assigned if self._is_caught_up(task, live[node])]
+        if ready and not self._is_caught_up(task, live[holders.active]):
+            yield "the active is caught up if an assigned replica is"
+        if ready and not set(ready) & set(holders.replicas):
+            yield "the last caught-up replica stays"
+        yield from self._faults_of_hand_over(task, was, holders, live)
+
+    def _faults_of_hand_over(
+        self, task: TaskId, was: TaskAssignment, holders: TaskAssignment, live: Mapping[str, NodeView]
+    ) -> Iterator[str]:
+        """Yield the rules of make before break that are broken."""
+        dropped = [node for node in was.replicas if node in live and node not in holders.replicas]
+        if dropped and self._world.now - self._handed_over_at.get(task, 0.0) < self.linger_s - 1e-9:
+            yield "a relieved replica lingers"
+        if was.active in live and was.active != holders.active:
+            if was.active not in holders.replicas:
+                yield "make before break: the old active stays as standby"
+            if holders.active not in was.replicas and any(task in view.replicas for view in live.values()):
+                yield "make before break: the new active held the task before"
+
+    def _is_caught_up(self, task: TaskId, node: NodeView) -> bool:
+        view = node.replicas.get(task)
+        return (
+            view is not None
+            and view.restored
+            and view.lag is not None
+            and view.lag <= self.planner.acceptable_recovery_lag
+        )
+
+    # Beliefs.
+
+    def taken(self, who: str, assignment: Assignment) -> None:
+        """Take that a reader has put an assignment together."""
+        published = self.assignments.get(assignment.epoch)
+        if published is None or published[1] != assignment:
+            self._broken("an epoch's content is one thing", f"{who} read another epoch {assignment.epoch}")
+
+    def believes(self, node: SimulatedNode) -> None:
+        """Take what a node believes to be active for."""
+        for task, role in node.ownership.wanted.items():
+            if role is Role.ACTIVE:
+                other = self._believers.setdefault((node.ownership.epoch, task), node.instance_id)
+                if other != node.instance_id:
+                    self._broken(
+                        "one active a task and epoch",
+                        f"{other} and {node.instance_id} for {task} at epoch {node.ownership.epoch}",
+                    )
+
+    # Answers.
+
+    def answered(
+        self,
+        node: SimulatedNode,
+        request: query_service_pb2.GetRequest,
+        response: query_service_pb2.GetResponse,
+    ) -> None:
+        """Take an answer at the moment it is given."""
+        stamp, bound = response.replica, request.freshness
+        key = request.key.text.encode()
+        spec = self.current.stores[request.store]
+        log = self._kafka.changelogs[request.store, stamp.partition]
+        where = f"{node.name} for {request.store}/{request.key.text} at epoch {stamp.epoch}"
+        if stamp.partition != partition_for(key, spec.partition_count):
+            self._broken("a key is looked for in its partition", where)
+        if stamp.position > log.end or not response.replica.HasField("position"):
+            self._broken("positions are true", f"{where}: {stamp.position} of {log.end}")
+        # What a reader sees is of the position that the answer carries, or of a later one.
+        found = response.value.raw if response.found else None
+        if found not in log.values_between(key, stamp.position, log.end):
+            rule = "an existing key is found" if found is None else "an answer is of its position"
+            self._broken(rule, f"{where}: {found!r} is not of position {stamp.position}")
+        now = self._world.now
+        if stamp.HasField("staleness_ms"):
+            surely = now - stamp.staleness_ms / 1000 - _ROUNDING_S
+            if stamp.position < log.end_at(surely):
+                self._broken(
+                    "staleness is true",
+                    f"{where}: {stamp.staleness_ms} ms at {stamp.position}, the end was {log.end_at(surely)} then",
+                )
+        if bound.HasField("max_staleness_ms") and not (
+            stamp.HasField("staleness_ms") and stamp.staleness_ms <= bound.max_staleness_ms
+        ):
+            self._broken("max_staleness is kept", where)
+        if bound.HasField("max_lag") and not (stamp.HasField("lag") and stamp.lag <= bound.max_lag):
+            self._broken("max_lag is kept", where)
+        if stamp.role == types_pb2.REPLICA_ROLE_ACTIVE:
+            self._check_active(node, log.task, request.forwarding.epoch, stamp.epoch, where)
+        elif bound.active_only:
+            self._broken("active_only is answered by the active", where)
+
+    def _check_active(self, node: SimulatedNode, task: TaskId, requested: int, claimed: int, where: str) -> None:
+        self._world.counts["answers as active"] += 1
+        if claimed < requested:
+            self._broken("ACTIVE is not claimed at an epoch older than the request's", f"{where}, asked at {requested}")
+        holders = self.assignments[claimed][1].tasks.get(task, _NOBODY)
+        if holders.active != node.instance_id:
+            self._broken("ACTIVE is claimed by the epoch's active", f"{where}: that is {holders.active}")
+        for epoch, (published_at, assignment) in self.assignments.items():
+            unseen_s = self._world.now - published_at
+            relieved = assignment.tasks.get(task, _NOBODY).active != node.instance_id
+            if epoch > claimed and relieved and unseen_s >= node.session_timeout_s:
+                self._broken("ACTIVE is not claimed long after it was lost", f"{where}: lost with {epoch}")
+
+    def _broken(self, rule: str, message: str) -> None:
+        self._world.break_rule(rule, message)
+
+
+def _shown(holders: TaskAssignment) -> str:
+    return f"{holders.active}+{','.join(holders.standbys)}" + (
+        f"~{','.join(holders.warm_ups)}" if holders.warm_ups else ""
+    )

@@ -1,0 +1,184 @@
+"""Clients: lookups of keys that exist and keys that don't, with every kind of bound, through the routers.
+
+A lookup may fail only if nobody could have answered it: with a replica in the router's table that ran, undisturbed and
+within reach, for as long as the lookup took, it must be answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.table import RoutingTable
+from statehouse.errors import LookupFailure
+from statehouse.partitioning import partition_for
+from statehouse.topology import Role, TaskId
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.simulation.checks import Checks
+from tests.simulation.kafka import Kafka
+from tests.simulation.node import SimulatedNode
+from tests.simulation.router import SimulatedRouter
+from tests.simulation.settings import SimulationSettings
+from tests.simulation.world import KAFKA, World
+
+TIMEOUT_S = 4.0
+ABSENT = "absent"
+
+BOUNDS = (
+    types_pb2.Freshness(),
+    types_pb2.Freshness(),
+    types_pb2.Freshness(),
+    types_pb2.Freshness(active_only=True),
+    types_pb2.Freshness(max_lag=5),
+    types_pb2.Freshness(max_staleness_ms=1_500),
+    types_pb2.Freshness(max_staleness_ms=10_000, max_lag=1_000),
+)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A key to look for, and within which bound."""
+
+    store: str
+    key: str
+    bound: types_pb2.Freshness
+
+    def request(self) -> bytes:
+        return query_service_pb2.GetRequest(
+            store=self.store, key=types_pb2.Key(text=self.key), freshness=self.bound, raw=True
+        ).SerializeToString()
+
+    def __str__(self) -> str:
+        bound = ", ".join(f"{name.name}={value}" for name, value in self.bound.ListFields())
+        return f"{self.store}/{self.key}" + (f" ({bound})" if bound else "")
+
+
+class Clients:
+    """Looks keys up all the time."""
+
+    def __init__(
+        self,
+        world: World,
+        kafka: Kafka,
+        checks: Checks,
+        settings: SimulationSettings,
+        routers: list[SimulatedRouter],
+        nodes: dict[str, SimulatedNode],
+    ) -> None:
+        self._world, self._kafka, self._checks, self._settings = world, kafka, checks, settings
+        self._routers, self._nodes = routers, nodes
+        self._is_on = True
+
+    def start(self) -> None:
+        self._next()
+
+    def stop(self) -> None:
+        self._is_on = False
+
+    def _next(self) -> None:
+        if self._is_on:
+            rng = self._world.rng
+            self._world.loop.call_later(rng.expovariate(self._settings.lookups_per_s), self._next)
+            router = rng.choice(self._routers)
+            if router.is_ready:
+                self._world.task(self.look_up(router, self._drawn()))
+
+    def _drawn(self) -> Lookup:
+        rng = self._world.rng
+        store = rng.choice(self._settings.stores)
+        number = rng.randrange(self._settings.keys * store.partition_count)
+        key = f"{ABSENT}{number}" if rng.random() < 0.1 else f"k{number}"
+        return Lookup(store.name, key, rng.choice(BOUNDS))
+
+    async def look_up(self, router: SimulatedRouter, lookup: Lookup) -> query_service_pb2.GetResponse | LookupFailure:
+        """Look a key up; a failure that nothing excuses breaks a rule."""
+        world, began_at = self._world, self._world.now
+        world.counts["lookups"] += 1
+        before = router.tables.current()
+        try:
+            response = await router.get(lookup.request(), TIMEOUT_S)
+        except LookupFailure as failure:
+            world.counts["lookups failed"] += 1
+            world.note(router.name, "{} failed: {}", lookup, failure)
+            witness = self._witness(router, lookup, before, began_at)
+            if witness is not None:
+                world.break_rule(
+                    "a lookup that a replica could answer does not fail",
+                    f"{router.name}, {lookup}, begun at {began_at:.3f}: {witness.name} could have answered; {failure}",
+                )
+            return failure
+        world.counts["found" if response.found else "not found"] += 1
+        stamp = response.replica
+        world.note(
+            router.name,
+            "{} {} by {} as {} at epoch {}, position {}",
+            lookup,
+            "found" if response.found else "not found",
+            stamp.host.host,
+            Role(stamp.role).name,
+            stamp.epoch,
+            stamp.position,
+        )
+        if stamp.role != types_pb2.REPLICA_ROLE_ACTIVE:
+            world.counts["answers as standby"] += 1
+        return response
+
+    def _witness(
+        self, router: SimulatedRouter, lookup: Lookup, before: RoutingTable, since: float
+    ) -> SimulatedNode | None:
+        """Return a node that could have answered all the time."""
+        bound, after = lookup.bound, router.tables.current()
+        spec = before.stores[lookup.store].spec
+        partition = partition_for(lookup.key.encode(), spec.partition_count)
+        task = TaskId(spec.sub_topology, partition)
+        tables = (before, after)
+        for replica in before.stores[lookup.store].partitions[partition].replicas:
+            if replica.node is None:
+                continue
+            process = self._nodes.get(replica.node.host)
+            if process is None or not self._could_answer(process, router, task, since):
+                continue
+            if not all(self._is_named(table, lookup.store, partition, process) for table in tables):
+                continue
+            if bound.active_only and not self._was_active(process, task, tables, since):
+                continue
+            if bound.HasField("max_lag") or bound.HasField("max_staleness_ms"):
+                at = process.replicas[task].of(spec, partition)
+                in_touch = self._world.net.is_well(process.machine, KAFKA, since - 2 * self._settings.session_timeout_s)
+                if at is None or not in_touch or process.running_since[task] > since - 1.5:
+                    continue
+                if bound.HasField("max_lag") and self._settings.writes_per_s > 1:
+                    continue
+            return process
+        return None
+
+    def _could_answer(self, process: SimulatedNode, router: SimulatedRouter, task: TaskId, since: float) -> bool:
+        return (
+            process.is_alive
+            and process.is_listening
+            and not process.is_frozen
+            and process.undisturbed_since < since
+            and process.running_since.get(task, since) < since
+            and self._world.net.is_well(process.machine, router.machine, since)
+        )
+
+    @staticmethod
+    def _is_named(table: RoutingTable, store: str, partition: int, process: SimulatedNode) -> bool:
+        """Whether the table has this process at this address as one of the partition's replicas."""
+        for replica in table.stores[store].partitions[partition].replicas:
+            if replica.instance_id == process.instance_id:
+                return replica.node is not None and replica.node.host == process.machine
+        return False
+
+    def _was_active(
+        self, process: SimulatedNode, task: TaskId, tables: tuple[RoutingTable, RoutingTable], since: float
+    ) -> bool:
+        """Whether it was the confirmed active for everybody all the time."""
+        return (
+            process.active_since.get(task, since) < since
+            and all(table.assignment.tasks[task].active == process.instance_id for table in tables)
+            and all(table.epoch <= process.ownership.epoch for table in tables)
+            and process.replicas[task].role is Role.ACTIVE
+            and self._world.net.is_well(process.machine, KAFKA, since - 2 * self._settings.session_timeout_s)
+            and self._checks.published_at < since - 1.0
+            and process.undisturbed_since < since - 2.0
+        )

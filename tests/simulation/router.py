@@ -1,0 +1,183 @@
+"""A simulated router: the real tracker, tables, health and dispatch, asking simulated nodes over simulated links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+
+from router.attempts import Attempts
+from router.budget import RetryBudget
+from router.dispatch import Dispatcher
+from router.fleet import FleetTracker
+from router.health import NodeHealth
+from router.holder import TableHolder
+from router.lateness import Lateness
+from router.locate import keyed_call
+from router.metrics import RouterMetrics
+from router.table import Node, RoutingTable
+from statehouse.assignment import AssignmentReader
+from statehouse.errors import LookupFailure
+from statehouse.membership import decode_member
+from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.status import to_status
+from statehouse.v1 import query_service_pb2
+from tests.simulation.checks import Checks
+from tests.simulation.kafka import Follower, Kafka
+from tests.simulation.node import SimulatedNode
+from tests.simulation.settings import SimulationSettings
+from tests.simulation.world import Process, World
+
+ATTEMPT_TIMEOUT_S = 0.25
+
+
+class _RpcError(grpc.RpcError):
+    """A failed call, as grpcio reports it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, failure: LookupFailure | None = None) -> None:
+        super().__init__(details)
+        self._code, self._details = code, details
+        status = None if failure is None else to_status(failure).SerializeToString()
+        self._trailing = () if status is None else (("grpc-status-details-bin", status),)
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> tuple[tuple[str, Any], ...]:
+        return self._trailing
+
+
+class SimulatedRouter(Process):
+    """A router. `nodes` is who runs at which machine now."""
+
+    def __init__(
+        self,
+        world: World,
+        kafka: Kafka,
+        checks: Checks,
+        settings: SimulationSettings,
+        name: str,
+        nodes: Mapping[str, SimulatedNode],
+    ) -> None:
+        super().__init__(world, name, name)
+        self._nodes, self._checks = nodes, checks
+        self.tables = TableHolder()
+        self.health = NodeHealth(self._probe, probe_timeout_s=ATTEMPT_TIMEOUT_S)
+        self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_s)
+        self._lateness = Lateness(quantile=0.95, least_s=0.01, most_s=ATTEMPT_TIMEOUT_S)
+        self._dispatcher = Dispatcher(
+            self.tables,
+            Attempts(self._ask, self.health, self._lateness),
+            RetryBudget(10.0),
+            RouterMetrics(),
+            attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+        )
+        self._reader = AssignmentReader()
+        self._members_log = Follower(
+            self, kafka.members, self._member_record, on_contact=lambda: self.tracker.on_caught_up("members")
+        )
+        self._assignment_log = Follower(
+            self, kafka.assignments, self._assignment_record, on_contact=lambda: self.tracker.on_caught_up("assignment")
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        return self.tables.table is not None
+
+    async def close(self) -> None:
+        self._members_log.close()
+        self._assignment_log.close()
+        self.tracker.close()
+        await self.health.close()
+
+    async def get(self, data: bytes, timeout_s: float) -> query_service_pb2.GetResponse:
+        """Answer a serialized GetRequest as the router's server does.
+
+        Raises:
+            LookupFailure: nobody could.
+
+        """
+        call = keyed_call(self.tables.current(), "Get", data)
+        answer = await self._dispatcher.dispatch(call, Deadline.after(timeout_s))
+        return query_service_pb2.GetResponse.FromString(answer.data)
+
+    def _on_table(self, table: RoutingTable) -> None:
+        self.health.retain(table.nodes)
+        self._lateness.retain(table.nodes.keys(), table.stores.keys())
+
+    def _assignment_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
+        assignment = self._reader.feed(key, value)
+        if assignment is not None:
+            self._checks.taken(self.name, assignment)
+            self.tracker.on_assignment(assignment)
+
+    def _member_record(self, key: bytes, value: bytes | None, written_at: float) -> None:
+        if value is None:
+            self.tracker.on_member_left(key.decode())
+            return
+        age_s = 0.0 if self._members_log.is_caught_up else self.world.now - written_at
+        self.tracker.on_member(decode_member(value), age_s)
+
+    async def _ask(self, node: Node, method: str, body: bytes, timeout_s: float) -> bytes:
+        assert method == "Get"
+        reply: asyncio.Future[bytes | _RpcError] = self.world.loop.create_future()
+
+        def answer(outcome: bytes | _RpcError) -> None:
+            self.world.net.send(node.host, self.machine, lambda: reply.done() or reply.set_result(outcome))
+
+        def arrive() -> None:
+            process = self._nodes.get(node.host)
+            if process is None or not process.is_alive or not process.is_listening:
+                answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection refused"))
+            else:
+                process.enter(serve, process)
+
+        def serve(process: SimulatedNode) -> None:
+            if not process.is_listening:
+                answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection closed"))
+                return
+            try:
+                response = process.handle(query_service_pb2.GetRequest.FromString(body))
+            except LookupFailure as failure:
+                self.world.counts[f"refused: {failure.reason.name}"] += 1
+                answer(_RpcError(grpc.StatusCode.FAILED_PRECONDITION, failure.message, failure))
+            else:
+                answer(response.SerializeToString())
+
+        self.send(node.host, arrive)
+        outcome = await self._reply(reply, timeout_s)
+        if isinstance(outcome, _RpcError):
+            raise outcome
+        return outcome
+
+    async def _probe(self, node: Node, timeout_s: float) -> bool:
+        reply: asyncio.Future[bool] = self.world.loop.create_future()
+
+        def answer(process: SimulatedNode) -> None:
+            up = process.is_listening
+            self.world.net.send(node.host, self.machine, lambda: reply.done() or reply.set_result(up))
+
+        def arrive() -> None:
+            process = self._nodes.get(node.host)
+            if process is not None and process.is_alive:
+                process.enter(answer, process)
+
+        self.send(node.host, arrive)
+        return (await self._reply(reply, timeout_s)) is True
+
+    async def _reply(self, reply: asyncio.Future[Any], timeout_s: float) -> Any:
+        timer = self.world.loop.call_later(timeout_s, _give_up, reply)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
+
+
+def _give_up(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_result(_RpcError(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time"))

@@ -1,0 +1,74 @@
+"""What a run is like: drawn from its seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from processor.ownership.settings import OwnershipSettings, PlannerSettings, StoreDeclaration
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """One run's fleet, application and pace. Times are in simulated seconds."""
+
+    nodes: int
+    routers: int
+    racks: tuple[str, ...]
+    stores: tuple[StoreDeclaration, ...]
+    ownership: OwnershipSettings
+    drain_timeout_s: float
+    first_records: int
+    """Records in each changelog before anything starts."""
+    writes_per_s: float
+    lookups_per_s: float
+    faults_s: float
+    """How long there are faults, after the fleet has come up."""
+    heartbeat_interval_s: float = 1.0
+    confirm_interval_s: float = 0.5
+    checkpoint_interval_s: float = 3.0
+    keys: int = 12
+    """Keys of each store partition that are written to."""
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self.ownership.session_timeout_s
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> SimulationSettings:
+        """Draw them."""
+        nodes = rng.randint(3, 6)
+        queries = rng.randint(1, 2)
+        stores = []
+        for query in range(queries):
+            partitions = rng.randint(2 if queries == 1 else 1, 4 if queries == 2 else 8)
+            for store in range(1 + (rng.random() < 0.25)):
+                name = f"s{query}{'ab'[store]}"
+                stores.append(StoreDeclaration(name, f"q{query}", partitions, f"app-{name}-changelog"))
+        racks = ("a", "b", "c")[: rng.randint(2, 3)] if rng.random() < 0.3 else ("",)
+        heartbeat_s = 1.0
+        ownership = OwnershipSettings(
+            heartbeat_interval_s=heartbeat_s,
+            session_timeout_s=rng.choice((3.0, 4.0, 6.0)),
+            initial_rebalance_delay_s=rng.choice((0.0, 0.5, 1.0)),
+            handover_linger_s=rng.choice((None, None, 1.0, 4.0)),
+            flap_window_s=20.0,
+            planner=PlannerSettings(
+                num_standby_replicas=rng.choice((0, 1, 1, 1, 2)),
+                acceptable_recovery_lag=rng.choice((0, 20, 100)),
+                max_warmup_replicas=rng.randint(1, 2),
+            ),
+        )
+        return cls(
+            nodes,
+            1 + (rng.random() < 0.15),
+            racks,
+            tuple(stores),
+            ownership,
+            drain_timeout_s=rng.choice((3.0, 10.0)),
+            first_records=rng.choice((0, 50, 200, 600)),
+            writes_per_s=rng.choice((0.5, 2.0, 6.0)),
+            lookups_per_s=rng.choice((2.0, 5.0)),
+            faults_s=rng.uniform(8.0, 20.0),
+            heartbeat_interval_s=heartbeat_s,
+        )

@@ -1,0 +1,160 @@
+"""The simulation itself: seeds run clean, and what is broken on purpose is caught."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from unittest.mock import patch
+
+import pytest
+
+import processor.ownership.planner
+import query_service.admission
+from processor.ownership.model import Fleet, Slot, Standing
+from query_service.ownership import claimed_role
+from statehouse.topology import Role
+from tests.simulation.__main__ import outcomes
+from tests.simulation.controller import STEPS
+from tests.simulation.faults import KINDS
+from tests.simulation.run import Outcome, run_seed
+
+SEEDS = 12
+LONG_SEEDS = 5_000
+CAUGHT_WITHIN = 25
+"""Seeds within which every variant that is broken on purpose must be caught."""
+
+
+def check_clean(found: list[Outcome]) -> Counter[str]:
+    """No rule was broken, and something happened; returns how much."""
+    broken = [f"python -m tests.simulation --seed {each.seed} --trace: {each.violation}" for each in found]
+    broken = [line for line, each in zip(broken, found, strict=True) if each.violation]
+    assert not broken, "\n".join(broken)
+    counts: Counter[str] = Counter()
+    for each in found:
+        counts.update(each.counts)
+    return counts
+
+
+@pytest.mark.timeout(600)
+def test_a_few_seeds_are_clean() -> None:
+    counts = check_clean([run_seed(seed) for seed in range(SEEDS)])
+    for what in ("actives moved", "restores", "found", "not found", "answers as standby", "lookups failed"):
+        assert counts[what] > 5, what
+    assert sum(counts[f"fault: {kind}"] > 0 for kind in KINDS) > len(KINDS) * 0.7
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_thousands_of_seeds_are_clean() -> None:
+    counts = check_clean(list(outcomes(range(LONG_SEEDS), jobs=2)))
+    for kind in KINDS:
+        assert counts[f"fault: {kind}"] > LONG_SEEDS / 20, kind
+    for step in STEPS:
+        for what in ("crash", "freeze"):
+            assert counts[f"controller {what} at {step}"] > LONG_SEEDS / 200, (what, step)
+    for what in (
+        "actives moved",
+        "answers as standby",
+        "controllers fenced",
+        "drained",
+        "publications uncertain",
+        "superseded",
+        "members forgotten",
+        "sent late",
+        "records compacted",
+        "refused: PARTITION_NOT_OWNED",
+        "refused: ACTIVE_UNCONFIRMED",
+    ):
+        assert counts[what] > LONG_SEEDS / 100, what
+
+
+def test_a_seed_decides_everything() -> None:
+    """Not even the order of sets, which changes with the hash seed of each process, has a say."""
+    program = "from tests.simulation.run import run_seed; print(*run_seed(3, is_traced=True).trace, sep='\\n')"
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        printed = subprocess.run(
+            [sys.executable, "-c", program], env=environment, check=True, capture_output=True, timeout=120
+        ).stdout
+        assert printed.count(b"\n") > 100
+        digests.add(hashlib.sha256(printed).hexdigest())
+    assert len(digests) == 1
+
+
+def test_a_violation_is_printed_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.simulation import __main__ as command  # noqa: PLC0415 - the command line's own module
+
+    with break_before_make(), patch.object(sys, "argv", ["simulation", "--seed", str(first_caught(break_before_make))]):
+        assert command.main() == 1
+    printed = capsys.readouterr().out
+    assert "VIOLATION" in printed
+    assert "epochs published" in printed
+
+
+def drop_the_caught_up_rule() -> AbstractContextManager[object]:
+    """Whoever holds anything of a task is taken for caught up."""
+
+    def standing(_fleet: Fleet, slot: Slot, node: str) -> Standing:
+        return Standing.CAUGHT_UP if node in slot.views else Standing.NOTHING
+
+    return patch.object(Fleet, "standing", standing)
+
+
+def forget_the_epoch_of_the_request() -> AbstractContextManager[object]:
+    """A node claims ACTIVE at its own epoch, however new the request's is."""
+
+    def claims(role: Role, *, confirmed: bool, epoch: int, requested_epoch: int) -> Role:
+        return claimed_role(role, confirmed=confirmed, epoch=epoch, requested_epoch=min(epoch, requested_epoch))
+
+    return patch.object(query_service.admission, "claimed_role", claims)
+
+
+def break_before_make() -> AbstractContextManager[object]:
+    """Copies that are relieved are dropped in the epoch that relieves them."""
+    drop = processor.ownership.planner._drop_surplus
+
+    def drop_at_once(slot: Slot, fleet: Fleet, *, fresh: bool) -> bool:
+        return drop(slot, fleet, fresh=False)
+
+    return patch.object(processor.ownership.planner, "_drop_surplus", drop_at_once)
+
+
+def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
+    """Return the first seed that a variant breaks a rule with."""
+    with variant():
+        for seed in range(CAUGHT_WITHIN):
+            if run_seed(seed).violation:
+                return seed
+    raise AssertionError(f"{variant.__name__} was not caught within {CAUGHT_WITHIN} seeds")
+
+
+@pytest.mark.parametrize(
+    ("variant", "rules"),
+    [
+        (
+            drop_the_caught_up_rule,
+            (
+                "the active is caught up if an assigned replica is",
+                "the last caught-up replica stays",
+                "make before break: the new active held the task before",
+            ),
+        ),
+        (forget_the_epoch_of_the_request, ("ACTIVE is not claimed at an epoch older than the request's",)),
+        (
+            break_before_make,
+            ("a relieved replica lingers", "make before break: the old active stays as standby"),
+        ),
+    ],
+)
+def test_what_is_broken_on_purpose_is_caught(
+    variant: Callable[[], AbstractContextManager[object]], rules: tuple[str, ...]
+) -> None:
+    with variant():
+        violation = run_seed(first_caught(variant)).violation
+    assert violation.startswith(rules), violation
