@@ -67,6 +67,18 @@ def topic_ids(admin: AdminClient, topics: Collection[str], timeout_s: float = 10
 
 def _described(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, TopicDescription | None]:
     """Describe topics in one request; None for one that doesn't exist."""
+    try:
+        return _describe(admin, topics, timeout_s)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - the client's public constant
+            raise
+    # A broker that was cut off from its controller names none. The client then waits for one to appear, and nothing
+    # but another look at the cluster makes it ask who it is.
+    admin.list_topics(timeout=timeout_s)
+    return _describe(admin, topics, timeout_s)
+
+
+def _describe(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, TopicDescription | None]:
     found: dict[str, TopicDescription | None] = {}
     for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
         try:
