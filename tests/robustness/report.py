@@ -40,7 +40,7 @@ def markdown(outcomes: Sequence[Outcome], machine: str, pictures: str) -> str:
     lines += [_row(_cells(outcome, figures(outcome.history))) for outcome in outcomes]
     for outcome in outcomes:
         scenario = outcome.scenario
-        lines += ["", f"### {scenario.title}", "", scenario.story, "", _size(scenario.full), ""]
+        lines += ["", f"### {scenario.title}", "", scenario.story, "", _size(outcome.size), ""]
         lines += [f"![{scenario.title}]({pictures}/{scenario.name}.svg)"]
         if outcome.violations:
             lines += ["", f"Violations: {len(outcome.violations)}, of which the first:", ""]

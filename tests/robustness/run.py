@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import grpc
+import structlog
 
 from statehouse.assignment import Assignment
 from statehouse.topology import Role, TaskId
@@ -29,6 +30,8 @@ from tests.robustness.writer import Writer
 from tests.support.fleet import STORE, ServerProcess
 from tests.support.kafka_doors import Door
 from tests.support.polling import poll_until
+
+log = structlog.get_logger(__name__)
 
 HISTORY_FILE: Final = "history.jsonl"
 _ROUTER_LOOK_S: Final = 0.25
@@ -125,10 +128,13 @@ class Run:
     def fault(self, kind: str, target: str, may_fail: tuple[str, ...] = ()) -> Iterator[None]:
         """Note a fault that lasts as long as the context; `may_fail` as in FaultRecord."""
         began_at = self.recorder.now
+        log.info("fault begins", kind=kind, target=target, at=f"{began_at:.1f}")
         try:
             yield
         finally:
-            self.recorder.add(FaultRecord(kind, target, began_at, self.recorder.now, may_fail))
+            ended_at = self.recorder.now
+            log.info("fault is over", kind=kind, target=target, at=f"{ended_at:.1f}")
+            self.recorder.add(FaultRecord(kind, target, began_at, ended_at, may_fail))
 
     def wait_traffic(self, seconds: float) -> None:
         """Let traffic go on for so long, as a part of what is tested."""

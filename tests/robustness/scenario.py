@@ -63,24 +63,27 @@ class Outcome:
     """A scenario as it was played; one that broke off has the history up to there."""
 
     scenario: Scenario
+    size: Size
     history: History
     violations: tuple[Violation, ...]
 
 
 def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None) -> Outcome:
     """Play a scenario and check its history; at full size also the limits on times. `limit_s`: less than its own."""
+    size = scenario.full if full else scenario.small
     broken: list[Violation] = []
     try:
         with _limited(min(scenario.limit_s, limit_s or scenario.limit_s)):
-            history = scenario.play(scenario.full if full else scenario.small, directory)
+            history = scenario.play(size, directory)
     except Exception as error:  # noqa: BLE001 - what ends a scenario is part of its report, and others follow
-        history = History.load(directory / HISTORY_FILE)
+        kept = directory / HISTORY_FILE
+        history = History.load(kept) if kept.exists() else History()
         end = max((lookup.done_at for lookup in history.lookups), default=0.0)
         broken.append(Violation("broken off", end, f"{type(error).__name__}: {error}"))
     broken += check(history)
     if full:
         broken += limits_kept(history, scenario.p99_ms, scenario.gap_s)
-    return Outcome(scenario, history, tuple(broken))
+    return Outcome(scenario, size, history, tuple(broken))
 
 
 @contextmanager
