@@ -36,8 +36,18 @@ def controller_of(
         controller.stop()
 
 
+def _is_quiet(controller: OwnershipController) -> bool:
+    """Whether it has heard of every replica that it answers, and wants nothing more."""
+    views = controller._core._sessions.nodes()
+    return controller._core.is_settled and all(
+        node in views and task in views[node].replicas and views[node].replicas[task].restored
+        for task, holders in controller.assignment.tasks.items()
+        for node in holders.replicas
+    )
+
+
 def settled(controller: OwnershipController, nodes: Mapping[str, ServerProcess], names: set[str]) -> bool:
-    """Whether every task is held by two of these nodes, active counts are even, and all run it."""
+    """Whether every task is held and run by two of these nodes, active counts are even, and nothing is to follow."""
     assert all(nodes[name].channel for name in names), "a process that has ended is said, with its log"
     tasks = controller.assignment.tasks
     if not tasks or any(len(task.replicas) != 2 or task.warm_ups for task in tasks.values()):
@@ -45,6 +55,8 @@ def settled(controller: OwnershipController, nodes: Mapping[str, ServerProcess],
     actives = [task.active for task in tasks.values()]
     counts = [actives.count(name) for name in names]
     if max(counts) - min(counts) > 1 or not {name for task in tasks.values() for name in task.replicas} <= names:
+        return False
+    if not _is_quiet(controller):
         return False
     replies = [nodes[name].node() for name in names]
     return all(
