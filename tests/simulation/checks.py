@@ -187,16 +187,23 @@ class Checks:
                     "staleness is true",
                     f"{where}: {stamp.staleness_ms} ms at {stamp.position}, the end was {log.end_at(surely)} then",
                 )
+        self._check_bounds(request, stamp, where)
+        if stamp.role == types_pb2.REPLICA_ROLE_ACTIVE:
+            self._check_active(node, log.task, request.forwarding.epoch, stamp.epoch, where)
+        elif bound.active_only:
+            self._broken("active_only is answered by the active", where)
+
+    def _check_bounds(self, request: query_service_pb2.GetRequest, stamp: types_pb2.ReplicaStamp, where: str) -> None:
+        bound = request.freshness
         if bound.HasField("max_staleness_ms") and not (
             stamp.HasField("staleness_ms") and stamp.staleness_ms <= bound.max_staleness_ms
         ):
             self._broken("max_staleness is kept", where)
         if bound.HasField("max_lag") and not (stamp.HasField("lag") and stamp.lag <= bound.max_lag):
             self._broken("max_lag is kept", where)
-        if stamp.role == types_pb2.REPLICA_ROLE_ACTIVE:
-            self._check_active(node, log.task, request.forwarding.epoch, stamp.epoch, where)
-        elif bound.active_only:
-            self._broken("active_only is answered by the active", where)
+        for seen in bound.at_least.positions:
+            if seen.store == request.store and seen.partition == stamp.partition and stamp.position < seen.position:
+                self._broken("a session never goes back", f"{where}: {stamp.position} after {seen.position}")
 
     def _check_active(self, node: SimulatedNode, task: TaskId, requested: int, claimed: int, where: str) -> None:
         self._world.counts["answers as active"] += 1

@@ -22,6 +22,8 @@ from tests.simulation.world import KAFKA, World
 
 TIMEOUT_S = 4.0
 ABSENT = "absent"
+_SESSIONS = 3
+_SESSIONS_SHARE = 0.2
 
 BOUNDS = (
     types_pb2.Freshness(),
@@ -67,6 +69,7 @@ class Clients:
         self._world, self._kafka, self._checks, self._settings = world, kafka, checks, settings
         self._routers, self._nodes = routers, nodes
         self._is_on = True
+        self._sessions: list[dict[tuple[str, int], int]] = [{} for _ in range(_SESSIONS)]
 
     def start(self) -> None:
         self._next()
@@ -80,7 +83,22 @@ class Clients:
             self._world.loop.call_later(rng.expovariate(self._settings.lookups_per_s), self._next)
             router = rng.choice(self._routers)
             if router.is_ready:
-                self._world.task(self.look_up(router, self._drawn()))
+                self._world.task(self._in_session(router) if rng.random() < _SESSIONS_SHARE else self._alone(router))
+
+    async def _alone(self, router: SimulatedRouter) -> None:
+        await self.look_up(router, self._drawn())
+
+    async def _in_session(self, router: SimulatedRouter) -> None:
+        """Look up as a caller that carries the positions it has seen, as the client's sessions do."""
+        seen, lookup = self._world.rng.choice(self._sessions), self._drawn()
+        bound = types_pb2.Freshness()
+        for (store, partition), position in seen.items():
+            bound.at_least.positions.add(store=store, partition=partition, position=position)
+        response = await self.look_up(router, Lookup(lookup.store, lookup.key, bound))
+        if isinstance(response, query_service_pb2.GetResponse):
+            place = (lookup.store, response.replica.partition)
+            seen[place] = max(seen.get(place, 0), response.replica.position)
+            self._world.counts["lookups of sessions"] += 1
 
     def _drawn(self) -> Lookup:
         rng = self._world.rng
@@ -127,6 +145,8 @@ class Clients:
     ) -> SimulatedNode | None:
         """Return a node that could have answered all the time."""
         bound, after = lookup.bound, router.tables.current()
+        if bound.HasField("at_least"):
+            return None  # whoever could answer may have less than the session has seen
         spec = before.stores[lookup.store].spec
         partition = partition_for(lookup.key.encode(), spec.partition_count)
         task = TaskId(spec.sub_topology, partition)

@@ -19,6 +19,7 @@ from query_service.checkpoint import Checkpoint, restore_start
 from query_service.lifecycle import NodeState, TaskState, role_changes
 from query_service.lookup import LookupEngine
 from query_service.ownership import NodeOwnership, active_tasks, states_of_wanted, with_dormant
+from query_service.position_waits import PositionWaits
 from query_service.replica import StoreReplica, TaskReplica
 from query_service.stores.engine import Writes
 from query_service.stores.key_value import KeyValueStore
@@ -127,6 +128,7 @@ class SimulatedNode(Process):
         self._lookups = LookupEngine(
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )
+        self.waits = PositionWaits(max_waits=100, longest_s=1.0)
         self._assignment_log = Follower(
             self, kafka.assignments, self._assignment_record, confirm_interval_s=settings.heartbeat_interval_s / 2
         )

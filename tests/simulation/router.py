@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
 
+from query_service.position_waits import PositionNotReached
 from router.attempts import Attempts
 from router.budget import RetryBudget
 from router.dispatch import Dispatcher
@@ -135,25 +136,46 @@ class SimulatedRouter(Process):
             if process is None or not process.is_alive or not process.is_listening:
                 answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection refused"))
             else:
-                process.enter(serve, process)
-
-        def serve(process: SimulatedNode) -> None:
-            if not process.is_listening:
-                answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection closed"))
-                return
-            try:
-                response = process.handle(query_service_pb2.GetRequest.FromString(body))
-            except LookupFailure as failure:
-                self.world.counts[f"refused: {failure.reason.name}"] += 1
-                answer(_RpcError(grpc.StatusCode.FAILED_PRECONDITION, failure.message, failure))
-            else:
-                answer(response.SerializeToString())
+                process.enter(self._serve, process, body, timeout_s, answer)
 
         self.send(node.host, arrive)
         outcome = await self._reply(reply, timeout_s)
         if isinstance(outcome, _RpcError):
             raise outcome
         return outcome
+
+    def _serve(
+        self, process: SimulatedNode, body: bytes, timeout_s: float, answer: Callable[[bytes | _RpcError], None]
+    ) -> None:
+        """What a node's server does with a call."""
+        if not process.is_listening:
+            answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection closed"))
+            return
+        request = query_service_pb2.GetRequest.FromString(body)
+
+        async def attempt() -> bytes:
+            await process.turn()
+            return process.handle(request).SerializeToString()
+
+        async def wait(behind: PositionNotReached) -> None:
+            outcome: bytes | _RpcError
+            try:
+                outcome = await process.waits.patiently(attempt, behind, Deadline.after(0.8 * timeout_s))
+            except LookupFailure as failure:
+                outcome = self._refusal(failure)
+            process.enter(answer, outcome)
+
+        try:
+            answer(process.handle(request).SerializeToString())
+        except PositionNotReached as behind:
+            self.world.counts["waits for a position"] += 1
+            self.world.task(wait(behind))
+        except LookupFailure as failure:
+            answer(self._refusal(failure))
+
+    def _refusal(self, failure: LookupFailure) -> _RpcError:
+        self.world.counts[f"refused: {failure.reason.name}"] += 1
+        return _RpcError(grpc.StatusCode.FAILED_PRECONDITION, failure.message, failure)
 
     async def _probe(self, node: Node, timeout_s: float) -> bool:
         reply: asyncio.Future[bool] = self.world.loop.create_future()
