@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.robustness.cluster import ClusterShape
 from tests.robustness.history import ACTIVE_ONLY, History
 from tests.robustness.run import Run, Size
-from tests.robustness.scenario import Scenario
+from tests.robustness.scenario import SMALL_SHAPE, Scenario
 
 
 def rolling_restart(size: Size, directory: Path) -> History:
@@ -97,7 +97,7 @@ SCENARIOS: Final = (
         Size(restarts=2),
         # Nothing waits for the session to end: it may be long enough for any machine.
         Size(
-            ClusterShape(nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=30_000),
+            replace(SMALL_SHAPE, session_timeout_ms=30_000),
             rate=60,
             writes=40,
             restarts=1,

@@ -32,7 +32,10 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """How large a cluster is, and its timing; the defaults are the product's own."""
+    """How large a cluster is, and its timing; the defaults are the product's own.
+
+    `attempt_timeout_ms` of the routers; None is their default.
+    """
 
     nodes: int = 5
     partitions: int = 12
@@ -40,6 +43,7 @@ class ClusterShape:
     routers: int = 1
     heartbeat_interval_ms: int = 1_000
     session_timeout_ms: int = 10_000
+    attempt_timeout_ms: int | None = None
 
 
 class RobustCluster(Servers):
@@ -92,8 +96,10 @@ class RobustCluster(Servers):
             self._log.start()
             for _ in range(self.shape.nodes):
                 self.add_node()
+            patience = self.shape.attempt_timeout_ms
+            options = {} if patience is None else {"attempt_timeout_ms": patience}
             for number in range(self.shape.routers):
-                self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}")
+                self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}", **options)
             self.wait_settled()
             poll_until(self._routers_are_ready, _READY_S, "the routers to know the assignment")
         except BaseException:

@@ -15,8 +15,12 @@ from tests.robustness.figures import limits_kept
 from tests.robustness.history import History
 from tests.robustness.run import HISTORY_FILE, Size
 
+# The machine may be busy: a node that is only slow is given time.
+SMALL_SHAPE: Final = ClusterShape(
+    nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000, attempt_timeout_ms=1_500
+)
 SMALL: Final = Size(
-    ClusterShape(nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000),
+    SMALL_SHAPE,
     rate=60,
     writes=40,
     restarts=1,
