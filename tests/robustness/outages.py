@@ -115,6 +115,7 @@ SCENARIOS: Final = (
         "The broker down and killed; the driver killed, and then a node",
         broker_and_driver,
         Size(outage_s=15),
+        is_long=True,
         gap_s=1,
     ),
     Scenario(
@@ -122,6 +123,7 @@ SCENARIOS: Final = (
         "The disk of a node full, and space again",
         full_disk,
         Size(outage_s=15),
+        is_long=True,
         gap_s=1,
     ),
 )

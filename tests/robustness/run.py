@@ -48,7 +48,7 @@ class Size:
         keys_per_partition: that exist; a quarter as many are looked up that don't.
         restarts: nodes that are restarted in turn; `added` come then.
         calm_s: traffic before the first fault and after the last.
-        outage_s: how long what passes by itself lasts; longer than the session timeout.
+        outage_s: how long what passes by itself lasts, at least.
 
     """
 

@@ -21,21 +21,23 @@ def silent_nodes(size: Size, directory: Path) -> History:
     ):
         names = list(run.cluster.nodes)
         frozen = run.cluster.nodes[names[0]]
-        _silence(run, "SIGSTOP", names[0], frozen.freeze, frozen.thaw)
+        _silence(run, "SIGSTOP", names[0], frozen.freeze, frozen.thaw, size.outage_s)
         unheard, deaf = networks.of[names[1]], networks.of[names[2]]
-        _silence(run, "not heard", names[1], lambda: unheard.cut(incoming=False), unheard.heal)
-        _silence(run, "hears nothing", names[2], lambda: deaf.cut(outgoing=False), deaf.heal)
+        _silence(run, "not heard", names[1], lambda: unheard.cut(incoming=False), unheard.heal, size.outage_s / 2)
+        _silence(run, "hears nothing", names[2], lambda: deaf.cut(outgoing=False), deaf.heal, size.outage_s / 2)
     return run.history
 
 
-def _silence(run: Run, kind: str, name: str, begin: Callable[[], None], end: Callable[[], None]) -> None:
-    """Silence a node until its tasks are moved, and for the time of an outage at least.
+def _silence(
+    run: Run, kind: str, name: str, begin: Callable[[], None], end: Callable[[], None], seconds: float
+) -> None:
+    """Silence a node until its tasks are moved, and for some time at least.
 
     Nobody is active for its tasks until its session is over; other reads have a standby.
     """
     assert run.cluster.actives_of(name), f"{name} is active for nothing"
     with run.fault(kind, name, may_fail=(ACTIVE_ONLY,)):
-        until = run.recorder.now + run.size.outage_s
+        until = run.recorder.now + seconds
         begin()
         try:
             run.cluster.wait_moved_from(name)

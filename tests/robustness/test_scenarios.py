@@ -9,16 +9,16 @@ import pytest
 from tests.robustness.scenario import Scenario, played
 from tests.robustness.suite import SCENARIOS
 
-_BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
+_NORMAL = [name for name, scenario in SCENARIOS.items() if not scenario.is_long]
 
 
-@_BY_NAME
+@pytest.mark.parametrize("scenario", [SCENARIOS[name] for name in _NORMAL], ids=_NORMAL)
 @pytest.mark.timeout(330)
 def test_holds_at_small_size(scenario: Scenario, tmp_path: Path) -> None:
     assert played(scenario, tmp_path, full=False).violations == ()
 
 
-@_BY_NAME
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 @pytest.mark.long
 @pytest.mark.timeout(330)
 def test_holds_at_full_size(scenario: Scenario, tmp_path: Path) -> None:
