@@ -1,6 +1,6 @@
 """What must hold of a history, whatever was done to the cluster. Pure functions; each returns what it finds wrong.
 
-Only such times are compared as leave no doubt: a lookup's read is not before it was due, a write was committed before
+Only such times are compared as leave no doubt: a lookup's read is not before it was due, a write was readable before
 that was known, and a router acts on an epoch before we hear so. Everything ran on one machine, by one clock.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tests.robustness.figures import limits_kept
 from tests.robustness.history import History
 from tests.robustness.run import HISTORY_FILE, Size
 
+_SWITCH_INTERVAL_S: Final = 0.0005
 # The machine may be busy: a node that is only slow is given time.
 SMALL_SHAPE: Final = ClusterShape(
     nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000, attempt_timeout_ms=1_500
@@ -77,6 +79,8 @@ class Outcome:
 def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None) -> Outcome:
     """Play a scenario and check its history; at full size also the limits on times. `limit_s`: less than its own."""
     size = scenario.full if full else scenario.small
+    # Lookups are sent and timed by threads of this process, which must not wait for the 5 ms turns of others.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     broken: list[Violation] = []
     try:
         with _limited(min(scenario.limit_s, limit_s or scenario.limit_s)):
