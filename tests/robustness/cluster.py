@@ -172,16 +172,17 @@ class RobustCluster(Servers):
 
     # Waiting
 
-    def wait_settled(self, timeout_s: float = _READY_S) -> None:
+    def wait_settled(self, timeout_s: float = _READY_S, *, quiet_s: float = 0.0) -> None:
         """Wait until every running node holds tasks, each task has all its copies there and no more, all of them
-        caught up, and no epoch has followed for two heartbeats and a hand-over's linger: the fleet is at rest."""
+        caught up, and no epoch has followed for two heartbeats and a hand-over's linger, or for `quiet_s` if that is
+        longer: the fleet is at rest."""
 
         def has_settled() -> bool:
             assert not self.defects, self.defects
             tasks = self.assignment.tasks.values()
             holders = {node for task in tasks for node in task.replicas}
             is_moving = any(len(task.replicas) > 1 + self.shape.standbys for task in tasks)
-            return holders == set(self.running) and not is_moving and self._is_quiet() and self.is_replicated()
+            return holders == set(self.running) and not is_moving and self._is_quiet(quiet_s) and self.is_replicated()
 
         poll_until(has_settled, timeout_s, f"the fleet to settle (epoch {self.assignment.epoch})")
 
@@ -197,9 +198,9 @@ class RobustCluster(Servers):
         """Wait until a node holds nothing at the newest epoch."""
         poll_until(lambda: not self.assignment.tasks_of(name), timeout_s, f"the tasks of {name} to be moved")
 
-    def _is_quiet(self) -> bool:
+    def _is_quiet(self, least_s: float) -> bool:
         linger_s = 4 * self.shape.heartbeat_interval_ms / 1000
-        return time.monotonic() - self._epoch_at > linger_s
+        return time.monotonic() - self._epoch_at > max(linger_s, least_s)
 
     def is_replicated(self) -> bool:
         """Whether every task has an active and all its standbys, running and caught up."""

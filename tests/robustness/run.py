@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 HISTORY_FILE: Final = "history.jsonl"
 _ROUTER_LOOK_S: Final = 0.25
 _QUIET_S: Final = 60.0
+_CALM_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Run:
             targets = {name: router.target for name, router in cluster.routers.items()}
             self.traffic = parts.enter_context(Traffic(targets, self.keys, place, self.size.rate, self.recorder))
             self.wait_traffic(self.size.calm_s)
+            cluster.wait_settled(quiet_s=_CALM_S)  # traffic on a busy machine may have held up the last hand-overs
             self._parts = parts.pop_all()
         return self
 
