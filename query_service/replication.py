@@ -314,6 +314,8 @@ class EndOffsetWatcher:
                 ids = topic_ids(admin, {replica.spec.changelog_topic for replica in replicas}, timeout_s=5.0)
             except KafkaException as error:
                 log.debug("end offsets can't be read at the moment", error=str(error))
+                # What a client remembers of a broker that went away has kept it from asking the one that came back.
+                admin = clients.admin(self._bootstrap, self._client_id)
                 continue
             for replica, position in zip(replicas, positions, strict=True):
                 end, found = ends.get(replica.topic_partition), ids.get(replica.spec.changelog_topic)

@@ -13,7 +13,9 @@ _OUTDATED_LEADERS = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError._NOENT,  # noqa: SLF001 - the client's public constant: no leader known
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above: asked where no leader is any more
     }
 )
 

@@ -16,6 +16,10 @@ from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 class FakeAdmin:
     def __init__(self, offsets: Mapping[int, int]) -> None:
         self._offsets = offsets
+        self.looks = 0
+
+    def list_topics(self, **_options: Any) -> None:
+        self.looks += 1
 
     def list_offsets(self, request: Any, **_options: Any) -> dict[Any, Future[ListOffsetsResultInfo]]:
         answers = {}
@@ -31,3 +35,4 @@ def test_an_offset_that_nobody_named_is_no_answer(ask: Any) -> None:
     assert ask(admin, [("topic", 0), ("topic", 1)]) == {("topic", 0): 7}
     with pytest.raises(KafkaException, match="named no offset"):
         ask(admin, [("topic", 1)])
+    assert admin.looks == 2, "who leads was asked again, each time"
