@@ -297,15 +297,23 @@ class QueryNode:
         log.info("stopped")
 
     async def _hand_over(self) -> None:
-        """Wait until others are active for all our tasks: the controller sees PENDING_SHUTDOWN and moves them."""
-        deadline = self._loop.time() + self._drain_timeout_s
-        while self._loop.time() < deadline and self._drain:
-            if not self._active_tasks():
+        """Wait until others are active for all our tasks: the controller sees PENDING_SHUTDOWN and moves them.
+
+        Then answer for a little longer, as routers and the new actives may read of it later than we did.
+        """
+        is_drained = not self._active_tasks()
+        if is_drained:
+            return
+        until = self._loop.time() + self._drain_timeout_s
+        while self._loop.time() < until and self._drain:
+            if not is_drained and not self._active_tasks():
+                is_drained = True
                 log.info("drained")
-                return
+                until = min(until, self._loop.time() + self._settings.heartbeat_interval_ms / 1000)
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.Event().wait(), _DRAIN_POLL_S)
-        log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
+        if not is_drained:
+            log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
 
     def _active_tasks(self) -> list[TaskId]:
         return active_tasks({task: replica.role for task, replica in self.tasks.replicas.items()})

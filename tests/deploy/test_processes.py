@@ -164,9 +164,9 @@ def test_becomes_healthy_with_an_assignment_and_leaves_nothing_behind(
         assert api.process.wait(services()["http-api"].stop_grace_s) in {0, -signal.SIGTERM}, api.log
 
         assert router.stop(signal.SIGTERM) == 0, router.log
-        # Nobody is there to take its tasks over: SIGTERM would wait for that.
+        # Nobody is there to take its tasks over: SIGTERM would wait for that. SIGINT is for one that will be back.
         assert first.stop(signal.SIGINT) == 0, first.log
-        assert members() == {b"node-1": None, b"node-2": None}
+        assert members()[b"node-1"] is not None
         locks = list(first.state.rglob(".lock"))
         assert locks, "tasks keep their directories, and with them their state, for a restart"
         for lock in locks:

@@ -13,7 +13,7 @@ import pytest
 
 from statehouse.cli.exits import ExitCode
 from statehouse.client import Answer, Client
-from statehouse.errors import LookupFailure
+from statehouse.errors import LookupFailure, Reason
 from statehouse.local.cluster import LocalCluster
 from tests.e2e.conftest import Grpcurl
 from tests.support.polling import poll_until
@@ -201,7 +201,17 @@ def test_a_router_that_is_down_is_told_as_such(cluster: LocalCluster, client: Cl
     assert code == ExitCode.UNAVAILABLE
     assert "can't be reached" in err
     poll_until(lambda: http(cluster, "/leaderboard/1")[0] == 200, 30, "the HTTP API to find the router again")
-    assert client.get(STORE, "1").found
+    poll_until(lambda: is_reachable(client), 30, "the client to find the router again")
+
+
+def is_reachable(client: Client) -> bool:
+    """Whether a lookup gets through; a client waits a little before it connects again."""
+    try:
+        return client.get(STORE, "1").found
+    except LookupFailure as failure:
+        if failure.reason is Reason.UNREACHABLE:
+            return False
+        raise
 
 
 def is_settled(client: Client) -> bool:

@@ -1,4 +1,4 @@
-"""The driver is killed in the middle of 20,000 events; afterwards every replica holds what plain Python computes."""
+"""The driver is killed among thousands of events; afterwards every replica holds what plain Python computes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.timeout(900)
 
 STORE = "leader-boards"
-EVENTS = 20_000
+EVENTS = 8_000
 MALFORMED = [b"{", b'{"score":1,"product_id":1000}', b'{"score":"1","product_id":1000,"player_id":1000}', b"7"]
 PLAYERS = {number: f"Player {number}" for number in range(1000, 1040)}
 PRODUCTS = {number: f"Game {number}" for number in range(1000, 1050)}
@@ -37,10 +37,10 @@ def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client
     letters_before = len(messages(cluster.bootstrap, dead_letters_topic(application_id)))
     partitions = partition_count(cluster.bootstrap, "score-events")
     events = made_events()
-    scores = send_events(cluster.bootstrap, events[:7_000], partitions)
+    scores = send_events(cluster.bootstrap, events[:3_000], partitions)
     poll_until(lambda: client.get(STORE, "1000").found, 180, "the first of the new boards")
     before = client.get(STORE, "1000").position
-    scores += send_events(cluster.bootstrap, events[7_000:], partitions)
+    scores += send_events(cluster.bootstrap, events[3_000:], partitions)
     # The sink commits partition by partition: once one has moved, the batch is under way.
     poll_until(lambda: client.get(STORE, "1000").position > before, 180, "the next batch to reach the changelog")
     cluster.processor.kill()

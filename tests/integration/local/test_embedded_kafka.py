@@ -106,6 +106,7 @@ def test_a_ctrl_c_in_the_terminal_does_not_reach_the_broker(kafka: EmbeddedKafka
     assert os.getsid(kafka.pid) == kafka.pid != os.getsid(0)
 
 
+@pytest.mark.long
 def test_data_and_address_survive_a_restart_and_a_crash(
     tmp_path: Path, unique_name: Namer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

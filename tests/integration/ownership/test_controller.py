@@ -288,6 +288,7 @@ def test_unreadable_records_are_skipped(kafka: EmbeddedKafka, application: str) 
         wait_spread(controller, *members)
 
 
+@pytest.mark.long
 def test_a_broker_restart_moves_nothing(unique_name: Callable[[str], str], tmp_path: Path) -> None:
     application = unique_name("app")
     members = [FakeMember(f"n{number}") for number in range(3)]

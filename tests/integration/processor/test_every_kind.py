@@ -185,6 +185,7 @@ def test_every_version_is_published_with_its_time(broker: EmbeddedKafka, written
     assert [as_of(after) for after in (19_999, 20_000, 69_999, 70_000)] == ["home", "cart", "cart", "home"]
 
 
+@pytest.mark.long
 def test_a_bounded_store_displaces_with_tombstones_and_every_replica_holds_the_same(
     broker: EmbeddedKafka, processor: ProcessorProcess, written: Written, new_node: Any, router: ServerProcess
 ):

@@ -41,6 +41,7 @@ def start(spark: SparkSession, kafka: EmbeddedKafka, directory: Path, app_id: st
     Processor(Topology(app_id, lambda _app: None), settings)._start_query(spark, app.stores[0], NoFrame(), topics)
 
 
+@pytest.mark.long
 def test_a_bounded_store_needs_its_checkpoint_once_it_has_records(
     spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ):

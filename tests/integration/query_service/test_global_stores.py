@@ -151,7 +151,7 @@ def test_a_key_is_found_wherever_it_was_placed(fleet: GlobalFleet) -> None:
     fleet.write({"a": "1", "b": "2"}, 1)
     for key in ("a", "b", "never"):
         batch.requests.add(store=PROFILES, key=types_pb2.Key(text=key))
-    poll_until(lambda: value_of(node, "b") == "2", 10, "the keys")
+    poll_until(lambda: (value_of(node, "a"), value_of(node, "b")) == ("1", "2"), 10, "the keys")
     results = node.call(node.query.BatchGet, batch).results
     assert [result.response.value.text for result in results] == ["1", "2", ""]
 

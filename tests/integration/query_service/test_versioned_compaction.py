@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
@@ -30,6 +32,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.long
 def test_as_of_answers_survive_compaction_and_a_restore(unique_name: Callable[[str], str], tmp_path: Path) -> None:
     now_ms = int(time.time() * 1000)
     with (

@@ -408,7 +408,7 @@ def hours_ago(hours: int) -> int:
 
 
 @pytest.mark.timeout(900)  # the first build fetches the application's dependencies
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", ["at_least_once", pytest.param("exactly_once_v2", marks=pytest.mark.long)])
 def test_a_kafka_streams_application_is_served_unchanged(
     kafka: EmbeddedKafka, program: Program, unique_name: Callable[[str], str], tmp_path: Path, guarantee: str
 ) -> None:
