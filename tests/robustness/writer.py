@@ -15,7 +15,8 @@ from statehouse.kafka.offsets import last_stable_offsets
 from tests.robustness.history import Recorder, WriteRecord
 from tests.support.polling import poll_until
 
-_TRANSACTION_S: Final = 0.1
+# As often as micro-batches commit.
+_TRANSACTION_S: Final = 1.0
 _CALL_TIMEOUT_S: Final = 10.0
 # As long as a broker may be away.
 _READABLE_S: Final = 120.0
