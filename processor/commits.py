@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from processor.checkpoint import Offsets
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.topology import commits_topic
 
@@ -125,7 +125,7 @@ class CommitsPublisher:
     def _recover(self, failure: KafkaException, attempt: int) -> None:
         """Make ready for another attempt, or raise."""
         error: KafkaError = failure.args[0]
-        if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):  # noqa: SLF001
+        if error.code() in codes.FENCED:
             changelog = self._changelog
             self._superseded = Superseded(
                 f"another processor of {changelog.application_id} publishes store {changelog.store} now; this one "

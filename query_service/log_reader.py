@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from query_service.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.stores.base import Record
 from query_service.tail import Stretch, compaction_of
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.kafka.topics import topic_id, topic_settings
 
 _THREADS: Final = 2
@@ -131,8 +131,8 @@ def _read_slice(consumer: Consumer, start: int, stop: int) -> _Slice | None:
                     size += len(key) + len(value or b"")
                 if position > stop:
                     return _Slice(records, stop)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public constant
+            elif error.code() == codes.PARTITION_EOF:
                 return _Slice(records, min(stop, message.offset()))
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            elif error.code() == codes.AUTO_OFFSET_RESET:
                 return None
     return _Slice(records, min(stop, position))

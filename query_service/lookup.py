@@ -46,8 +46,7 @@ class LookupEngine:
     ) -> None:
         self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
         self._max_batch_entries = max_batch_entries
-        # JSON values grow when they are typed; a page of a quarter of the message leaves room for it.
-        self._max_page_bytes = max_message_bytes // 4
+        self._max_page_bytes = paging.page_bytes(max_message_bytes)
 
     def get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         """Read one key.

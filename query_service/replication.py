@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from query_service.faults import Fault
 from query_service.replica import LogLost, StoreReplica, monotonic_and_wall_ms
 from query_service.stores.base import Record
 from statehouse.errors import StatehouseError
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.topics import topic_ids
 
@@ -229,9 +229,9 @@ class _Slice:
         error = message.error()
         if error is None:
             self._messages.append(message)
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public constant
+        elif error.code() == codes.PARTITION_EOF:
             self.end = message.offset()
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        elif error.code() == codes.AUTO_OFFSET_RESET:
             self._lost = error.str()
         else:
             log.warning("changelog can't be read at the moment", topic=message.topic(), error=error.str())

@@ -28,8 +28,7 @@ class ScanEngine:
 
     def __init__(self, admission: Admission, open_scans: OpenScans, *, max_message_bytes: int) -> None:
         self._admission, self._open_scans = admission, open_scans
-        # JSON values grow when they are typed; a page of a quarter of the message leaves room for it.
-        self._max_page_bytes = max_message_bytes // 4
+        self._max_page_bytes = paging.page_bytes(max_message_bytes)
 
     async def scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
         """Read a page of one partition, or of all of a global store.

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
-from statehouse.membership import LEAVING_STATES, Member, ReplicaReport
+from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, target
 from statehouse.partitioning import partition_for
 from statehouse.serdes import Serde, serde
 from statehouse.topology import GlobalId, HeldId, Role, StoreSpec, TaskId
@@ -41,7 +41,7 @@ class Node:
     @property
     def target(self) -> str:
         """Its address as gRPC wants it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return target(self.host, self.port)
 
     def to_proto(self) -> types_pb2.Host:
         """Return the wire form."""

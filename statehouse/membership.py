@@ -86,6 +86,11 @@ class Member:
         return self.started_at_ms, self.incarnation
 
 
+def target(host: str, port: int) -> str:
+    """Return an advertised address as gRPC wants it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def encode_member(member: Member) -> tuple[bytes, bytes]:
     """Return the record (key, value) of a heartbeat."""
     replicas = [

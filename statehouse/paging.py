@@ -31,6 +31,14 @@ T = TypeVar("T")
 LAST_MS = 2**62
 
 
+def page_bytes(max_message_bytes: int) -> int:
+    """Return the most bytes of keys and values to put into a page.
+
+    JSON values grow when they are typed; a quarter of the message leaves room for it.
+    """
+    return max_message_bytes // 4
+
+
 @dataclass(frozen=True, slots=True)
 class KeyRange:
     """Serialized keys k with start <= k < stop (None: no upper end), in ascending or descending order."""

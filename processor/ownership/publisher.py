@@ -12,12 +12,8 @@ from collections.abc import Iterable, Sequence
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statehouse.errors import StatehouseError
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.topology import assignment_topic, members_topic
-
-_FENCING = frozenset(
-    {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001 - public constant
-)
 
 
 class FencedError(StatehouseError):
@@ -103,7 +99,7 @@ class AssignmentPublisher:
 def _translated(error: Exception) -> StatehouseError:
     cause = error.args[0] if isinstance(error, KafkaException) and error.args else None
     if isinstance(cause, KafkaError):
-        if cause.code() in _FENCING:
+        if cause.code() in codes.FENCED:
             return FencedError(
                 f"another controller of this application has started ({cause.str()}); only one may publish"
             )

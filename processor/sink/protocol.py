@@ -24,7 +24,7 @@ from typing import Final
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 
 log = structlog.get_logger(__name__)
 
@@ -199,9 +199,7 @@ def produce_record(
 def _worth_another_try(error: KafkaError) -> bool:
     """Whether a fresh producer may succeed: it was fenced or lost its transaction, or the broker isn't ready."""
     fenced = {
-        KafkaError._FENCED,  # noqa: SLF001 - public constants of the client
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
+        *codes.FENCED,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError.UNKNOWN_PRODUCER_ID,
         KafkaError.INVALID_TXN_STATE,

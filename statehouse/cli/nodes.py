@@ -16,6 +16,7 @@ from statehouse.cli.options import OutputOption, RouterOption, TimeoutOption, ro
 from statehouse.cli.output import Output
 from statehouse.client import Client, Fleet, Node
 from statehouse.errors import LookupFailure, Reason, StatehouseError
+from statehouse.membership import target
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
@@ -124,10 +125,9 @@ def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
         LookupFailure: it says where the node was looked for, if it can't be reached.
 
     """
-    host = node.host.host
-    target = f"[{host}]:{node.host.port}" if ":" in host else f"{host}:{node.host.port}"
+    address = target(node.host.host, node.host.port)
     request = node_service_pb2.DrainRequest(timeout_ms=None if timeout_s is None else int(timeout_s * 1000))
-    with grpc.insecure_channel(target) as channel:
+    with grpc.insecure_channel(address) as channel:
         stub = node_service_pb2_grpc.NodeServiceStub(channel)
         try:
             return len(stub.Drain(request, timeout=_CALL_TIMEOUT_S).active_tasks)
@@ -137,9 +137,9 @@ def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
                 raise failure from error
             raise LookupFailure(
                 failure.reason,
-                f"node {node.host.instance_id} can't be reached at {target}, where its last heartbeat "
+                f"node {node.host.instance_id} can't be reached at {address}, where its last heartbeat "
                 f"({node.heartbeat_age_ms} ms ago) says it is: it is down, or that address is none from here",
-                {"target": target},
+                {"target": address},
             ) from error
 
 

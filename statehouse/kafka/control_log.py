@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from statehouse.kafka import clients
+from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ class ControlLogReader:
         """Hand a message over; return the position it proves, 0 for an error that proves none."""
         error = message.error()
         if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own public constant
+            if error.code() == codes.PARTITION_EOF:
                 return int(message.offset())
             log.warning("control topic can't be read at the moment", topic=self._topic, error=error.str())
             return 0

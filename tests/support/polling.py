@@ -5,6 +5,7 @@ A fixed sleep is either too short on a busy machine or too long on a quiet one. 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -32,3 +33,13 @@ def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
             raise AssertionError(f"waited {timeout_s:g} s for {what}; the last answer was {answer!r}")
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+async def poll_until_async(predicate: Callable[[], object], timeout_s: float, what: str) -> None:
+    """Like `poll_until`, for what this event loop has to do meanwhile."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + timeout_s
+    while not predicate():
+        if loop.time() > give_up_at:
+            poll_until(predicate, 0.0, what)
+        await asyncio.sleep(0.005)

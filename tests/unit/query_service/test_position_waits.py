@@ -31,7 +31,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import HeldId, Role, StoreSpec, SubTopology, TaskId
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
-from tests.unit.router.fake_nodes import poll_until_async
+from tests.support.polling import poll_until_async
 
 SPEC = StoreSpec("s", "t", 1, 0, value_serde="string")
 TASK = TaskId(0, 0)

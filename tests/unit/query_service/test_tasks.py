@@ -23,7 +23,7 @@ from query_service.stores.resources import StoreResources
 from query_service.tasks import TaskManager
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.topology import HeldId, Role, StoreSpec, SubTopology, TaskId
-from tests.unit.router.fake_nodes import poll_until_async
+from tests.support.polling import poll_until_async
 
 TASK = TaskId(0, 0)
 AT = Checkpoint("topic", "id", 500, 1_700_000_000_000)

@@ -18,7 +18,6 @@ from statehouse.rpc.status import to_status
 from statehouse.serdes import serde
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2
-from tests.support.polling import poll_until
 from tests.unit.router.fleets import STORE, assignment, member, report
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -266,13 +265,3 @@ async def start_fleet(names: Sequence[str], **options: Any) -> Fleet:
         fleet.heartbeat(name)
     await fleet.publish(TaskAssignment(names[0], tuple(names[1:])))
     return fleet
-
-
-async def poll_until_async(predicate: Callable[[], Any], timeout_s: float, what: str) -> None:
-    """Like `poll_until`, for what this event loop has to do meanwhile."""
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + timeout_s
-    while not predicate():
-        if loop.time() > give_up_at:
-            poll_until(predicate, 0.0, what)
-        await asyncio.sleep(0.005)

@@ -18,7 +18,8 @@ from router.table import RoutingTable
 from statehouse.assignment import TaskAssignment
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, fleet_service_pb2, fleet_service_pb2_grpc, types_pb2
-from tests.unit.router.fake_nodes import Fleet, poll_until_async
+from tests.support.polling import poll_until_async
+from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE, assignment, member, report
 
 Start = Callable[..., Awaitable[Fleet]]

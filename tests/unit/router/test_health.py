@@ -10,7 +10,7 @@ import pytest
 from router.health import NodeHealth
 from router.table import Node
 from statehouse.errors import Reason
-from tests.unit.router.fake_nodes import poll_until_async
+from tests.support.polling import poll_until_async
 
 A = Node("a", "127.0.0.1", 1, incarnation="first")
 

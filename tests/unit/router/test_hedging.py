@@ -12,7 +12,8 @@ import pytest
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
-from tests.unit.router.fake_nodes import Fleet, poll_until_async
+from tests.support.polling import poll_until_async
+from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]

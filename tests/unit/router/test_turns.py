@@ -11,7 +11,8 @@ from statehouse.assignment import TaskAssignment
 from statehouse.membership import GlobalReport, StorePosition
 from statehouse.topology import StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.unit.router.fake_nodes import Fleet, poll_until_async
+from tests.support.polling import poll_until_async
+from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE, assignment, member, report
 
 Start = Callable[..., Awaitable[Fleet]]

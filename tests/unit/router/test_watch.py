@@ -14,7 +14,8 @@ from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.unit.router.fake_nodes import FakeNode, Fleet, poll_until_async
+from tests.support.polling import poll_until_async
+from tests.unit.router.fake_nodes import FakeNode, Fleet
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]

@@ -1,0 +1,14 @@
+"""Error codes of librdkafka's own that the client library spells as if they were private; they are public constants."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
+AUTO_OFFSET_RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+FENCED: Final = frozenset(
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
+)
+"""A newer producer of the same transactional id has started."""
