@@ -1,4 +1,4 @@
-"""Asking replicas until one answers: one deadline, each candidate once a round, two rounds, more where it helps.
+"""Asking replicas until one answers: one deadline, each candidate once a round, as many rounds as help.
 
 What a failure means decides what follows:
 
@@ -8,14 +8,16 @@ What a failure means decides what follows:
 - a wrong-owner answer with a newer route leads to that route's hosts at once, before the rest (TiKV's NotLeader);
 - an answer that is late is waited for, and once in a lookup the next candidate that is within the bound is asked
   beside it: a hedge. The first good answer counts;
+- slow is not dead: where nobody answered, but somebody only ran out of time, they are asked again as long as the
+  deadline allows, each that was late with twice the time it had;
 - if every failure was of a kind that passes by itself, the candidates are asked once more after a short pause,
-  which ends early when a newer table arrives. OVERLOADED is not of that kind: it never leads back to the node that
-  said it;
+  which ends early when a newer table arrives;
 - while a new epoch reaches one process after the other, the old active has stepped down and the new one may not know
   yet: once a lookup has met two epochs, it asks for some rounds more;
 - while a replica has yet to reach the position that the caller has seen, and nothing worse was said, they are asked
   again as long as there is time: each such round is a wait at the nodes, which give up a little before the attempt
-  does.
+  does;
+- OVERLOADED never leads back to the node that said it.
 
 Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. Where it has nothing left
 and no other candidate is well, an attempt goes on beyond its time: a fleet that is slow is not asked twice as much, and
@@ -42,18 +44,17 @@ from router.choice import Standing, ask_order, has_reported, judge
 from router.holder import TableHolder
 from router.lateness import Kind
 from router.metrics import RouterMetrics
+from router.progress import Progress
+from router.summary import summed_up
 from router.table import Node, PartitionRoutes, Replica
 from router.turns import Turns
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.topology import Role
-from statehouse.v1 import errors_pb2, types_pb2
+from statehouse.v1 import errors_pb2
 
 _PAUSE_S = 0.1
-_ROUNDS = 2
-# About a second of pauses, in which processes that read the same topic have met.
-_HAND_OVER_ROUNDS = 10
 # How long a lookup waits for the table to reach an epoch that a node has told it of.
 _EPOCH_WAIT_S = 1.0
 # With less than this left, another attempt would only hide why the earlier ones failed.
@@ -61,22 +62,6 @@ _LEAST_ATTEMPT_S = 0.001
 # The least that a candidate gets of a short deadline; a node is not called slow for missing less.
 _LEAST_SHARE_S = 0.05
 _NOTHING: Mapping[str, LookupFailure] = MappingProxyType({})
-
-# Failures that pass by themselves: ownership moves, nodes restart, a table is a moment old.
-PASSING = frozenset(
-    {
-        Reason.PARTITION_NOT_OWNED,
-        Reason.PARTITION_RESTORING,
-        Reason.NOT_ACTIVE,
-        Reason.NODE_SHUTTING_DOWN,
-        Reason.ROUTING_NOT_READY,
-        Reason.UNREACHABLE,
-        Reason.ATTEMPT_TIMED_OUT,
-        Reason.UNKNOWN_ADDRESS,
-        Reason.UNKNOWN_STORE,
-        Reason.POSITION_NOT_REACHED,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,44 +100,6 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Progress:
-    """What a lookup has been through. Failures are by instance id, in the order they happened, first ones kept."""
-
-    failures: dict[str, tuple[Replica, LookupFailure]] = field(default_factory=dict)
-    latest: dict[str, LookupFailure] = field(default_factory=dict)
-    epochs: set[int] = field(default_factory=set)
-    """Those of the tables that were used, and of the nodes that said theirs."""
-    is_hedged: bool = False
-    """The one hedge was sent, or there was none to send."""
-    refused: str = ""
-    """What the retry budget did not allow: "hedge" or "retry"."""
-
-    @property
-    def furthest(self) -> LookupFailure | None:
-        """Of the replicas that had yet to reach the position, what the one that was the furthest said."""
-        said = [*self.latest.values(), *(first for _, first in self.failures.values())]
-        behind = [failure for failure in said if failure.reason is Reason.POSITION_NOT_REACHED]
-        return max(behind, key=lambda failure: int(failure.metadata.get("position", "0")), default=None)
-
-    def note(self, replica: Replica, failure: LookupFailure) -> None:
-        """Take a failure."""
-        self.failures.setdefault(replica.instance_id, (replica, failure))
-        self.latest[replica.instance_id] = failure
-        if failure.route is not None:
-            self.epochs.add(failure.route.epoch)
-
-    @property
-    def newest_epoch(self) -> int:
-        """The newest epoch met, 0 before any."""
-        return max(self.epochs, default=0)
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds the lookup may take."""
-        return _HAND_OVER_ROUNDS if len(self.epochs) > 1 else _ROUNDS
-
-
-@dataclass(slots=True)
 class _Round:
     """One pass over a lookup's candidates."""
 
@@ -163,7 +110,6 @@ class _Round:
     progress: Progress
     asked: set[str]
     queue: deque[Replica]
-    is_last: bool
     under_way: int = 0
 
     def waits(self, replica: Replica) -> bool:
@@ -242,17 +188,15 @@ class Dispatcher:
         for number in itertools.count(1):
             table = self._tables.current()
             progress.epochs.add(table.epoch)
-            is_last = number >= progress.rounds
             routes = table.store(call.store).partition(call.partition)
             queue = deque(ask_order(routes, call.freshness, self._suspects, self._turns.take(routes)))
             body = call.body + table.forwarding
-            answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue, is_last))
+            answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue))
             if answer is not None:
                 return answer
-            is_over = is_last and progress.furthest is None
-            if is_over or not await self._worth_another_round(progress, table.epoch, deadline):
+            if not progress.goes_on_after(number) or not await self._has_time_for_more(progress, table.epoch, deadline):
                 break
-            skipped = set()
+            skipped = progress.overloaded
         raise self.failure(call, routes, progress, is_late=deadline.remaining_s < _LEAST_ATTEMPT_S)
 
     async def _run(self, round_: _Round) -> Answer | None:
@@ -339,7 +283,7 @@ class Dispatcher:
         node, call = replica.node, round_.call
         if node is None:
             return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
-        timeout_s = self._timeout_s(round_)
+        timeout_s = self._timeout_s(round_, replica)
         is_lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
         # A node waits for a position as long as it is let, and says in time that it has not got there.
         deadline = Deadline.after(timeout_s) if round_.waits(replica) else round_.deadline
@@ -357,7 +301,7 @@ class Dispatcher:
 
         With nothing left and nobody who is well, an answer that is late is more likely to come than another one.
         """
-        if round_.under_way > 1 or (round_.is_last and not round_.unasked):
+        if round_.under_way > 1:
             return True
         is_owed = self._next_that_is_well(round_) is not None
         is_allowed = self._budget.retry(asyncio.get_running_loop().time(), is_owed=is_owed)
@@ -366,20 +310,19 @@ class Dispatcher:
             round_.progress.refused = "retry"
         return is_allowed
 
-    def _timeout_s(self, round_: _Round) -> float:
+    def _timeout_s(self, round_: _Round, replica: Replica) -> float:
         remaining_s = round_.deadline.remaining_s
+        patience_s = self._attempt_timeout_s * 2.0 ** round_.progress.times_late(replica.instance_id)
         candidates_left = 1 + round_.unasked
         if round_.call.is_patient:
             return max(min(remaining_s, self._attempt_timeout_s), remaining_s / candidates_left)
         # A short deadline is shared out, so that a frozen first candidate leaves the next one its turn; but not
         # into parts in which a healthy node could not answer.
         share_s = max(remaining_s / candidates_left, _LEAST_SHARE_S)
-        return min(remaining_s, share_s, self._attempt_timeout_s)
+        return min(remaining_s, share_s, patience_s)
 
-    async def _worth_another_round(self, progress: Progress, epoch: int, deadline: Deadline) -> bool:
-        """Whether to ask again; pauses first."""
-        if any(failure.reason not in PASSING for failure in progress.latest.values()):
-            return False
+    async def _has_time_for_more(self, progress: Progress, epoch: int, deadline: Deadline) -> bool:
+        """Pause before the next round; False if there is no time for it then."""
         remaining_s = deadline.remaining_s
         if progress.newest_epoch > epoch:
             await self._tables.wait_for_epoch(progress.newest_epoch, min(_EPOCH_WAIT_S, remaining_s / 2))
@@ -390,69 +333,7 @@ class Dispatcher:
 
     def failure(self, call: Call, routes: PartitionRoutes, progress: Progress, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
-        reasons = {failure.reason for failure in progress.latest.values()}
-        furthest = progress.furthest
-        if furthest is not None:
-            reason = Reason.POSITION_NOT_REACHED
-        elif is_late:
-            reason = Reason.DEADLINE_EXCEEDED
-        elif reasons == {Reason.OVERLOADED}:
-            # Said as such, so that the caller sends less instead of trying again.
-            reason = Reason.OVERLOADED
-        else:
-            reason = Reason.NO_REPLICA_AVAILABLE
-        where = f"store {call.store}, partition {call.partition}, epoch {routes.epoch}"
-        parts = [_SUMMARY[reason].format(where=where), self._shape(routes)]
-        metadata = {"store": call.store, "partition": str(call.partition), "epoch": str(routes.epoch)}
-        if progress.failures:
-            replica, first = next(iter(progress.failures.values()))
-            parts.append(f"first failure: {replica.instance_id}: {first.reason.name}: {first.message}")
-            metadata["first_reason"] = first.reason.name
-        if progress.refused:
-            parts.append(f"the retry budget had nothing left for a {progress.refused}")
-            metadata["retry_budget_refused"] = progress.refused
-        if furthest is not None:
-            metadata |= {name: furthest.metadata[name] for name in ("position", "wanted") if name in furthest.metadata}
-        candidates = self._candidates(call, routes, progress)
-        message = "; ".join(part for part in parts if part)
-        return LookupFailure(reason, message, metadata, route=routes.route(), candidates=candidates)
-
-    def _candidates(self, call: Call, routes: PartitionRoutes, progress: Progress) -> list[errors_pb2.Candidate]:
-        """Return every replica and why it gave no answer: those asked first, in order."""
-        asked = [_asked(replica, failure) for replica, failure in progress.failures.values()]
-        verdicts = judge(routes, call.freshness, self._suspects)
-        others = [verdict for verdict in verdicts if verdict.replica.instance_id not in progress.failures]
-        unasked = []
-        for verdict in others:
-            candidate = verdict.to_proto()
-            if verdict.standing is not Standing.EXCLUDED and not candidate.detail:
-                candidate.detail = "not asked: the time was up"
-            unasked.append(candidate)
-        return asked + unasked
-
-    def _shape(self, routes: PartitionRoutes) -> str:
-        """Say what is missing in the assignment itself."""
-        table = self._tables.table
-        store = None if table is None else table.stores.get(routes.store)
-        if store is not None and store.spec.is_global:
-            return f"nodes with a copy of this global store: {len(routes.replicas)}; every node that starts gets one"
-        if not routes.replicas:
-            return "the assignment names no node for the partition: start one, or wait for the processor to assign it"
-        if len(routes.replicas) > 1:
-            return ""
-        if store is not None and store.spec.ephemeral:
-            return "an ephemeral store has no standbys by nature: it is there again, empty, once it is moved"
-        if store is not None and store.has_standbys:
-            return "the partition has no standby at the moment"
-        return "no standby is configured for this store: set num_standby_replicas and run a second node"
-
-
-_SUMMARY = {
-    Reason.NO_REPLICA_AVAILABLE: "no replica could answer ({where})",
-    Reason.OVERLOADED: "every replica that could answer is overloaded ({where})",
-    Reason.POSITION_NOT_REACHED: "no replica that was asked has reached the position ({where})",
-    Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
-}
+        return summed_up(self._tables.table, routes, call.freshness, self._suspects, progress, is_late=is_late)
 
 
 def _redirects(route: errors_pb2.Route, bound: Freshness) -> list[Replica]:
@@ -465,15 +346,3 @@ def _redirects(route: errors_pb2.Route, bound: Freshness) -> list[Replica]:
         for role, host in hosts
         if host.host and host.port
     ]
-
-
-def _asked(replica: Replica, failure: LookupFailure) -> errors_pb2.Candidate:
-    return errors_pb2.Candidate(
-        host=replica.host(),
-        role=types_pb2.ReplicaRole.ValueType(replica.role.value),
-        eligible=False,
-        reason=errors_pb2.ErrorReason.ValueType(failure.reason.value),
-        detail=failure.message,
-        position=replica.position,
-        lag=replica.lag,
-    )

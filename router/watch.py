@@ -23,11 +23,12 @@ import grpc.aio
 import structlog
 
 from router.choice import ask_order
-from router.dispatch import PASSING, Call, Dispatcher, Progress
+from router.dispatch import Call, Dispatcher
 from router.health import NodeHealth
 from router.holder import TableHolder
 from router.locate import freshness_of, locate, refuse_forwarded
 from router.metrics import RouterMetrics
+from router.progress import PASSING, Progress
 from router.table import Node, Replica, RoutingTable, StoreRoutes
 from router.turns import Turns
 from statehouse.consistency import ANY

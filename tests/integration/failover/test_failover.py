@@ -18,7 +18,7 @@ from tests.support.ownership import answered, controller_of, settled
 from tests.support.polling import poll_until
 
 PARTITIONS = 6
-RATE = 200
+RATE = 60
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.support.lookups import LookupLoad
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 
-RATE = 100
+RATE = 50
 
 
 @pytest.fixture

@@ -129,13 +129,13 @@ def test_a_read_waits_through_the_router_and_no_node_is_taken_for_slow(pair: Pai
 def test_without_the_position_the_failure_says_where_each_replica_is(pair: Pair) -> None:
     token = pair.token_of_end(more=1)
     with pytest.raises(LookupFailure) as caught:
-        pair.client.get(STORE, "k", at_least=token, timeout=1.5)
+        pair.client.get(STORE, "k", at_least=token, timeout=4.0)
     assert caught.value.reason is Reason.POSITION_NOT_REACHED
     wanted = token.position(STORE, 0)
     assert (caught.value.metadata["position"], caught.value.metadata["wanted"]) == (str(wanted - 1), str(wanted))
     assert {each.host.instance_id for each in caught.value.candidates} == {"n1", "n2"}
     with pytest.raises(LookupFailure) as caught:
-        list(pair.client.scan(STORE, at_least=token, timeout=1.5))
+        list(pair.client.scan(STORE, at_least=token, timeout=4.0))
     assert caught.value.reason is Reason.POSITION_NOT_REACHED
 
 

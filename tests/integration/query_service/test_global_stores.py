@@ -349,7 +349,7 @@ def test_a_killed_node_costs_no_lookup(fleet: GlobalFleet) -> None:
     survivor, victim = fleet.started("n1", "n2")
     router = fleet.router()
     poll_until(lambda: value_of(router, "k1") == "1", 30, "the router to answer")
-    with LookupLoad(f"127.0.0.1:{router.port}", PROFILES, keys, rate=100) as load:
+    with LookupLoad(f"127.0.0.1:{router.port}", PROFILES, keys, rate=50) as load:
 
         def answered_by(node: ServerProcess, since: float = 0.0) -> bool:
             found = (lookup.response for lookup in load.answers(since))

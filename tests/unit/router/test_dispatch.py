@@ -232,6 +232,21 @@ async def test_overload_is_never_sent_again_to_the_same_node(start: Start) -> No
     assert await fleet.get() == "b"
 
 
+async def test_a_slow_fleet_is_given_more_time_with_each_round(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=50, hedge_min_ms=50)
+    for node in fleet.nodes.values():
+        node.delay_s = 0.3
+    assert await fleet.get(timeout_s=30.0) in {"a", "b"}
+
+
+async def test_a_slow_node_is_asked_again_an_overloaded_one_is_not(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=50, hedge_min_ms=50)
+    fleet.nodes["a"].delay_s = 0.3
+    fleet.nodes["b"].failure = LookupFailure(Reason.OVERLOADED, "queue full")
+    assert await fleet.get(timeout_s=30.0) == "a"
+    assert len(fleet.nodes["b"].gets) == 1
+
+
 async def test_the_callers_deadline_is_kept_and_the_failure_still_tells_why(start: Start) -> None:
     fleet = await start("a", "b", attempt_timeout_ms=5_000)
     for node in fleet.nodes.values():
