@@ -40,7 +40,8 @@ def main() -> int:
             f"{name}: {'VIOLATED' if outcome.violations else 'holds'} after {time.monotonic() - began_at:.0f} s: "
             f"{numbers.lookups} lookups, {numbers.failed} failed, excused {numbers.excused}, "
             f"p99 {numbers.p99_ms:.1f} ms, "
-            f"max staleness {numbers.max_staleness_ms} ms, longest gap {numbers.longest_gap_s:.2f} s"
+            f"max staleness {numbers.max_staleness_ms} ms, longest gap {numbers.longest_gap_s:.2f} s, "
+            f"processors busy {outcome.processors.busy_percent:.0f} %, stolen {outcome.processors.stolen_percent:.0f} %"
         )
         for violation in outcome.violations[:20]:
             say(f"  {violation}")

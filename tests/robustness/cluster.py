@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ import grpc
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.kafka.control_log import ControlLogReader
+from statehouse.local.ports import LOOPBACK
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
@@ -34,7 +35,8 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
-    `attempt_timeout_ms` of the routers; None is their default.
+    `attempt_timeout_ms` of the routers; None is their default. `nice` of the nodes: elsewhere each has a machine of its
+    own, here one that starts would take the processors from the router and the broker that all lookups go through.
     """
 
     nodes: int = 5
@@ -44,6 +46,7 @@ class ClusterShape:
     heartbeat_interval_ms: int = 1_000
     session_timeout_ms: int = 10_000
     attempt_timeout_ms: int | None = None
+    nice: int = 10
 
 
 class RobustCluster(Servers):
@@ -112,6 +115,10 @@ class RobustCluster(Servers):
             self._log.stop()
         super().__exit__()
         self.broker.stop()
+
+    def node(self, name: str, *, prefix: Sequence[str] = (), host: str = LOOPBACK, **options: object) -> ServerProcess:
+        """Start a node, after whatever must go before its command."""
+        return super().node(name, prefix=(*prefix, "nice", "-n", str(self.shape.nice)), host=host, **options)
 
     def _start_controller(self) -> ServerProcess:
         """Start `process --static`: the ownership controller without Spark."""

@@ -18,7 +18,8 @@ END: Final = "<!-- last run: end -->"
 _VIOLATIONS_SHOWN: Final = 10
 _HEAD: Final = (
     "scenario", "seconds", "lookups", "failed", "excused", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "max staleness ms",
-    "longest gap s", "epochs", "moves", "faults", "holds",
+    "longest gap s", "epochs", "moves", "faults", "processors busy %", "stolen by the host %",
+    "holds",
 )  # fmt: skip
 
 
@@ -74,6 +75,8 @@ def _cells(outcome: Outcome, numbers: Figures) -> list[str]:
         f"{numbers.epochs}",
         f"{numbers.moves}",
         f"{numbers.faults}",
+        f"{outcome.processors.busy_percent:.0f}",
+        f"{outcome.processors.stolen_percent:.0f}",
         "no" if outcome.violations else "yes",
     ]
 

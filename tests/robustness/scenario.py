@@ -14,12 +14,13 @@ from tests.robustness.checker import Violation, check
 from tests.robustness.cluster import ClusterShape
 from tests.robustness.figures import limits_kept
 from tests.robustness.history import History
+from tests.robustness.processor import ProcessorTime
 from tests.robustness.run import HISTORY_FILE, Size
 
 _SWITCH_INTERVAL_S: Final = 0.0005
-# The machine may be busy: a node that is only slow is given time.
+# The machine may be busy: a node that is only slow is given time, and competes with others' work as an equal.
 SMALL_SHAPE: Final = ClusterShape(
-    nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000, attempt_timeout_ms=1_500
+    nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000, attempt_timeout_ms=1_500, nice=0
 )
 SMALL: Final = Size(
     SMALL_SHAPE,
@@ -74,6 +75,7 @@ class Outcome:
     size: Size
     history: History
     violations: tuple[Violation, ...]
+    processors: ProcessorTime
 
 
 def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None) -> Outcome:
@@ -82,6 +84,7 @@ def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | No
     # Lookups are sent and timed by threads of this process, which must not wait for the 5 ms turns of others.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     broken: list[Violation] = []
+    before = ProcessorTime.now()
     try:
         with _limited(min(scenario.limit_s, limit_s or scenario.limit_s)):
             history = scenario.play(size, directory)
@@ -93,7 +96,7 @@ def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | No
     broken += check(history)
     if full:
         broken += limits_kept(history, scenario.p99_ms, scenario.gap_s)
-    return Outcome(scenario, size, history, tuple(broken))
+    return Outcome(scenario, size, history, tuple(broken), ProcessorTime.now().since(before))
 
 
 @contextmanager
