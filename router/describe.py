@@ -29,6 +29,7 @@ def describe_fleet(
             partition_count=spec.partition_count,
             sub_topology=None if spec.is_global else spec.sub_topology,
             ephemeral=spec.ephemeral,
+            partitioner=spec.partitioner,
             **{"global": spec.is_global},
         )
         for _, spec in sorted(assignment.stores.items())

@@ -40,12 +40,18 @@ class TableHolder:
         """Swap the table in; an older epoch never replaces a newer one: False."""
         if self._table is not None and table.epoch < self._table.epoch:
             return False
-        is_new_epoch = self._table is None or table.epoch > self._table.epoch
+        routes_alike = self._table is not None and table.routes_like(self._table)
         self._table = table
-        if is_new_epoch:
+        if not routes_alike:
             self._changed.set()
             self._changed = asyncio.Event()
         return True
+
+    async def changed_since(self, table: RoutingTable) -> RoutingTable:
+        """Wait until there is a table that routes otherwise than this one; return it."""
+        while (current := self.current()).routes_like(table):
+            await self._changed.wait()
+        return current
 
     async def wait_for_epoch(self, epoch: int, timeout_s: float) -> bool:
         """Wait until the table is at this epoch or a newer one; False if that took longer than `timeout_s`."""

@@ -22,7 +22,8 @@ class RouterMetrics:
     statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
     statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
     statehouse_router_lookup_duration_seconds: from receipt to answer.
-    statehouse_router_open_watches: how many callers watch.
+    statehouse_router_open_watches: how many callers watch stores.
+    statehouse_router_open_fleet_watches: how many watch the fleet, as clients do that go straight to nodes.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,12 @@ class RouterMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.open_watches = Gauge("statehouse_router_open_watches", "Watches that are open", registry=self.registry)
+        self.open_watches = Gauge(
+            "statehouse_router_open_watches", "Watches of stores that are open", registry=self.registry
+        )
+        self.open_fleet_watches = Gauge(
+            "statehouse_router_open_fleet_watches", "Watches of the fleet that are open", registry=self.registry
+        )
         # Finding a labelled child takes longer than counting in it.
         self._lookup_children: dict[tuple[str, str, Role | None], Counter] = {}
         self._attempt_children: dict[str, Counter] = {}

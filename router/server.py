@@ -86,7 +86,10 @@ class RouterServer:
         self._handlers = QueryHandlers(
             self.tables, dispatcher, batches, scatter, self.watches, self.metrics, settings.request_timeout_ms / 1_000
         )
-        self._fleet = FleetServicer(settings.application_id, self.tables, self.tracker, self.health)
+        self.fleet = FleetServicer(
+            settings.application_id, self.tables, self.tracker, self.health, max_watches=settings.max_watches
+        )
+        self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
         self._is_serving = False
         self._ready: asyncio.Task[None] | None = None
         self._rpc = RpcServer(
@@ -112,13 +115,14 @@ class RouterServer:
         if self._ready is not None:
             await self._ready
         self.watches.streams.stop()
+        self.fleet.watches.streams.stop()
         await self._rpc.stop(grace_s)
         await self.health.close()
         await self.channels.close()
 
     def _register(self, server: grpc.aio.Server) -> None:
         self._handlers.register(server)
-        fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(self._fleet, server)
+        fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(self.fleet, server)
 
     def _on_table(self, table: RoutingTable) -> None:
         self.channels.retain(table.nodes)

@@ -16,11 +16,13 @@ from router.channels import QUERY_SERVICE
 from router.describe import describe_fleet, describe_key
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
+from router.fleet_watch import FleetWatch
 from router.health import NodeHealth
 from router.holder import TableHolder
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
+from router.table import RoutingTable
 from router.watch import WatchRelay
 from statehouse.errors import LookupFailure
 from statehouse.rpc.deadline import Deadline
@@ -162,15 +164,27 @@ async def _counted(self: QueryHandlers, store: str, work: Awaitable[Response]) -
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     """FleetService."""
 
-    def __init__(self, application_id: str, tables: TableHolder, tracker: FleetTracker, health: NodeHealth) -> None:
+    def __init__(
+        self,
+        application_id: str,
+        tables: TableHolder,
+        tracker: FleetTracker,
+        health: NodeHealth,
+        *,
+        max_watches: int,
+    ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
+        self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
+
+    def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
+        return describe_fleet(self._application_id, table, self._tracker, self._health.suspects)
 
     async def _get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
     ) -> fleet_service_pb2.GetFleetResponse:
         """Describe the fleet."""
-        return describe_fleet(self._application_id, self._tables.current(), self._tracker, self._health.suspects)
+        return self._describe(self._tables.current())
 
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
@@ -178,5 +192,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         """Describe a key's place."""
         return describe_key(self._tables.current(), request, self._health.suspects)
 
+    async def _watch_fleet(self, _request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:
+        """Describe the fleet, for as long as the caller stays."""
+        await self.watches.watch(context.write)
+
     GetFleet = failing_cleanly(_get_fleet)
     LocateKey = failing_cleanly(_locate_key)
+    WatchFleet = failing_cleanly(_watch_fleet)

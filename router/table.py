@@ -173,6 +173,18 @@ class RoutingTable:
         """Epoch of the assignment."""
         return self.assignment.epoch
 
+    def routes_like(self, other: RoutingTable) -> bool:
+        """Whether it gives lookups the same places to go to; how far replicas have read is not compared."""
+        return self.assignment is other.assignment and self.nodes == other.nodes and self._copies() == other._copies()
+
+    def _copies(self) -> dict[str, frozenset[str]]:
+        """Return who has copies of the global stores that answer: no assignment names them."""
+        return {
+            name: frozenset(replica.instance_id for replica in store.partitions[0].replicas if replica.is_restored)
+            for name, store in self.stores.items()
+            if store.spec.is_global
+        }
+
     def store(self, name: str) -> StoreRoutes:
         """Return a store.
 

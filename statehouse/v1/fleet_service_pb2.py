@@ -26,7 +26,7 @@ from statehouse.v1 import errors_pb2 as statehouse_dot_v1_dot_errors__pb2
 from statehouse.v1 import types_pb2 as statehouse_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/fleet_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a\x19statehouse/v1/types.proto\"\x11\n\x0fGetFleetRequest\"\xd2\x01\n\x10GetFleetResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06stores\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.StoreInfo\x12&\n\x05nodes\x18\x05 \x03(\x0b\x32\x17.statehouse.v1.NodeInfo\x12&\n\x05tasks\x18\x06 \x03(\x0b\x32\x17.statehouse.v1.TaskInfoB\x08\n\x06_epoch\"\xd0\x01\n\tStoreInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x19\n\x0csub_topology\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06global\x18\x08 \x01(\x08\x12\x11\n\tephemeral\x18\t \x01(\x08\x42\x0f\n\r_sub_topology\"\x8a\x02\n\x08NodeInfo\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x12\n\x05\x65poch\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10heartbeat_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\treachable\x18\x08 \x01(\x08\x12\x15\n\x08\x63\x61pacity\x18\t \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07\x64ynamic\x18\n \x01(\x08\x42\x08\n\x06_epochB\x13\n\x11_heartbeat_age_msB\x0b\n\t_capacity\"\x8c\x01\n\x08TaskInfo\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x10\n\x08standbys\x18\x03 \x03(\t\x12\x10\n\x08warm_ups\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12.\n\x08replicas\x18\x06 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport\"\x9b\x01\n\rReplicaReport\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x06\n\x04_lag\"o\n\x10LocateKeyRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\"f\n\x11LocateKeyResponse\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.Candidate2\xab\x01\n\x0c\x46leetService\x12K\n\x08GetFleet\x12\x1e.statehouse.v1.GetFleetRequest\x1a\x1f.statehouse.v1.GetFleetResponse\x12N\n\tLocateKey\x12\x1f.statehouse.v1.LocateKeyRequest\x1a .statehouse.v1.LocateKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/fleet_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a\x19statehouse/v1/types.proto\"\x11\n\x0fGetFleetRequest\"\xd2\x01\n\x10GetFleetResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06stores\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.StoreInfo\x12&\n\x05nodes\x18\x05 \x03(\x0b\x32\x17.statehouse.v1.NodeInfo\x12&\n\x05tasks\x18\x06 \x03(\x0b\x32\x17.statehouse.v1.TaskInfoB\x08\n\x06_epoch\"\x13\n\x11WatchFleetRequest\"D\n\x12WatchFleetResponse\x12.\n\x05\x66leet\x18\x01 \x01(\x0b\x32\x1f.statehouse.v1.GetFleetResponse\"\xe5\x01\n\tStoreInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x19\n\x0csub_topology\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06global\x18\x08 \x01(\x08\x12\x11\n\tephemeral\x18\t \x01(\x08\x12\x13\n\x0bpartitioner\x18\n \x01(\tB\x0f\n\r_sub_topology\"\x8a\x02\n\x08NodeInfo\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x12\n\x05\x65poch\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10heartbeat_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\treachable\x18\x08 \x01(\x08\x12\x15\n\x08\x63\x61pacity\x18\t \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07\x64ynamic\x18\n \x01(\x08\x42\x08\n\x06_epochB\x13\n\x11_heartbeat_age_msB\x0b\n\t_capacity\"\x8c\x01\n\x08TaskInfo\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x10\n\x08standbys\x18\x03 \x03(\t\x12\x10\n\x08warm_ups\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12.\n\x08replicas\x18\x06 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport\"\x9b\x01\n\rReplicaReport\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x06\n\x04_lag\"o\n\x10LocateKeyRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\"f\n\x11LocateKeyResponse\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.Candidate2\x80\x02\n\x0c\x46leetService\x12K\n\x08GetFleet\x12\x1e.statehouse.v1.GetFleetRequest\x1a\x1f.statehouse.v1.GetFleetResponse\x12N\n\tLocateKey\x12\x1f.statehouse.v1.LocateKeyRequest\x1a .statehouse.v1.LocateKeyResponse\x12S\n\nWatchFleet\x12 .statehouse.v1.WatchFleetRequest\x1a!.statehouse.v1.WatchFleetResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,18 +37,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETFLEETREQUEST']._serialized_end=124
   _globals['_GETFLEETRESPONSE']._serialized_start=127
   _globals['_GETFLEETRESPONSE']._serialized_end=337
-  _globals['_STOREINFO']._serialized_start=340
-  _globals['_STOREINFO']._serialized_end=548
-  _globals['_NODEINFO']._serialized_start=551
-  _globals['_NODEINFO']._serialized_end=817
-  _globals['_TASKINFO']._serialized_start=820
-  _globals['_TASKINFO']._serialized_end=960
-  _globals['_REPLICAREPORT']._serialized_start=963
-  _globals['_REPLICAREPORT']._serialized_end=1118
-  _globals['_LOCATEKEYREQUEST']._serialized_start=1120
-  _globals['_LOCATEKEYREQUEST']._serialized_end=1231
-  _globals['_LOCATEKEYRESPONSE']._serialized_start=1233
-  _globals['_LOCATEKEYRESPONSE']._serialized_end=1335
-  _globals['_FLEETSERVICE']._serialized_start=1338
-  _globals['_FLEETSERVICE']._serialized_end=1509
+  _globals['_WATCHFLEETREQUEST']._serialized_start=339
+  _globals['_WATCHFLEETREQUEST']._serialized_end=358
+  _globals['_WATCHFLEETRESPONSE']._serialized_start=360
+  _globals['_WATCHFLEETRESPONSE']._serialized_end=428
+  _globals['_STOREINFO']._serialized_start=431
+  _globals['_STOREINFO']._serialized_end=660
+  _globals['_NODEINFO']._serialized_start=663
+  _globals['_NODEINFO']._serialized_end=929
+  _globals['_TASKINFO']._serialized_start=932
+  _globals['_TASKINFO']._serialized_end=1072
+  _globals['_REPLICAREPORT']._serialized_start=1075
+  _globals['_REPLICAREPORT']._serialized_end=1230
+  _globals['_LOCATEKEYREQUEST']._serialized_start=1232
+  _globals['_LOCATEKEYREQUEST']._serialized_end=1343
+  _globals['_LOCATEKEYRESPONSE']._serialized_start=1345
+  _globals['_LOCATEKEYRESPONSE']._serialized_end=1447
+  _globals['_FLEETSERVICE']._serialized_start=1450
+  _globals['_FLEETSERVICE']._serialized_end=1706
 # @@protoc_insertion_point(module_scope)

@@ -88,6 +88,47 @@ class GetFleetResponse(_message.Message):
 Global___GetFleetResponse: _TypeAlias = GetFleetResponse  # noqa: Y015
 
 @_typing.final
+class WatchFleetRequest(_message.Message):
+    """Asks for the fleet, now and from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchFleetRequest: _TypeAlias = WatchFleetRequest  # noqa: Y015
+
+@_typing.final
+class WatchFleetResponse(_message.Message):
+    """The fleet at one moment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FLEET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fleet(self) -> Global___GetFleetResponse:
+        """All of it, as GetFleet gives it."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Global___GetFleetResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchFleetResponse: _TypeAlias = WatchFleetResponse  # noqa: Y015
+
+@_typing.final
 class StoreInfo(_message.Message):
     """A store, as the processor published it."""
 
@@ -102,6 +143,7 @@ class StoreInfo(_message.Message):
     SUB_TOPOLOGY_FIELD_NUMBER: _builtins.int
     GLOBAL_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
+    PARTITIONER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     kind: _builtins.str
@@ -120,6 +162,10 @@ class StoreInfo(_message.Message):
     """Sub-topology it belongs to. Set but for global stores."""
     ephemeral: _builtins.bool
     """Without a changelog: a replica starts empty and follows the updates."""
+    partitioner: _builtins.str
+    """How a serialized key gives the partition: "murmur2", as Kafka's own
+    producers place it.
+    """
     def __init__(
         self,
         *,
@@ -131,10 +177,11 @@ class StoreInfo(_message.Message):
         partition_count: _builtins.int = ...,
         sub_topology: _builtins.int | None = ...,
         ephemeral: _builtins.bool = ...,
+        partitioner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sub_topology: _TypeAlias = _typing.Literal["sub_topology"]  # noqa: Y015
     _WhichOneofArgType__sub_topology: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology"]  # noqa: Y015

@@ -45,6 +45,11 @@ class FleetServiceStub:
                 request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.LocateKeyRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.LocateKeyResponse.FromString,
                 _registered_method=True)
+        self.WatchFleet = channel.unary_stream(
+                '/statehouse.v1.FleetService/WatchFleet',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -66,6 +71,17 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchFleet(self, request, context):
+        """The fleet now, and again each time lookups may have to go elsewhere: with
+        a new epoch, when a node comes, goes, restarts or changes its address or
+        state, and when a copy of a global store begins or ceases to answer. Not
+        for each heartbeat. A slow reader gets the newest only. Ends with
+        ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +94,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.LocateKey,
                     request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.LocateKeyRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.LocateKeyResponse.SerializeToString,
+            ),
+            'WatchFleet': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchFleet,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +156,33 @@ class FleetService:
             '/statehouse.v1.FleetService/LocateKey',
             statehouse_dot_v1_dot_fleet__service__pb2.LocateKeyRequest.SerializeToString,
             statehouse_dot_v1_dot_fleet__service__pb2.LocateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchFleet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/statehouse.v1.FleetService/WatchFleet',
+            statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetResponse.FromString,
             options,
             channel_credentials,
             insecure,

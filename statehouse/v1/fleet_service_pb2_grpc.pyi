@@ -39,6 +39,13 @@ class FleetServiceStub:
     """Which partition a key belongs to, who may answer for it, and for each
     candidate whether it would be used (KIP-535's queryMetadataForKey).
     """
+    WatchFleet: _grpc.UnaryStreamMultiCallable[_fleet_service_pb2.WatchFleetRequest, _fleet_service_pb2.WatchFleetResponse]
+    """The fleet now, and again each time lookups may have to go elsewhere: with
+    a new epoch, when a node comes, goes, restarts or changes its address or
+    state, and when a copy of a global store begins or ceases to answer. Not
+    for each heartbeat. A slow reader gets the newest only. Ends with
+    ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+    """
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -50,6 +57,13 @@ class FleetServiceAsyncStub(FleetServiceStub):
     LocateKey: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.LocateKeyRequest, _fleet_service_pb2.LocateKeyResponse]  # type: ignore[assignment]
     """Which partition a key belongs to, who may answer for it, and for each
     candidate whether it would be used (KIP-535's queryMetadataForKey).
+    """
+    WatchFleet: _aio.UnaryStreamMultiCallable[_fleet_service_pb2.WatchFleetRequest, _fleet_service_pb2.WatchFleetResponse]  # type: ignore[assignment]
+    """The fleet now, and again each time lookups may have to go elsewhere: with
+    a new epoch, when a node comes, goes, restarts or changes its address or
+    state, and when a copy of a global store begins or ceases to answer. Not
+    for each heartbeat. A slow reader gets the newest only. Ends with
+    ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
     """
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -71,6 +85,19 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_fleet_service_pb2.LocateKeyResponse, _abc.Awaitable[_fleet_service_pb2.LocateKeyResponse]]:
         """Which partition a key belongs to, who may answer for it, and for each
         candidate whether it would be used (KIP-535's queryMetadataForKey).
+        """
+
+    @_abc_1.abstractmethod
+    def WatchFleet(
+        self,
+        request: _fleet_service_pb2.WatchFleetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_fleet_service_pb2.WatchFleetResponse], _abc.AsyncIterator[_fleet_service_pb2.WatchFleetResponse]]:
+        """The fleet now, and again each time lookups may have to go elsewhere: with
+        a new epoch, when a node comes, goes, restarts or changes its address or
+        state, and when a copy of a global store begins or ceases to answer. Not
+        for each heartbeat. A slow reader gets the newest only. Ends with
+        ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
         """
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -46,7 +46,7 @@ class GetRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class ScanRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ class CountRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -458,7 +458,7 @@ class FetchWindowsRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -608,7 +608,7 @@ class FetchSessionsRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -742,7 +742,7 @@ class GetAsOfRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -870,7 +870,7 @@ class ScanWindowsRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -1022,7 +1022,7 @@ class WatchRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -1245,7 +1245,7 @@ class QueryStoreRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by a router; clients leave it unset."""
+        """Set by whoever chose the node; unset in requests to a router."""
 
     def __init__(
         self,

@@ -371,7 +371,9 @@ Global___ReplicaStamp: _TypeAlias = ReplicaStamp  # noqa: Y015
 
 @_typing.final
 class Forwarding(_message.Message):
-    """What a router adds to a request that it sends on to a node."""
+    """What whoever chose the node adds to a request: a router that sends it on, or
+    a client that goes straight to nodes.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
