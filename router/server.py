@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 from router.attempts import Attempts
 from router.batch import BatchGetter
@@ -18,6 +19,7 @@ from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
 from router.holder import TableHolder
+from router.inputs import Inputs
 from router.lateness import Lateness
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
@@ -25,14 +27,15 @@ from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.table import RoutingTable
 from router.watch import Patience, WatchRelay
 from statehouse.assignment import AssignmentReader
+from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
-from statehouse.kafka.control_log import ControlLogReader
+from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
 from statehouse.observability.metrics import MetricsServer
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
-from statehouse.topology import assignment_topic, members_topic
+from statehouse.topology import assignment_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2_grpc
 
 log = structlog.get_logger(__name__)
@@ -42,7 +45,7 @@ _STOP_GRACE_S = 5.0
 
 
 class RouterServer:
-    """A router. `tracker` takes what the control topics say; `FleetFollower` feeds it from Kafka."""
+    """A router. `tracker` and `inputs` take what the control topics say; `FleetFollower` feeds them from Kafka."""
 
     def __init__(self, settings: RouterSettings) -> None:
         """Build everything and bind the port; must run on the event loop that will serve."""
@@ -86,8 +89,15 @@ class RouterServer:
         self._handlers = QueryHandlers(
             self.tables, dispatcher, batches, scatter, self.watches, self.metrics, settings.request_timeout_ms / 1_000
         )
+        self.inputs = Inputs()
         self.fleet = FleetServicer(
-            settings.application_id, self.tables, self.tracker, self.health, max_watches=settings.max_watches
+            settings.application_id,
+            self.tables,
+            self.tracker,
+            self.health,
+            self.inputs,
+            default_timeout_s=settings.request_timeout_ms / 1_000,
+            max_watches=settings.max_watches,
         )
         self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
         self._is_serving = False
@@ -137,7 +147,7 @@ class RouterServer:
 
 
 class FleetFollower:
-    """The two readers, whose threads decode records and hand them to the event loop.
+    """The readers, whose threads decode records and hand them to the event loop.
 
     `on_broken(error)` is called there when one of them has ended by a defect.
     """
@@ -146,37 +156,43 @@ class FleetFollower:
         self,
         settings: RouterSettings,
         tracker: FleetTracker,
+        inputs: Inputs,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[Exception], None],
     ) -> None:
-        self._tracker, self._loop = tracker, loop
+        self._tracker, self._inputs, self._loop = tracker, inputs, loop
         self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
-        client_id = f"{settings.application_id}-router"
-        self._assignment_log = ControlLogReader(
-            settings.bootstrap,
-            assignment_topic(settings.application_id),
+
+        def reader(topic: str, on_record: OnRecord, on_contact: Callable[[], None] = lambda: None) -> ControlLogReader:
+            return ControlLogReader(
+                settings.bootstrap,
+                topic,
+                on_record,
+                client_id=f"{settings.application_id}-router",
+                on_broken=lambda error: self._hand_over(on_broken, error),
+                on_contact=on_contact,
+            )
+
+        name = settings.application_id
+        self._assignment_log = reader(
+            assignment_topic(name),
             self._on_assignment_record,
-            client_id=client_id,
-            on_broken=lambda error: self._hand_over(on_broken, error),
-            on_contact=lambda: self._hand_over(tracker.on_caught_up, "assignment"),
+            lambda: self._hand_over(tracker.on_caught_up, "assignment"),
         )
-        self._member_log = ControlLogReader(
-            settings.bootstrap,
-            members_topic(settings.application_id),
-            self._on_member_record,
-            client_id=client_id,
-            on_broken=lambda error: self._hand_over(on_broken, error),
-            on_contact=lambda: self._hand_over(tracker.on_caught_up, "members"),
+        self._member_log = reader(
+            members_topic(name), self._on_member_record, lambda: self._hand_over(tracker.on_caught_up, "members")
         )
+        self._commit_log = reader(commits_topic(name), self._on_commit_record)
+        self._logs = (self._assignment_log, self._member_log, self._commit_log)
 
     def start(self) -> None:
         """Begin to read."""
-        self._assignment_log.start()
-        self._member_log.start()
+        for each in self._logs:
+            each.start()
 
     async def stop(self) -> None:
         """Stop reading; the wait for the threads does not hold up the loop."""
-        await asyncio.gather(asyncio.to_thread(self._assignment_log.stop), asyncio.to_thread(self._member_log.stop))
+        await asyncio.gather(*(asyncio.to_thread(each.stop) for each in self._logs))
 
     def _on_assignment_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         assignment = self._assignments.feed(key, value)
@@ -195,6 +211,14 @@ class FleetFollower:
         # Heartbeats from before this process started would look fresh; those of now would suffer from clock skew.
         age_s = 0.0 if self._member_log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
         self._hand_over(self._tracker.on_member, member, age_s)
+
+    def _on_commit_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        try:
+            commit = commits_pb2.Commit.FromString(value or b"")
+        except DecodeError as error:
+            _report_unreadable((key or b"").decode(errors="replace"), error)
+            return
+        self._hand_over(self._inputs.on_commit, commit)
 
     def _hand_over(self, callback: Callable[..., None], *args: object) -> None:
         try:
@@ -221,7 +245,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         stop.set()
 
     server = RouterServer(settings)
-    follower = FleetFollower(settings, server.tracker, asyncio.get_running_loop(), stop_by)
+    follower = FleetFollower(settings, server.tracker, server.inputs, asyncio.get_running_loop(), stop_by)
     metrics_server = None
     if settings.metrics_port is not None:
         metrics_server = MetricsServer(server.metrics.registry, settings.bind_host, settings.metrics_port)

@@ -19,12 +19,13 @@ from router.fleet import FleetTracker
 from router.fleet_watch import FleetWatch
 from router.health import NodeHealth
 from router.holder import TableHolder
+from router.inputs import Inputs
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
 from router.table import RoutingTable
 from router.watch import WatchRelay
-from statehouse.errors import LookupFailure
+from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.topology import Role
@@ -170,11 +171,14 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         tables: TableHolder,
         tracker: FleetTracker,
         health: NodeHealth,
+        inputs: Inputs,
         *,
+        default_timeout_s: float,
         max_watches: int,
     ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
+        self._inputs, self._default_timeout_s = inputs, default_timeout_s
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
@@ -196,6 +200,22 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         """Describe the fleet, for as long as the caller stays."""
         await self.watches.watch(context.write)
 
+    async def _await_input(
+        self, request: fleet_service_pb2.AwaitInputRequest, context: Context
+    ) -> fleet_service_pb2.AwaitInputResponse:
+        """Wait for the processor."""
+        store = self._tables.current().store(request.store)
+        records: dict[tuple[str, int], int] = {}
+        for record in request.records:
+            place = (record.topic, record.partition)
+            records[place] = max(record.offset, records.get(place, 0))
+        if not records:
+            raise LookupFailure(Reason.INVALID_REQUEST, "no records are named")
+        deadline = Deadline.of_call(context, self._default_timeout_s)
+        token = await self._inputs.processed(store.spec.name, records, deadline)
+        return fleet_service_pb2.AwaitInputResponse(at_least=token.to_proto())
+
     GetFleet = failing_cleanly(_get_fleet)
+    AwaitInput = failing_cleanly(_await_input)
     LocateKey = failing_cleanly(_locate_key)
     WatchFleet = failing_cleanly(_watch_fleet)

@@ -55,6 +55,7 @@ class Reason(IntEnum):
     SCAN_TOO_LONG = errors_pb2.ERROR_REASON_SCAN_TOO_LONG
     POSITION_NOT_REACHED = errors_pb2.ERROR_REASON_POSITION_NOT_REACHED
     WOULD_WAIT = errors_pb2.ERROR_REASON_WOULD_WAIT
+    INPUT_NOT_PROCESSED = errors_pb2.ERROR_REASON_INPUT_NOT_PROCESSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,12 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             True,
             "An entry of a batch would have had to wait for its bound.",
             "Ask for the key alone; a router does that by itself.",
+        ),
+        Reason.INPUT_NOT_PROCESSED: ReasonSpec(
+            code_pb2.DEADLINE_EXCEEDED,
+            False,
+            "The processor has not committed the input record within the time there was.",
+            "Allow more time than a micro-batch takes; see in the processor's log whether it runs.",
         ),
         Reason.BEFORE_HISTORY: ReasonSpec(
             code_pb2.OUT_OF_RANGE,

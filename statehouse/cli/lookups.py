@@ -14,6 +14,7 @@ from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     TIME_HELP,
     ActiveOnlyOption,
+    AfterInputOption,
     AtLeastOption,
     KeyArgument,
     MaxLagOption,
@@ -23,6 +24,7 @@ from statehouse.cli.options import (
     StoreArgument,
     TimeoutOption,
     epoch_ms,
+    input_records,
     router_address,
     token,
 )
@@ -52,6 +54,7 @@ def get(
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
+    after_input: AfterInputOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
@@ -63,11 +66,13 @@ def get(
     """
     as_of_ms = epoch_ms("--as-of", as_of)
     freshness = Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+    records = input_records(after_input)
     with Client(router_address(router), timeout=timeout) as client:
+        seen = client.await_input(store, *records) if records else None
         if as_of_ms is None:
-            answer = client.get(store, key, freshness=freshness, raw=raw)
+            answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
         else:
-            answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, raw=raw)
+            answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
     if fmt is Output.JSON:
         output.print_json(answer)
     else:

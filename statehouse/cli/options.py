@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from statehouse.cli.output import Output
+from statehouse.client import InputRecord
 from statehouse.positions import Token
 
 RUN_DIR: Final = Path(".statehouse")
@@ -52,6 +53,15 @@ AtLeastOption = Annotated[
         metavar="TOKEN",
         help="What the answering replica must have seen, or wait for: a token, as -o json shows it, or "
         "STORE:PARTITION:POSITION. May be repeated.",
+        show_default=False,
+    ),
+]
+AfterInputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC:PARTITION:OFFSET",
+        help="First wait until the processor has committed this record of an input topic, and see what came of it. May "
+        "be repeated.",
         show_default=False,
     ),
 ]
@@ -103,6 +113,27 @@ def token(given: list[str] | None) -> Token | None:
             message = f"{text!r} is neither a token nor STORE:PARTITION:POSITION: {error}"
             raise typer.BadParameter(message, param_hint="--at-least") from None
     return merged
+
+
+def input_records(given: list[str] | None) -> list[InputRecord]:
+    """Read what `--after-input` was given.
+
+    Raises:
+        typer.BadParameter: something of it names no record.
+
+    """
+    records = []
+    for text in given or ():
+        topic, _, place = text.partition(":")
+        try:
+            partition, offset = map(int, place.split(":"))
+        except ValueError as error:
+            message = f"{text!r} is not TOPIC:PARTITION:OFFSET: {error}"
+            raise typer.BadParameter(message, param_hint="--after-input") from None
+        if min(partition, offset) < 0:
+            raise typer.BadParameter(f"{text!r}: neither may be negative", param_hint="--after-input")
+        records.append(InputRecord(topic, partition, offset))
+    return records
 
 
 def router_address(given: str | None, run_dir: Path = RUN_DIR) -> str:

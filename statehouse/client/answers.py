@@ -32,6 +32,15 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class InputRecord:
+    """A record of an input topic, as a producer's delivery report names it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A query node, as clients may reach it."""
 

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from statehouse.client import conversion
-from statehouse.client.answers import Fleet, KeyLike, Location
+from statehouse.client.answers import Fleet, InputRecord, KeyLike, Location
 from statehouse.client.reads import AsyncReads
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
@@ -104,6 +104,32 @@ class AsyncClient(AsyncReads):
         seconds = self._seconds(timeout)
         request = fleet_service_pb2.GetFleetRequest()
         return conversion.from_fleet(await self._call(self._fleet.GetFleet(request, timeout=seconds), seconds))
+
+    async def await_input(
+        self,
+        store: str,
+        *records: InputRecord,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Token:
+        """Wait until the processor has committed records of the store's inputs; return what a read must see.
+
+        Give the token to reads as `at_least`: they see all that the processor published of the records. A result that
+        it publishes only later, when a window closes say, is not among it. `timeout`: more than a micro-batch takes.
+
+        Raises:
+            LookupFailure: INPUT_NOT_PROCESSED in time; INVALID_REQUEST, a topic is none of the store's inputs.
+
+        """
+        request = fleet_service_pb2.AwaitInputRequest(
+            store=store,
+            records=[
+                fleet_service_pb2.InputRecord(topic=each.topic, partition=each.partition, offset=each.offset)
+                for each in records
+            ],
+        )
+        seconds = self._seconds(timeout)
+        response = await self._call(self._fleet.AwaitInput(request, timeout=seconds), seconds)
+        return Token.from_proto(response.at_least)
 
     async def close(self) -> None:
         """Close the connection; calls under way fail."""

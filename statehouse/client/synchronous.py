@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from statehouse.client.answers import Fleet, KeyLike, Location, WatchPosition
+from statehouse.client.answers import Fleet, InputRecord, KeyLike, Location, WatchPosition
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
@@ -149,6 +149,10 @@ class Client(_Reads):
     def fleet(self, *, timeout: float | None = None) -> Fleet:
         """Return the newest assignment and the nodes."""
         return self._run(self._client.fleet(timeout=timeout))
+
+    def await_input(self, store: str, *records: InputRecord, timeout: float | None = None) -> Token:
+        """Wait until the processor has committed records of the store's inputs; return what a read must see."""
+        return self._run(self._client.await_input(store, *records, timeout=timeout))
 
     def session(self, at_least: Token | None = None) -> ReadSession:
         """Begin a session: reads of which none goes back before what an earlier one saw, whoever answers."""

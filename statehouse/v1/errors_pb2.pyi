@@ -97,6 +97,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """An entry of a batch would have had to wait for its bound; asked alone it
     may.
     """
+    ERROR_REASON_INPUT_NOT_PROCESSED: _ErrorReason.ValueType  # 29
+    """The processor has not committed an input record within the time there was."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The same name travels as google.rpc.ErrorInfo.reason
@@ -175,6 +177,8 @@ ERROR_REASON_WOULD_WAIT: ErrorReason.ValueType  # 28
 """An entry of a batch would have had to wait for its bound; asked alone it
 may.
 """
+ERROR_REASON_INPUT_NOT_PROCESSED: ErrorReason.ValueType  # 29
+"""The processor has not committed an input record within the time there was."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

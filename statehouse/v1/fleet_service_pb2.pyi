@@ -426,3 +426,88 @@ class LocateKeyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocateKeyResponse: _TypeAlias = LocateKeyResponse  # noqa: Y015
+
+@_typing.final
+class AwaitInputRequest(_message.Message):
+    """Names records of a store's input topics, such as the caller has produced."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputRecord]:
+        """The records: at most one a topic partition is needed, the latest."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        records: _abc.Iterable[Global___InputRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitInputRequest: _TypeAlias = AwaitInputRequest  # noqa: Y015
+
+@_typing.final
+class InputRecord(_message.Message):
+    """Where a record is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Topic."""
+    partition: _builtins.int
+    """Partition."""
+    offset: _builtins.int
+    """The record's own offset."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputRecord: _TypeAlias = InputRecord  # noqa: Y015
+
+@_typing.final
+class AwaitInputResponse(_message.Message):
+    """The records are processed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def at_least(self) -> _types_pb2.Positions:
+        """For the at_least of Freshness: changelog positions that hold everything the
+        processor has published of them. A result that is only emitted later, when a
+        window closes say, is not among it.
+        """
+
+    def __init__(
+        self,
+        *,
+        at_least: _types_pb2.Positions | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitInputResponse: _TypeAlias = AwaitInputResponse  # noqa: Y015

@@ -50,6 +50,11 @@ class FleetServiceStub:
                 request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetResponse.FromString,
                 _registered_method=True)
+        self.AwaitInput = channel.unary_unary(
+                '/statehouse.v1.FleetService/AwaitInput',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -82,6 +87,14 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AwaitInput(self, request, context):
+        """Waits until the processor has committed input records, within the
+        deadline, and returns the positions that reads must reach to see them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,6 +112,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.WatchFleet,
                     request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetResponse.SerializeToString,
+            ),
+            'AwaitInput': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitInput,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -183,6 +201,33 @@ class FleetService:
             '/statehouse.v1.FleetService/WatchFleet',
             statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetRequest.SerializeToString,
             statehouse_dot_v1_dot_fleet__service__pb2.WatchFleetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitInput(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/AwaitInput',
+            statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,10 @@ class FleetServiceStub:
     for each heartbeat. A slow reader gets the newest only. Ends with
     ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
     """
+    AwaitInput: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]
+    """Waits until the processor has committed input records, within the
+    deadline, and returns the positions that reads must reach to see them.
+    """
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -64,6 +68,10 @@ class FleetServiceAsyncStub(FleetServiceStub):
     state, and when a copy of a global store begins or ceases to answer. Not
     for each heartbeat. A slow reader gets the newest only. Ends with
     ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+    """
+    AwaitInput: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]  # type: ignore[assignment]
+    """Waits until the processor has committed input records, within the
+    deadline, and returns the positions that reads must reach to see them.
     """
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -98,6 +106,16 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         state, and when a copy of a global store begins or ceases to answer. Not
         for each heartbeat. A slow reader gets the newest only. Ends with
         ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+        """
+
+    @_abc_1.abstractmethod
+    def AwaitInput(
+        self,
+        request: _fleet_service_pb2.AwaitInputRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.AwaitInputResponse, _abc.Awaitable[_fleet_service_pb2.AwaitInputResponse]]:
+        """Waits until the processor has committed input records, within the
+        deadline, and returns the positions that reads must reach to see them.
         """
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -207,6 +207,13 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         route = errors_pb2.Route(store=request.store, partition=3, epoch=5, active=HOST)
         return fleet_service_pb2.LocateKeyResponse(route=route, candidates=[UNREACHABLE])
 
+    def AwaitInput(  # noqa: N802 - the service's name
+        self, request: fleet_service_pb2.AwaitInputRequest, context: Any
+    ) -> fleet_service_pb2.AwaitInputResponse:
+        self._take(request, request.store, context)
+        position = types_pb2.StorePosition(store=request.store, partition=3, position=12)
+        return fleet_service_pb2.AwaitInputResponse(at_least=types_pb2.Positions(positions=[position]))
+
     def GetFleet(self, request: fleet_service_pb2.GetFleetRequest, context: Any) -> fleet_service_pb2.GetFleetResponse:  # noqa: N802 - the service's name
         self._take(request, "boards", context)
         response = fleet_service_pb2.GetFleetResponse(application_id="app", epoch=5, reason="a node joined")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from processor.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
-from statehouse.client import Answer, Client, Freshness, Lookup, Token
+from statehouse.client import Answer, Client, Freshness, InputRecord, Lookup, Token
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
@@ -113,6 +114,28 @@ def test_a_session_never_goes_back_while_its_active_freezes_and_comes_back(pair:
     assert positions == sorted(positions)
     values = [int(str(each.value)) for each in answers]
     assert values == sorted(values)
+
+
+def test_a_producer_reads_what_became_of_its_record(pair: Pair, caller: ThreadPoolExecutor) -> None:
+    fleet = pair.fleet
+    changelog = StoreChangelog(fleet.application_id, STORE, fleet.changelog, 1)
+    commits = CommitsPublisher(fleet.bootstrap, changelog)
+    commits.start()
+    record = InputRecord("clicks", 0, 7)
+
+    def produced_and_read() -> Answer:
+        token = pair.client.await_input(STORE, record)
+        return pair.client.get(STORE, "k", at_least=token)
+
+    commits.publish("query", 0, {("clicks", 0): 7})
+    read = caller.submit(produced_and_read)
+    with pytest.raises(LookupFailure) as caught:
+        pair.client.await_input(STORE, record, timeout=0.5)
+    assert caught.value.reason is Reason.INPUT_NOT_PROCESSED
+    assert not read.done()
+    fleet.put({"k": "7"})
+    commits.publish("query", 1, {("clicks", 0): 8})
+    assert read.result(LONG_S).value == "7"
 
 
 def test_a_read_waits_through_the_router_and_no_node_is_taken_for_slow(pair: Pair, caller: ThreadPoolExecutor) -> None:

@@ -94,6 +94,23 @@ def test_what_is_no_token_is_refused(run: Run, wrong: str):
     assert "STORE:PARTITION:POSITION" in result.output
 
 
+def test_a_read_after_an_input_record_waits_for_it_first(run: Run, router: FakeRouter):
+    assert run("get", "boards", "1", "--after-input", "clicks:0:17", "--after-input", "clicks:1:3").exit_code == 0
+    waited, read = router.requests
+    assert [(each.topic, each.partition, each.offset) for each in waited.records] == [
+        ("clicks", 0, 17),
+        ("clicks", 1, 3),
+    ]
+    assert Token.from_proto(read.freshness.at_least) == Token({("boards", 3): 12})
+
+
+@pytest.mark.parametrize("wrong", ["x", "clicks:1", "clicks:a:1"])
+def test_what_names_no_input_record_is_refused(run: Run, wrong: str):
+    result = run("get", "boards", "1", "--after-input", wrong)
+    assert result.exit_code == ExitCode.USAGE
+    assert "TOPIC:PARTITION:OFFSET" in result.output
+
+
 def test_scan_prints_a_table_or_a_line_of_json_an_entry(run: Run):
     table, lines = run("scan", "boards"), run("scan", "boards", "-o", "json")
 
