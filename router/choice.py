@@ -11,12 +11,13 @@ Each replica gets a verdict with a reason, as ksqlDB's `RoutingFilter`s give one
 
 Order: the active, then standbys by least lag (copies of a global store in turn), then the LAST ones, those that will
 say no at once before those that may keep the caller waiting. KIP-535's pattern, with the exclusions turned into a
-preference.
+preference. A caller who says how old an answer may be is content with any replica within that: those in the router's
+rack come first then, as KIP-392 has consumers fetch from the closest replica.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -102,8 +103,11 @@ class Verdict:
 def judge(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion]) -> tuple[Verdict, ...]:
     """Return a verdict for every replica, in the order a lookup would ask them."""
     verdicts = (_verdict(replica, bound, suspects.get(replica.instance_id), routes) for replica in routes.replicas)
-    # Replicas come by preference and sorting is stable: only the standing is left to sort by.
-    return tuple(sorted(verdicts, key=lambda verdict: (verdict.standing.value, verdict.waits)))
+    is_by_rack = bound.suits_any and routes.has_near
+    # Replicas come by preference and sorting is stable: only what the lookup adds is left to sort by.
+    return tuple(
+        sorted(verdicts, key=lambda each: (each.standing.value, each.waits, is_by_rack and not each.replica.is_near))
+    )
 
 
 def ask_order(
@@ -113,14 +117,23 @@ def ask_order(
 
     Where the first ones are equals, `turn`, which callers count up, says which of them comes first.
     """
-    if not bound.active_only and bound.max_lag is None and bound.at_least is None and not suspects:
+    is_by_rack = bound.suits_any and routes.has_near
+    if not (bound.active_only or bound.max_lag is not None or bound.at_least is not None or is_by_rack or suspects):
         order, equals = routes.callable, routes.equals
     else:
         verdicts = [verdict for verdict in judge(routes, bound, suspects) if verdict.standing is not Standing.EXCLUDED]
         order = tuple(verdict.replica for verdict in verdicts)
-        equals = sum(verdict.standing is Standing.INCLUDED for verdict in verdicts) if routes.equals > 1 else 1
+        equals = _equals([verdict.replica for verdict in verdicts if verdict.standing is Standing.INCLUDED])
     first = turn % equals if equals > 1 else 0
     return (*order[first:equals], *order[:first], *order[equals:]) if first else order
+
+
+def _equals(included: Sequence[Replica]) -> int:
+    """Return how many of the first replicas are as good as each other: copies of a global store, near or far."""
+    first = included[0] if included else None
+    if first is None or first.role is not Role.GLOBAL:
+        return 1
+    return sum(replica.is_near == first.is_near for replica in included)
 
 
 def has_reported(replica: Replica, at_least: Token, routes: PartitionRoutes) -> bool:

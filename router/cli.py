@@ -33,6 +33,12 @@ def router(
     watch_resume_timeout_ms: Annotated[
         int | None, typer.Option(help="Longest a watch waits for a replica that can go on.")
     ] = None,
+    router_rack: Annotated[
+        str | None,
+        typer.Option(
+            "--rack", help="The router's rack: bounded reads that any replica may answer are asked there first."
+        ),
+    ] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics; unset serves none.")] = None,
     log_level: Annotated[str | None, typer.Option(help="Least level logged.")] = None,
 ) -> None:
@@ -52,6 +58,7 @@ def router(
         "retry_budget_percent": retry_budget_percent,
         "max_watches": max_watches,
         "watch_resume_timeout_ms": watch_resume_timeout_ms,
+        "router_rack": router_rack,
         "metrics_port": metrics_port,
         "log_level": log_level,
     }

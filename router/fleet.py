@@ -20,7 +20,7 @@ _REBUILD_PAUSE_S = 0.02
 
 
 class FleetTracker:
-    """Builds tables and publishes them to a holder; tells `on_table` of each.
+    """Builds tables and publishes them to a holder; tells `on_table` of each. `rack`: the router's own.
 
     A member leaves by its tombstone. One that falls silent stays: its last known address may still answer, and calls
     find out sooner than heartbeats would. Only one that the assignment doesn't name is forgotten in the end, when
@@ -28,9 +28,15 @@ class FleetTracker:
     """
 
     def __init__(
-        self, holder: TableHolder, on_table: Callable[[RoutingTable], None], *, session_timeout_s: float
+        self,
+        holder: TableHolder,
+        on_table: Callable[[RoutingTable], None],
+        *,
+        session_timeout_s: float,
+        rack: str = "",
     ) -> None:
         self._holder, self._on_table, self._session_timeout_s = holder, on_table, session_timeout_s
+        self._rack = rack
         self._assignment: Assignment | None = None
         self._named: frozenset[str] = frozenset()
         self._members: dict[str, Member] = {}
@@ -108,7 +114,7 @@ class FleetTracker:
         self._pending = None
         if self._assignment is None:
             return
-        table = compile_table(self._assignment, self._remembered(), self._holder.table)
+        table = compile_table(self._assignment, self._remembered(), self._holder.table, rack=self._rack)
         self._built_at = asyncio.get_running_loop().time()
         if self._holder.publish(table):
             self._on_table(table)

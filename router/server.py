@@ -63,7 +63,12 @@ class RouterServer:
             quantile=settings.hedge_quantile, least_s=settings.hedge_min_ms / 1_000, most_s=attempt_timeout_s
         )
         attempts = Attempts(self.channels.ask, self.health, self._lateness)
-        self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_ms / 1_000)
+        self.tracker = FleetTracker(
+            self.tables,
+            self._on_table,
+            session_timeout_s=settings.session_timeout_ms / 1_000,
+            rack=settings.router_rack,
+        )
         budget = RetryBudget(settings.retry_budget_percent)
         dispatcher = Dispatcher(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
         batches = BatchGetter(

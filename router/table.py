@@ -30,13 +30,17 @@ _STORES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that can be called. `incarnation` is empty for one known only from another node's answer."""
+    """A node that can be called. `incarnation` is empty for one known only from another node's answer.
+
+    `is_near`: it is in the router's own rack.
+    """
 
     instance_id: str
     host: str
     port: int
     incarnation: str = ""
     state: str = ""
+    is_near: bool = False
 
     @property
     def target(self) -> str:
@@ -68,6 +72,11 @@ class Replica:
     lag: int | None = None
 
     @property
+    def is_near(self) -> bool:
+        """Whether it is in the router's own rack."""
+        return self.node is not None and self.node.is_near
+
+    @property
     def is_restored(self) -> bool:
         """Whether it was last reported as answering lookups."""
         return self.state == "running"
@@ -79,9 +88,9 @@ class Replica:
 
     @property
     def preference(self) -> tuple[bool, int, bool, int, str]:
-        """Sort key: restored first, then the active, then the freshest standby; copies of a global store are equals."""
+        """Sort key: restored first, then the active, then the freshest standby; copies of a global store by rack."""
         if self.role is Role.GLOBAL:
-            return (not self.is_restored or self.is_leaving, 0, False, 0, self.instance_id)
+            return (not self.is_restored or self.is_leaving, 0, not self.is_near, 0, self.instance_id)
         role = _ROLE_ORDER.get(self.role, len(_ROLE_ORDER))
         # The active is not ranked by lag, and a standby at equal lag comes before a warm-up.
         if self.role is Role.ACTIVE:
@@ -107,13 +116,17 @@ class PartitionRoutes:
     """The replicas with an address, in the same order: what a lookup without bounds asks on a quiet fleet."""
     equals: int = 1
     """How many of the first callable ones are as good as each other: lookups ask them in turn."""
+    has_near: bool = False
+    """Some replica is in the router's rack: where a lookup may go to any within its bound, it goes there first."""
 
     @classmethod
     def of(cls, store: str, partition: int, task: HeldId, epoch: int, replicas: tuple[Replica, ...]) -> PartitionRoutes:
         """Compile the routes over replicas by preference."""
         reachable = tuple(replica for replica in replicas if replica.node is not None)
-        ready = sum(replica.role is Role.GLOBAL and not replica.preference[0] for replica in reachable)
-        return cls(store, partition, task, epoch, replicas, reachable, max(1, ready))
+        ready = [replica for replica in reachable if replica.role is Role.GLOBAL and not replica.preference[0]]
+        equals = sum(replica.is_near == ready[0].is_near for replica in ready)
+        has_near = any(replica.is_near for replica in reachable)
+        return cls(store, partition, task, epoch, replicas, reachable, max(1, equals), has_near)
 
     def route(self) -> errors_pb2.Route:
         """Return the wire form, as answers about routing carry it."""
@@ -221,7 +234,7 @@ def forwarding_bytes(epoch: int) -> bytes:
 
 
 def compile_table(
-    assignment: Assignment, members: Mapping[str, Member], previous: RoutingTable | None = None
+    assignment: Assignment, members: Mapping[str, Member], previous: RoutingTable | None = None, *, rack: str = ""
 ) -> RoutingTable:
     """Build the table; partitions that no change since `previous` concerns are taken over as they are.
 
@@ -230,7 +243,12 @@ def compile_table(
     """
     nodes = {
         member.instance_id: Node(
-            member.instance_id, member.host, member.port, incarnation=member.incarnation, state=member.state
+            member.instance_id,
+            member.host,
+            member.port,
+            incarnation=member.incarnation,
+            state=member.state,
+            is_near=bool(rack) and member.rack == rack,
         )
         for member in members.values()
         if member.host and member.port

@@ -40,6 +40,11 @@ class Freshness:
         at_least = Token.from_proto(message.at_least) if message.HasField("at_least") else None
         return cls(message.active_only, max_lag, max_staleness_ms, at_least)
 
+    @property
+    def suits_any(self) -> bool:
+        """Whether the caller has said how old an answer may be, so that any replica within that is as good."""
+        return not self.active_only and (self.max_lag is not None or self.max_staleness_ms is not None)
+
 
 ANY = Freshness()
 ANSWERS_AS_ACTIVE = frozenset({Role.ACTIVE, Role.GLOBAL})

@@ -185,6 +185,9 @@ class RouterSettings(CommonSettings):
     watch_resume_timeout_ms: int = Field(
         60_000, ge=1, description="longest a watch waits for a replica that can go on where the last one broke off"
     )
+    router_rack: str = Field(
+        "", description="the router's rack: bounded reads that any replica may answer are asked there first"
+    )
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from router.choice import Standing, Suspicion, ask_order, judge
@@ -117,6 +119,38 @@ def test_a_verdict_tells_people_what_it_means() -> None:
     assert c.reason == errors_pb2.ERROR_REASON_UNKNOWN_ADDRESS
 
 
+RACKS = {"a": "east", "b": "west", "c": "east"}
+
+
+def _racked(rack: str, **lags: int) -> PartitionRoutes:
+    items = [replace(member(name, {0: report(90 - lags.get(name, 0), 90)}), rack=of) for name, of in RACKS.items()]
+    return (
+        compile_table(assignment([TaskAssignment("a", ("b", "c"))]), members(*items), rack=rack)
+        .stores[STORE]
+        .partitions[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "order"),
+    [
+        (ANY, "abc"),
+        (Freshness(active_only=True, max_lag=5), "a"),
+        (Freshness(max_staleness_ms=100), "bac"),
+        (Freshness(max_lag=5), "bac"),
+    ],
+)
+def test_who_may_be_answered_by_any_is_answered_in_the_routers_rack(bound: Freshness, order: str) -> None:
+    assert _names(_racked("west"), bound) == order
+    assert _names(_racked(""), bound) == order.replace("ba", "ab")
+    assert _names(_racked("nowhere"), bound) == order.replace("ba", "ab")
+
+
+def test_the_rack_is_no_excuse_for_a_replica_that_is_unfit() -> None:
+    assert _names(_racked("west", b=50), Freshness(max_lag=5)) == "acb"
+    assert _names(_racked("west"), Freshness(max_staleness_ms=100), b=SLOW) == "acb"
+
+
 def _copy(name: str, *positions: int, state: str = "running", node_state: str = "RUNNING") -> Member:
     """A node with a copy of a global store whose partitions' ends are all at 10."""
     report = GlobalReport(state, {number: StorePosition(at, 10) for number, at in enumerate(positions)})
@@ -139,6 +173,15 @@ def test_copies_of_a_global_store_are_asked_in_turn() -> None:
     assert _turns(routes, Freshness(active_only=True)) == ["abc", "bca", "cab"], "each is as good as an active"
     assert _turns(routes, Freshness(max_lag=5)) == ["acb", "cab", "acb"], "but it is a bound, for every partition"
     assert _turns(routes, a=DOWN) == ["bca", "cba", "bca"]
+
+
+def test_copies_in_the_routers_rack_come_first_and_in_turn() -> None:
+    spec = StoreSpec(STORE, "source", 2, 0, is_global=True)
+    items = [replace(_copy(name, 10, 10), rack=rack) for name, rack in RACKS.items()]
+    table = compile_table(Assignment(1, stores={STORE: spec}), members(*items), rack="east")
+    routes = table.stores[STORE].partitions[0]
+    assert _turns(routes) == ["acb", "cab", "acb"]
+    assert _turns(routes, a=DOWN) == ["cba"] * 3
 
 
 @pytest.mark.parametrize("leaving", sorted(LEAVING_STATES))
