@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from confluent_kafka import Message
 
+from examples.leaderboard import sample
+from examples.leaderboard.topology import SCORES
 from statehouse.cli.exits import ExitCode
-from statehouse.client import Answer, Client
+from statehouse.client import Answer, AsyncClient, Client, InputRecord
 from statehouse.errors import LookupFailure, Reason
+from statehouse.kafka import clients
 from statehouse.local.cluster import LocalCluster
 from tests.e2e.conftest import Grpcurl
 from tests.support.polling import poll_until
@@ -22,6 +27,7 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.timeout(600)
 
 STORE = "leader-boards"
+PROCESSED_S = 60.0
 SMASH = [("Isabelle", 4000), ("Mitch", 2000), ("Elyse", 1000)]
 KART = [("Isabelle", 9000), ("Mitch", 2500), ("Sammy", 1200)]
 FIELDS = ["playerId", "productId", "playerName", "gameName", "score"]
@@ -224,3 +230,38 @@ def is_settled(client: Client) -> bool:
         >= {task.active, *task.standbys}
         for task in client.fleet().tasks
     )
+
+
+# Last, because it changes the leaderboards.
+@pytest.mark.parametrize("writers", [20, pytest.param(1_000, marks=pytest.mark.long)])
+def test_every_writer_reads_what_became_of_its_record(cluster: LocalCluster, writers: int):
+    """Each score is higher than those before, so that a board without it shows by its best."""
+    best = 10_000 * writers
+    records = produced(cluster.bootstrap, [best + number for number in range(writers)])
+
+    async def read_own(client: AsyncClient, score: int) -> None:
+        token = await client.await_input(STORE, records[score], timeout=PROCESSED_S)
+        board = (await client.get(STORE, "1", at_least=token)).value
+        assert scores(cast("list[dict[str, Any]]", board))[0][1] >= score
+
+    async def read_all() -> None:
+        async with AsyncClient(cluster.router.address) as client:
+            await asyncio.gather(*(read_own(client, score) for score in records))
+
+    assert len(records) == writers
+    asyncio.run(read_all())
+
+
+def produced(bootstrap: str, scored: list[int]) -> dict[int, InputRecord]:
+    """Produce scores of one player in one game; return where each record is."""
+    records: dict[int, InputRecord] = {}
+    producer = clients.producer(bootstrap, "writers")
+    for score in scored:
+        key, value = sample.score_event(1, 4, score)
+
+        def delivered(_error: object, message: Message, score: int = score) -> None:
+            records[score] = InputRecord(message.topic(), message.partition(), message.offset())
+
+        producer.produce(SCORES, key=key, value=value, on_delivery=delivered)
+    assert producer.flush(30.0) == 0
+    return records
