@@ -33,6 +33,16 @@ def router(
     watch_resume_timeout_ms: Annotated[
         int | None, typer.Option(help="Longest a watch waits for a replica that can go on.")
     ] = None,
+    hold_window_ms: Annotated[
+        int | None, typer.Option(help="Longest that lookups are held which nobody can answer yet; 0: not at all.")
+    ] = None,
+    hold_max: Annotated[int | None, typer.Option(help="Most lookups held at once.")] = None,
+    hold_min_interval_ms: Annotated[
+        int | None, typer.Option(help="Least time from the end of a partition's window to its next one.")
+    ] = None,
+    hold_dry_run: Annotated[
+        bool | None, typer.Option("--hold-dry-run/--no-hold-dry-run", help="Only count what would have been held.")
+    ] = None,
     router_rack: Annotated[
         str | None,
         typer.Option(
@@ -58,6 +68,10 @@ def router(
         "retry_budget_percent": retry_budget_percent,
         "max_watches": max_watches,
         "watch_resume_timeout_ms": watch_resume_timeout_ms,
+        "hold_window_ms": hold_window_ms,
+        "hold_max": hold_max,
+        "hold_min_interval_ms": hold_min_interval_ms,
+        "hold_dry_run": hold_dry_run,
         "router_rack": router_rack,
         "metrics_port": metrics_port,
         "log_level": log_level,

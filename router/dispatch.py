@@ -17,7 +17,8 @@ What a failure means decides what follows:
 - while a replica has yet to reach the position that the caller has seen, and nothing worse was said, they are asked
   again as long as there is time: each such round is a wait at the nodes, which give up a little before the attempt
   does;
-- OVERLOADED never leads back to the node that said it.
+- OVERLOADED never leads back to the node that said it;
+- what would fail although all of it passes by itself may be held for some seconds (`hold.py`), if that is set.
 
 Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. Where it has nothing left
 and no other candidate is well, an attempt goes on beyond its time: a fleet that is slow is not asked twice as much, and
@@ -41,6 +42,7 @@ from types import MappingProxyType
 from router.attempts import Attempts, Limits, Outcome
 from router.budget import RetryBudget
 from router.choice import Standing, ask_order, has_reported, judge
+from router.hold import Held, Holds
 from router.holder import TableHolder
 from router.lateness import Kind
 from router.metrics import RouterMetrics
@@ -164,8 +166,10 @@ class Dispatcher:
         metrics: RouterMetrics,
         *,
         attempt_timeout_s: float,
+        holds: Holds,
     ) -> None:
         self._tables, self._attempts, self._budget, self._metrics = tables, attempts, budget, metrics
+        self._holds = holds
         self._attempt_timeout_s = attempt_timeout_s
         self._suspects = attempts.health.suspects
         self._turns = Turns()
@@ -185,19 +189,38 @@ class Dispatcher:
             if (earlier := call.failed_before.get(replica.instance_id)) is not None:
                 progress.note(replica, earlier)
         skipped = set(call.failed_before)
-        for number in itertools.count(1):
-            table = self._tables.current()
-            progress.epochs.add(table.epoch)
-            routes = table.store(call.store).partition(call.partition)
-            queue = deque(ask_order(routes, call.freshness, self._suspects, self._turns.take(routes)))
-            body = call.body + table.forwarding
-            answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue))
-            if answer is not None:
-                return answer
-            if not progress.goes_on_after(number) or not await self._has_time_for_more(progress, table.epoch, deadline):
-                break
-            skipped = progress.overloaded
+        held: Held | None = None
+        answer: Answer | None = None
+        try:
+            for number in itertools.count(1):
+                table = self._tables.current()
+                progress.epochs.add(table.epoch)
+                routes = table.store(call.store).partition(call.partition)
+                queue = deque(ask_order(routes, call.freshness, self._suspects, self._turns.take(routes)))
+                body = call.body + table.forwarding
+                answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue))
+                if answer is not None:
+                    return answer
+                if not progress.goes_on_after(number):
+                    held = held or self._hold(call, progress)
+                    if held is None or not await held.turn(deadline):
+                        break
+                if not await self._has_time_for_more(progress, table.epoch, deadline):
+                    break
+                skipped = progress.overloaded
+        finally:
+            if held is not None:
+                held.end(is_answered=answer is not None)
         raise self.failure(call, routes, progress, is_late=deadline.remaining_s < _LEAST_ATTEMPT_S)
+
+    def _hold(self, call: Call, progress: Progress) -> Held | None:
+        """Hold a lookup that would fail, if what it was told passes by itself and there is room."""
+        if not progress.passes:
+            return None
+        place = (call.store, call.partition)
+        verdict, window = self._holds.begin(place, asyncio.get_running_loop().time())
+        self._metrics.hold(verdict)
+        return None if window is None else Held(self._holds, window)
 
     async def _run(self, round_: _Round) -> Answer | None:
         """Ask each candidate once, those asked already excepted; None if none answered or the time is up."""

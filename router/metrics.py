@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from router.hold import HoldVerdict
 from statehouse.observability.metrics import new_registry
 from statehouse.topology import Role
 
@@ -20,6 +21,10 @@ class RouterMetrics:
     statehouse_router_hedges_total{outcome}: lookups whose first answer was late and that had another replica to ask:
         "won", it answered first; "lost", it did not; "refused", the retry budget had no room.
     statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
+    statehouse_router_holds_total{outcome}: lookups that nobody could answer yet: "held"; or failed because the router
+        holds as many as it may ("full"), the partition's last window is over or not long ago ("too_soon"), or it is a
+        "dry_run".
+    statehouse_router_held_lookups: how many are held.
     statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
     statehouse_router_lookup_duration_seconds: from receipt to answer.
     statehouse_router_open_watches: how many callers watch stores.
@@ -49,6 +54,13 @@ class RouterMetrics:
             ("outcome",),
             registry=self.registry,
         )
+        self._holds = Counter(
+            "statehouse_router_holds",
+            "Lookups that nobody could answer yet, by what was done",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.held = Gauge("statehouse_router_held_lookups", "Lookups that are held", registry=self.registry)
         self._suspicions = Counter(
             "statehouse_router_suspicions",
             "Times a node came to be asked last, by the state it was found in",
@@ -96,6 +108,11 @@ class RouterMetrics:
     def retry(self, *, is_allowed: bool) -> None:
         """Count an attempt that has to be paid from the retry budget."""
         self._retries.labels("sent" if is_allowed else "refused").inc()
+
+    def hold(self, verdict: HoldVerdict) -> None:
+        """Count a lookup that would have failed, where holding is on."""
+        if verdict is not HoldVerdict.OFF:
+            self._holds.labels(verdict.value).inc()
 
     def suspicion(self, state: str) -> None:
         """Count a node that is asked last from now on."""

@@ -75,12 +75,17 @@ class Progress:
         behind = [failure for failure in said if failure.reason is Reason.POSITION_NOT_REACHED]
         return max(behind, key=lambda failure: int(failure.metadata.get("position", "0")), default=None)
 
+    @property
+    def passes(self) -> bool:
+        """Whether all that was said last passes by itself."""
+        return all(failure.reason in PASSING for failure in self.latest.values())
+
     def goes_on_after(self, rounds: int) -> bool:
         """Whether the candidates are worth asking again after so many rounds, as far as there is time."""
         reasons = {failure.reason for failure in self.latest.values()}
         if Reason.ATTEMPT_TIMED_OUT in reasons:
             return True
-        if not reasons <= PASSING:
+        if not self.passes:
             return False
         if Reason.POSITION_NOT_REACHED in reasons:
             return True

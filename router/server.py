@@ -18,6 +18,7 @@ from router.channels import QUERY_SERVICE, NodeChannels
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
+from router.hold import HoldLimits, Holds
 from router.holder import TableHolder
 from router.inputs import Inputs
 from router.lateness import Lateness
@@ -70,7 +71,18 @@ class RouterServer:
             rack=settings.router_rack,
         )
         budget = RetryBudget(settings.retry_budget_percent)
-        dispatcher = Dispatcher(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
+        self._holds = Holds(
+            HoldLimits(
+                window_s=settings.hold_window_ms / 1_000,
+                most=settings.hold_max,
+                min_interval_s=settings.hold_min_interval_ms / 1_000,
+                is_dry_run=settings.hold_dry_run,
+            )
+        )
+        self.metrics.held.set_function(lambda: self._holds.held)
+        dispatcher = Dispatcher(
+            self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s, holds=self._holds
+        )
         batches = BatchGetter(
             self.tables,
             attempts,
@@ -143,6 +155,7 @@ class RouterServer:
         self.channels.retain(table.nodes)
         self.health.retain(table.nodes)
         self._lateness.retain(table.nodes.keys(), table.stores.keys())
+        self._holds.retain(table.stores.keys())
         if not self._is_serving:
             self._is_serving = True
             log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))

@@ -28,7 +28,7 @@ from router.health import NodeHealth
 from router.holder import TableHolder
 from router.locate import freshness_of, locate, refuse_forwarded
 from router.metrics import RouterMetrics
-from router.progress import PASSING, Progress
+from router.progress import Progress
 from router.table import Node, Replica, RoutingTable, StoreRoutes
 from router.turns import Turns
 from statehouse.consistency import ANY
@@ -179,7 +179,7 @@ class _PartitionWatch:
 
     def _may_pass(self, progress: Progress) -> bool:
         """Whether asking again may help: what has begun is to go on, a first answer is waited for as a lookup's."""
-        return self._has_begun or all(each.reason in PASSING for each in progress.latest.values())
+        return self._has_begun or progress.passes
 
     async def _pause(self, table: RoutingTable, progress: Progress, seconds: float) -> None:
         """Wait for a newer assignment, one that a node told of if any did."""

@@ -185,6 +185,14 @@ class RouterSettings(CommonSettings):
     watch_resume_timeout_ms: int = Field(
         60_000, ge=1, description="longest a watch waits for a replica that can go on where the last one broke off"
     )
+    hold_window_ms: int = Field(
+        0, ge=0, description="longest that lookups are held which nobody can answer yet; 0 fails them at once"
+    )
+    hold_max: int = Field(1_000, ge=1, description="most lookups held at once")
+    hold_min_interval_ms: int = Field(
+        60_000, ge=0, description="least time from the end of a partition's window to its next one"
+    )
+    hold_dry_run: bool = Field(False, description="hold nothing, only count what would have been held")
     router_rack: str = Field(
         "", description="the router's rack: bounded reads that any replica may answer are asked there first"
     )

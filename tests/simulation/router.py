@@ -14,6 +14,7 @@ from router.budget import RetryBudget
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
+from router.hold import HoldLimits, Holds
 from router.holder import TableHolder
 from router.lateness import Lateness
 from router.locate import keyed_call
@@ -77,6 +78,7 @@ class SimulatedRouter(Process):
             RetryBudget(10.0),
             RouterMetrics(),
             attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+            holds=Holds(HoldLimits()),
         )
         self._reader = AssignmentReader()
         self._members_log = Follower(
