@@ -15,6 +15,7 @@ from router.attempts import Attempts
 from router.batch import BatchGetter
 from router.budget import RetryBudget
 from router.channels import QUERY_SERVICE, NodeChannels
+from router.coalesce import Coalescer
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
@@ -63,7 +64,8 @@ class RouterServer:
         self._lateness = Lateness(
             quantile=settings.hedge_quantile, least_s=settings.hedge_min_ms / 1_000, most_s=attempt_timeout_s
         )
-        attempts = Attempts(self.channels.ask, self.health, self._lateness)
+        self.coalescer = Coalescer(self.channels.ask, self.metrics, max_message_bytes=settings.max_message_bytes)
+        attempts = Attempts(self.coalescer.ask, self.health, self._lateness)
         self.tracker = FleetTracker(
             self.tables,
             self._on_table,
