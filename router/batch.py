@@ -14,6 +14,7 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from router.admission import Admission
 from router.attempts import Attempts, Limits
 from router.batch_calls import ENTRY_OVERHEAD, chunks, failure_in, halving, is_too_big, results
 from router.budget import RetryBudget
@@ -54,6 +55,7 @@ class BatchGetter:
     def __init__(
         self,
         tables: TableHolder,
+        admission: Admission,
         attempts: Attempts,
         budget: RetryBudget,
         dispatcher: Dispatcher,
@@ -62,17 +64,26 @@ class BatchGetter:
         attempt_timeout_s: float,
         max_message_bytes: int,
     ) -> None:
-        self._tables, self._attempts, self._budget = tables, attempts, budget
+        self._tables, self._admission, self._attempts, self._budget = tables, admission, attempts, budget
         self._dispatcher, self._metrics = dispatcher, metrics
         self._attempt_timeout_s, self._max_bytes = attempt_timeout_s, max_message_bytes
         self._turns = Turns()
 
     async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
-        """Answer a serialized BatchGetRequest with a serialized BatchGetResponse."""
+        """Answer a serialized BatchGetRequest with a serialized BatchGetResponse.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, ROUTING_NOT_READY or OVERLOADED.
+
+        """
         try:
             requests = frames(data)
         except DecodeError as error:
             raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
+        with self._admission.admitted(len(requests)):
+            return await self._answer(requests, deadline)
+
+    async def _answer(self, requests: Sequence[bytes], deadline: Deadline) -> bytes:
         table = self._tables.current()
         entries: list[_Entry | bytes] = []
         for request in requests:

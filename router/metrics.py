@@ -30,6 +30,7 @@ class RouterMetrics:
     statehouse_router_held_lookups: how many are held.
     statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
     statehouse_router_lookup_duration_seconds: from receipt to answer.
+    statehouse_router_open_lookups: how many are under way; max_lookups bounds them.
     statehouse_router_open_watches: how many callers watch stores.
     statehouse_router_open_fleet_watches: how many watch the fleet, as clients do that go straight to nodes.
     """
@@ -82,6 +83,7 @@ class RouterMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.open_lookups = Gauge("statehouse_router_open_lookups", "Lookups under way", registry=self.registry)
         self.open_watches = Gauge(
             "statehouse_router_open_watches", "Watches of stores that are open", registry=self.registry
         )

@@ -11,6 +11,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
+from router.admission import Admission
 from router.attempts import Attempts
 from router.batch import BatchGetter
 from router.budget import RetryBudget
@@ -85,8 +86,11 @@ class RouterServer:
         dispatcher = Dispatcher(
             self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s, holds=self._holds
         )
+        admission = Admission(settings.max_lookups)
+        self.metrics.open_lookups.set_function(lambda: admission.under_way)
         batches = BatchGetter(
             self.tables,
+            admission,
             attempts,
             budget,
             dispatcher,
@@ -106,7 +110,14 @@ class RouterServer:
         )
         self.metrics.open_watches.set_function(lambda: self.watches.streams.open)
         self._handlers = QueryHandlers(
-            self.tables, dispatcher, batches, scatter, self.watches, self.metrics, settings.request_timeout_ms / 1_000
+            self.tables,
+            admission,
+            dispatcher,
+            batches,
+            scatter,
+            self.watches,
+            self.metrics,
+            settings.request_timeout_ms / 1_000,
         )
         self.inputs = Inputs()
         self.fleet = FleetServicer(
