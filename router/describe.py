@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from router.choice import Suspicion, judge
 from router.fleet import FleetTracker
 from router.locate import freshness_of, locate
-from router.table import RoutingTable
+from router.table import Replica, RoutingTable, StoreRoutes
 from statehouse.assignment import TaskAssignment
 from statehouse.membership import Member, ReplicaReport
 from statehouse.topology import GlobalId, StoreSpec, TaskId
@@ -19,8 +19,22 @@ def describe_fleet(
 ) -> fleet_service_pb2.GetFleetResponse:
     """Return the whole table."""
     assignment = table.assignment
-    stores = [
-        fleet_service_pb2.StoreInfo(
+    tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
+    tasks += [_global_store(table, spec) for spec in assignment.global_stores if spec.name in table.stores]
+    return fleet_service_pb2.GetFleetResponse(
+        application_id=application_id,
+        epoch=table.epoch,
+        reason=assignment.reason,
+        stores=describe_stores(table),
+        nodes=describe_nodes(table, tracker, suspects),
+        tasks=tasks,
+    )
+
+
+def describe_stores(table: RoutingTable) -> Iterator[fleet_service_pb2.StoreInfo]:
+    """Return the stores, by name."""
+    for _, spec in sorted(table.assignment.stores.items()):
+        yield fleet_service_pb2.StoreInfo(
             name=spec.name,
             kind=spec.kind,
             key_serde=spec.key_serde,
@@ -32,22 +46,22 @@ def describe_fleet(
             partitioner=spec.partitioner,
             **{"global": spec.is_global},
         )
-        for _, spec in sorted(assignment.stores.items())
-    ]
-    nodes = [
-        _node(member, tracker.heartbeat_age_s(instance_id), suspects.get(instance_id))
-        for instance_id, member in sorted(table.members.items())
-    ]
-    tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
-    tasks += [_global_store(table, spec) for spec in assignment.global_stores if spec.name in table.stores]
-    return fleet_service_pb2.GetFleetResponse(
-        application_id=application_id,
-        epoch=table.epoch,
-        reason=assignment.reason,
-        stores=stores,
-        nodes=nodes,
-        tasks=tasks,
-    )
+
+
+def describe_nodes(
+    table: RoutingTable, tracker: FleetTracker, suspects: Mapping[str, Suspicion]
+) -> Iterator[fleet_service_pb2.NodeInfo]:
+    """Return the nodes, by instance id."""
+    for instance_id, member in sorted(table.members.items()):
+        yield _node(member, tracker.heartbeat_age_s(instance_id), suspects.get(instance_id))
+
+
+def describe_partitions(store: StoreRoutes) -> Iterator[fleet_service_pb2.PartitionInfo]:
+    """Return a store's partitions, from 0; replicas by preference, each with what it last reported of the store."""
+    for routes in store.partitions:
+        yield fleet_service_pb2.PartitionInfo(
+            route=routes.route(), task=str(routes.task), replicas=map(_replica, routes.replicas)
+        )
 
 
 def describe_key(
@@ -102,17 +116,18 @@ def _task(table: RoutingTable, task: TaskId, holders: TaskAssignment) -> fleet_s
 
 def _global_store(table: RoutingTable, spec: StoreSpec) -> fleet_service_pb2.TaskInfo:
     """Describe a global store like a task that every node holds."""
-    reports = [
-        fleet_service_pb2.ReplicaReport(
-            instance_id=replica.instance_id,
-            role=types_pb2.REPLICA_ROLE_GLOBAL,
-            state=replica.state or "",
-            position=replica.position,
-            lag=replica.lag,
-        )
-        for replica in table.stores[spec.name].partitions[0].replicas
-    ]
+    reports = map(_replica, table.stores[spec.name].partitions[0].replicas)
     return fleet_service_pb2.TaskInfo(task=str(GlobalId(spec.name)), replicas=reports)
+
+
+def _replica(replica: Replica) -> fleet_service_pb2.ReplicaReport:
+    return fleet_service_pb2.ReplicaReport(
+        instance_id=replica.instance_id,
+        role=types_pb2.ReplicaRole.ValueType(replica.role.value),
+        state=replica.state or "",
+        position=replica.position,
+        lag=replica.lag,
+    )
 
 
 def _report(

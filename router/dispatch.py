@@ -46,7 +46,7 @@ from router.hold import Held, Holds
 from router.holder import TableHolder
 from router.lateness import Kind
 from router.metrics import RouterMetrics
-from router.progress import Progress
+from router.progress import AttemptRecord, Progress
 from router.summary import summed_up
 from router.table import Node, PartitionRoutes, Replica
 from router.turns import Turns
@@ -103,8 +103,9 @@ class Answer:
 
 @dataclass(slots=True)
 class _Round:
-    """One pass over a lookup's candidates."""
+    """One pass over a lookup's candidates; passes are numbered from 1."""
 
+    number: int
     call: Call
     body: bytes
     routes: PartitionRoutes
@@ -122,6 +123,14 @@ class _Round:
     def kind(self, replica: Replica) -> Kind | None:
         """What the replica's answer is measured as, None if it may take any time."""
         return None if self.waits(replica) else self.call.kind
+
+    def record(self, replica: Replica, *, is_hedge: bool) -> AttemptRecord | None:
+        """Begin the record of a call, if the caller wants an account of the lookup."""
+        if self.progress.attempts is None:
+            return None
+        record = AttemptRecord(replica, self.number, is_hedge, asyncio.get_running_loop().time())
+        self.progress.attempts.append(record)
+        return record
 
     @property
     def unasked(self) -> int:
@@ -171,11 +180,11 @@ class Dispatcher:
         self._tables, self._attempts, self._budget, self._metrics = tables, attempts, budget, metrics
         self._holds = holds
         self._attempt_timeout_s = attempt_timeout_s
-        self._suspects = attempts.health.suspects
+        self.suspects = attempts.health.suspects
         self._turns = Turns()
 
-    async def dispatch(self, call: Call, deadline: Deadline) -> Answer:
-        """Return the first answer.
+    async def dispatch(self, call: Call, deadline: Deadline, progress: Progress | None = None) -> Answer:
+        """Return the first answer. A caller that wants to know how it went gives the `progress` to keep.
 
         Raises:
             LookupFailure: a final one of a node's; NO_REPLICA_AVAILABLE; OVERLOADED, if that is what every
@@ -183,7 +192,7 @@ class Dispatcher:
 
         """
         self._budget.lookup(asyncio.get_running_loop().time())
-        progress = Progress()
+        progress = Progress() if progress is None else progress
         routes = self._tables.current().store(call.store).partition(call.partition)
         for replica in routes.replicas:
             if (earlier := call.failed_before.get(replica.instance_id)) is not None:
@@ -196,9 +205,9 @@ class Dispatcher:
                 table = self._tables.current()
                 progress.epochs.add(table.epoch)
                 routes = table.store(call.store).partition(call.partition)
-                queue = deque(ask_order(routes, call.freshness, self._suspects, self._turns.take(routes)))
+                queue = deque(ask_order(routes, call.freshness, self.suspects, self._turns.take(routes)))
                 body = call.body + table.forwarding
-                answer = await self._run(_Round(call, body, routes, deadline, progress, skipped, queue))
+                answer = await self._run(_Round(number, call, body, routes, deadline, progress, skipped, queue))
                 if answer is not None:
                     return answer
                 if not progress.goes_on_after(number):
@@ -247,7 +256,7 @@ class Dispatcher:
 
         def send() -> None:
             if (rival := self._rival(round_)) is not None:
-                task = loop.create_task(self._attempt(round_, rival))
+                task = loop.create_task(self._attempt(round_, rival, is_hedge=True))
                 task.add_done_callback(end_race)
                 hedges.append((rival, task))
 
@@ -297,11 +306,11 @@ class Dispatcher:
 
     def _next_that_is_well(self, round_: _Round) -> Replica | None:
         """Return the next replica that by all that is known can answer, within the bound and in time."""
-        verdicts = judge(round_.routes, round_.call.freshness, self._suspects)
+        verdicts = judge(round_.routes, round_.call.freshness, self.suspects)
         fit = {each.replica.instance_id for each in verdicts if each.standing is Standing.INCLUDED} - round_.asked
         return next((replica for replica in round_.queue if replica.instance_id in fit), None)
 
-    async def _attempt(self, round_: _Round, replica: Replica) -> Outcome:
+    async def _attempt(self, round_: _Round, replica: Replica, *, is_hedge: bool = False) -> Outcome:
         """Ask one node; return its answer or failure."""
         node, call = replica.node, round_.call
         if node is None:
@@ -312,10 +321,14 @@ class Dispatcher:
         deadline = Deadline.after(timeout_s) if round_.waits(replica) else round_.deadline
         limits = Limits(deadline, timeout_s, partial(self._may_give_up, round_), is_lenient)
         round_.under_way += 1
+        record = round_.record(replica, is_hedge=is_hedge)
+        outcome: Outcome | None = None
         try:
             outcome = await self._attempts.make(node, call.method, round_.body, limits, kind=round_.kind(replica))
         finally:
             round_.under_way -= 1
+            if record is not None:
+                record.end(asyncio.get_running_loop().time(), outcome)
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
         return outcome
 
@@ -356,7 +369,7 @@ class Dispatcher:
 
     def failure(self, call: Call, routes: PartitionRoutes, progress: Progress, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
-        return summed_up(self._tables.table, routes, call.freshness, self._suspects, progress, is_late=is_late)
+        return summed_up(self._tables.table, routes, call.freshness, self.suspects, progress, is_late=is_late)
 
 
 def _redirects(route: errors_pb2.Route, bound: Freshness) -> list[Replica]:

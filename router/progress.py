@@ -30,6 +30,26 @@ PASSING: Final = frozenset(
 
 
 @dataclass(slots=True)
+class AttemptRecord:
+    """One call to a replica, for the account of a lookup. Times are of one monotonic clock, in seconds.
+
+    `ended_at` None: it is under way. `outcome`: its answer or failure; None while it is under way, and for one that was
+    given up because another replica answered first.
+    """
+
+    replica: Replica
+    round: int
+    is_hedge: bool
+    sent_at: float
+    ended_at: float | None = None
+    outcome: bytes | LookupFailure | None = None
+
+    def end(self, now: float, outcome: bytes | LookupFailure | None) -> None:
+        """Note what became of it."""
+        self.ended_at, self.outcome = now, outcome
+
+
+@dataclass(slots=True)
 class Progress:
     """What a lookup has been through. Failures are by instance id, in the order they happened."""
 
@@ -42,6 +62,8 @@ class Progress:
     """The one hedge was sent, or there was none to send."""
     refused: str = ""
     """What the retry budget did not allow: "hedge" or "retry"."""
+    attempts: list[AttemptRecord] | None = None
+    """All calls in the order they were sent; None keeps no account of them, as most lookups need none."""
     _times_late: dict[str, int] = field(default_factory=dict)
 
     def note(self, replica: Replica, failure: LookupFailure) -> None:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar, cast
 import grpc
 import grpc.aio
 
-from router.admission import Admission
 from router.batch import BatchGetter
 from router.channels import QUERY_SERVICE
-from router.describe import describe_fleet, describe_key
+from router.describe import describe_fleet, describe_key, describe_nodes, describe_partitions, describe_stores
 from router.dispatch import Dispatcher
+from router.explain import Explainer
 from router.fleet import FleetTracker
 from router.fleet_watch import FleetWatch
 from router.health import NodeHealth
@@ -36,9 +36,6 @@ from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_servi
 _KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "QueryStore")
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
-Request = TypeVar(
-    "Request", query_service_pb2.ScanRequest, query_service_pb2.ScanWindowsRequest, query_service_pb2.CountRequest
-)
 Response = TypeVar("Response")
 
 
@@ -47,7 +44,6 @@ class QueryHandlers:
     """QueryService, for all partitions. `default_timeout_s` is the deadline of callers who set none."""
 
     tables: TableHolder
-    admission: Admission
     dispatcher: Dispatcher
     batches: BatchGetter
     scatter: Scatter
@@ -103,10 +99,9 @@ def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
-            with self.admission.admitted():
-                call = keyed_call(self.tables.current(), method, data)
-                store = call.store
-                answer = await self.dispatcher.dispatch(call, self.deadline(context))
+            call = keyed_call(self.tables.current(), method, data)
+            store = call.store
+            answer = await self.dispatcher.dispatch(call, self.deadline(context))
         except LookupFailure as failure:
             self.observe(store, failure.reason.name, None, started_at)
             raise
@@ -120,11 +115,7 @@ def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
 @failing_cleanly
 async def _batch_get(self: QueryHandlers, data: bytes, context: Context) -> bytes:
     """Answer a BatchGet."""
-    try:
-        return await self.batches.batch_get(data, self.deadline(context))
-    except LookupFailure as failure:
-        self.observe("", failure.reason.name, None, None)
-        raise
+    return await self.batches.batch_get(data, self.deadline(context))
 
 
 @failing_cleanly
@@ -132,7 +123,7 @@ async def _scan(
     self: QueryHandlers, request: query_service_pb2.ScanRequest, context: Context
 ) -> query_service_pb2.ScanResponse:
     """Answer a Scan."""
-    return await _counted(self, self.scatter.scan, request, context)
+    return await _counted(self, request.store, self.scatter.scan(request, self.deadline(context)))
 
 
 @failing_cleanly
@@ -140,7 +131,7 @@ async def _scan_windows(
     self: QueryHandlers, request: query_service_pb2.ScanWindowsRequest, context: Context
 ) -> query_service_pb2.ScanWindowsResponse:
     """Answer a ScanWindows."""
-    return await _counted(self, self.scatter.scan_windows, request, context)
+    return await _counted(self, request.store, self.scatter.scan_windows(request, self.deadline(context)))
 
 
 @failing_cleanly
@@ -148,7 +139,7 @@ async def _count(
     self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
     """Answer a Count."""
-    return await _counted(self, self.scatter.count, request, context)
+    return await _counted(self, request.store, self.scatter.count(request, self.deadline(context)))
 
 
 @failing_cleanly
@@ -161,22 +152,19 @@ async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, c
         raise
 
 
-async def _counted(
-    self: QueryHandlers, work: Callable[[Request, Deadline], Awaitable[Response]], request: Request, context: Context
-) -> Response:
+async def _counted(self: QueryHandlers, store: str, work: Awaitable[Response]) -> Response:
     started_at = asyncio.get_running_loop().time()
     try:
-        with self.admission.admitted():
-            response = await work(request, self.deadline(context))
+        response = await work
     except LookupFailure as failure:
-        self.observe(request.store, failure.reason.name, None, started_at)
+        self.observe(store, failure.reason.name, None, started_at)
         raise
-    self.observe(request.store, "OK", None, started_at)
+    self.observe(store, "OK", None, started_at)
     return response
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
-    """FleetService."""
+    """FleetService. `default_timeout_s` is the deadline of callers who set none."""
 
     def __init__(
         self,
@@ -185,13 +173,15 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         tracker: FleetTracker,
         health: NodeHealth,
         inputs: Inputs,
+        explainer: Explainer,
         *,
         default_timeout_s: float,
         max_watches: int,
     ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
-        self._inputs, self._default_timeout_s = inputs, default_timeout_s
+        self._inputs, self._explainer = inputs, explainer
+        self._default_timeout_s = default_timeout_s
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
@@ -202,6 +192,28 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> fleet_service_pb2.GetFleetResponse:
         """Describe the fleet."""
         return self._describe(self._tables.current())
+
+    async def _list_stores(
+        self, _request: fleet_service_pb2.ListStoresRequest, _context: Context
+    ) -> fleet_service_pb2.ListStoresResponse:
+        """Describe the stores."""
+        table = self._tables.current()
+        return fleet_service_pb2.ListStoresResponse(epoch=table.epoch, stores=describe_stores(table))
+
+    async def _list_nodes(
+        self, _request: fleet_service_pb2.ListNodesRequest, _context: Context
+    ) -> fleet_service_pb2.ListNodesResponse:
+        """Describe the nodes."""
+        table = self._tables.current()
+        nodes = describe_nodes(table, self._tracker, self._health.suspects)
+        return fleet_service_pb2.ListNodesResponse(epoch=table.epoch, nodes=nodes)
+
+    async def _list_partitions(
+        self, request: fleet_service_pb2.ListPartitionsRequest, _context: Context
+    ) -> fleet_service_pb2.ListPartitionsResponse:
+        """Describe a store's partitions."""
+        partitions = describe_partitions(self._tables.current().store(request.store))
+        return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
 
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
@@ -228,7 +240,17 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         token = await self._inputs.processed(store.spec.name, records, deadline)
         return fleet_service_pb2.AwaitInputResponse(at_least=token.to_proto())
 
+    async def _explain_get(
+        self, request: fleet_service_pb2.ExplainGetRequest, context: Context
+    ) -> fleet_service_pb2.ExplainGetResponse:
+        """Look a key up and tell how."""
+        return await self._explainer.explain_get(request, Deadline.of_call(context, self._default_timeout_s))
+
     GetFleet = failing_cleanly(_get_fleet)
-    AwaitInput = failing_cleanly(_await_input)
+    ListStores = failing_cleanly(_list_stores)
+    ListNodes = failing_cleanly(_list_nodes)
+    ListPartitions = failing_cleanly(_list_partitions)
     LocateKey = failing_cleanly(_locate_key)
+    ExplainGet = failing_cleanly(_explain_get)
     WatchFleet = failing_cleanly(_watch_fleet)
+    AwaitInput = failing_cleanly(_await_input)

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from statehouse.cli import output
+from statehouse.cli import output, routes
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     TIME_HELP,
@@ -29,7 +29,7 @@ from statehouse.cli.options import (
     token,
 )
 from statehouse.cli.output import Output
-from statehouse.client import Client, Freshness, Session, Stamp, StoreValue, Window
+from statehouse.client import Answer, Client, Freshness, Session, Stamp, StoreValue, Window
 
 _TIMEOUT_S = 5.0
 Item = TypeVar("Item")
@@ -56,42 +56,43 @@ def get(
     at_least: AtLeastOption = None,
     after_input: AfterInputOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show which replicas the router asked, in which order, and what each said."),
+    ] = False,
     fmt: OutputOption = Output.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """Look one key up; exit code 3 if the store does not hold it, or with --as-of did not at that time.
 
-    Example: statehouse get leader-boards 1 --max-staleness-ms 2000 -o json
+    Example: statehouse get leader-boards 1 --max-staleness-ms 2000 --explain
     """
     as_of_ms = epoch_ms("--as-of", as_of)
+    if explain and as_of_ms is not None:
+        raise typer.BadParameter("--explain excludes --as-of")
     freshness = Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
     records = input_records(after_input)
     with Client(router_address(router), timeout=timeout) as client:
         seen = client.await_input(store, *records) if records else None
-        if as_of_ms is None:
+        told = client.explain(store, key, freshness=freshness, at_least=seen, raw=raw) if explain else None
+        answer: Answer | None
+        if told is not None:
+            answer = told.answer
+        elif as_of_ms is None:
             answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
         else:
             answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
     if fmt is Output.JSON:
-        output.print_json(answer)
+        output.print_json(answer if told is None else told)
     else:
-        output.print_facts(
-            [
-                ("found", answer.found),
-                ("value", _shown(answer.value) if answer.found else "-"),
-                ("partition", answer.partition),
-                ("epoch", answer.epoch),
-                ("host", str(answer.host)),
-                ("role", answer.role),
-                ("position", answer.position),
-                ("lag", answer.lag),
-                ("staleness", _milliseconds(answer.staleness_ms)),
-                *([] if answer.timestamp_ms is None else [("value since", _wall_clock(answer.timestamp_ms))]),
-                *([] if answer.since_ms is None else [("updates since", _wall_clock(answer.since_ms))]),
-            ]
-        )
-    if not answer.found:
+        if answer is not None:
+            _print_answer(answer)
+        if told is not None:
+            routes.print_explanation(told)
+    if told is not None and told.failure is not None:
+        raise told.failure
+    if answer is not None and not answer.found:
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 
@@ -349,30 +350,24 @@ def locate(
     if fmt is Output.JSON:
         output.print_json(place)
         return
-    active = "none" if place.active is None else str(place.active)
+    routes.print_location(place)
+
+
+def _print_answer(answer: Answer) -> None:
     output.print_facts(
         [
-            ("store", place.store),
-            ("partition", place.partition),
-            ("epoch", place.epoch),
-            ("active", active),
-            ("standbys", tuple(map(str, place.standbys))),
+            ("found", answer.found),
+            ("value", _shown(answer.value) if answer.found else "-"),
+            ("partition", answer.partition),
+            ("epoch", answer.epoch),
+            ("host", str(answer.host)),
+            ("role", answer.role),
+            ("position", answer.position),
+            ("lag", answer.lag),
+            ("staleness", _milliseconds(answer.staleness_ms)),
+            *([] if answer.timestamp_ms is None else [("value since", _wall_clock(answer.timestamp_ms))]),
+            *([] if answer.since_ms is None else [("updates since", _wall_clock(answer.since_ms))]),
         ]
-    )
-    output.print_table(
-        ["CANDIDATE", "ROLE", "USABLE", "REASON", "POSITION", "LAG", "DETAIL"],
-        [
-            (
-                str(candidate.host),
-                candidate.role,
-                candidate.eligible,
-                candidate.reason or "-",
-                candidate.position,
-                candidate.lag,
-                candidate.detail or "-",
-            )
-            for candidate in place.candidates
-        ],
     )
 
 

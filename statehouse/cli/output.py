@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from statehouse.errors import LookupFailure
 from statehouse.positions import Token
 
 _UNKNOWN: Final = "unknown"
@@ -96,7 +97,7 @@ def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
             return str(value)
 
 
-def jsonable(value: Any) -> Any:  # noqa: ANN401 - JSON of anything
+def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - JSON of anything, a table of types
     """Return what json.dumps takes. Bytes become {"hex": ...}: a text would not tell them from one."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -109,6 +110,8 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401 - JSON of anything
             return [jsonable(item) for item in value]
         case Token():
             return str(value)
+        case LookupFailure():
+            return {"reason": value.reason.name, "message": value.message, "metadata": value.metadata}
         case _:
             return value
 

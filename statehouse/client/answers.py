@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.consistency import ANY, Freshness
+from statehouse.errors import LookupFailure
 from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 
@@ -281,6 +282,57 @@ class Location:
     active: Host | None
     standbys: tuple[Host, ...]
     candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call to a node within a lookup.
+
+    Attributes:
+        role: the node's role in the assignment.
+        round: the pass over the candidates that it belongs to, from 1.
+        hedge: it was sent beside another one that was late.
+        sent_after_ms: when it was sent, since the lookup came to the router.
+        took_ms: how long it took.
+        outcome: ANSWERED, FAILED, or OVERTAKEN: given up because another replica answered first.
+        reason: why it failed; None unless it did.
+        detail: the same, for people.
+
+    """
+
+    host: Host
+    role: str
+    round: int
+    hedge: bool
+    sent_after_ms: float
+    took_ms: float
+    outcome: str
+    reason: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A lookup, and what the router did for it.
+
+    Attributes:
+        answer: None if it failed.
+        failure: None if it was answered.
+        location: the key's place and the candidates' verdicts, as the lookup began.
+        attempts: what was asked, in the order it was sent.
+        took_ms: from the lookup's arrival at the router to its end.
+        hedge_after_ms: after how long without an answer a hedge would have been sent.
+        retry_budget_refused: what the retry budget did not allow, "hedge" or "retry"; None if nothing was refused.
+
+    """
+
+    answer: Answer | None
+    failure: LookupFailure | None
+    location: Location
+    attempts: tuple[Attempt, ...]
+    took_ms: float
+    hedge_after_ms: float
+    retry_budget_refused: str | None
 
 
 @dataclass(frozen=True, slots=True)

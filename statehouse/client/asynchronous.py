@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from statehouse.client import conversion
-from statehouse.client.answers import Fleet, InputRecord, KeyLike, Location
+from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup
 from statehouse.client.reads import AsyncReads
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
@@ -93,6 +93,27 @@ class AsyncClient(AsyncReads):
         )
         seconds = self._seconds(timeout)
         return conversion.from_locate(await self._call(self._fleet.LocateKey(request, timeout=seconds), seconds))
+
+    async def explain(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> Explanation:
+        """Look one key up through the router, and tell what was done for it. A lookup that fails is told of, too.
+
+        Raises:
+            LookupFailure: the store is unknown, the key wrong, or the router can't be reached or is not ready.
+
+        """
+        bounds = self._bounds(freshness, at_least)
+        request = fleet_service_pb2.ExplainGetRequest(lookup=conversion.to_get(Lookup(store, key, bounds, raw)))
+        seconds = self._seconds(timeout)
+        return conversion.from_explain(await self._call(self._fleet.ExplainGet(request, timeout=seconds), seconds))
 
     async def fleet(self, *, timeout: float | None = None) -> Fleet:  # noqa: ASYNC109 - as above
         """Return the newest assignment and the nodes, as the router sees them.

@@ -9,10 +9,12 @@ from google.protobuf import struct_pb2
 
 from statehouse.client.answers import (
     Answer,
+    Attempt,
     Candidate,
     Change,
     Count,
     Entry,
+    Explanation,
     Fleet,
     Host,
     KeyedWindow,
@@ -40,6 +42,7 @@ from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 
 _ROLE_PREFIX = "REPLICA_ROLE_"
+_OUTCOME_PREFIX = "ATTEMPT_OUTCOME_"
 
 
 def to_key(key: KeyLike) -> types_pb2.Key:
@@ -274,15 +277,54 @@ def from_candidate(candidate: errors_pb2.Candidate) -> Candidate:
 
 def from_locate(response: fleet_service_pb2.LocateKeyResponse) -> Location:
     """Return a key's place."""
-    route = response.route
+    return _location(response.route, response.candidates)
+
+
+def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
+    """Return a lookup and what was done for it."""
+    is_answered = response.HasField("response")
+    return Explanation(
+        from_get(response.response, response.route.store) if is_answered else None,
+        None if is_answered else LookupFailure.from_proto(response.error),
+        _location(response.route, response.candidates),
+        tuple(map(_attempt, response.attempts)),
+        response.took_ms,
+        response.hedge_after_ms,
+        response.retry_budget_refused or None,
+    )
+
+
+def _location(route: errors_pb2.Route, candidates: Iterable[errors_pb2.Candidate]) -> Location:
     return Location(
         route.store,
         route.partition,
         route.epoch,
         from_host(route.active) if route.HasField("active") else None,
         tuple(map(from_host, route.standbys)),
-        tuple(map(from_candidate, response.candidates)),
+        tuple(map(from_candidate, candidates)),
     )
+
+
+def _attempt(attempt: fleet_service_pb2.LookupAttempt) -> Attempt:
+    return Attempt(
+        from_host(attempt.host),
+        role_name(attempt.role),
+        attempt.round,
+        attempt.hedge,
+        attempt.sent_after_ms,
+        attempt.took_ms,
+        _outcome_name(attempt.outcome),
+        reason_name(attempt.reason) if attempt.reason else None,
+        attempt.detail,
+    )
+
+
+def _outcome_name(outcome: int) -> str:
+    try:
+        name = fleet_service_pb2.AttemptOutcome.Name(fleet_service_pb2.AttemptOutcome.ValueType(outcome))
+    except ValueError:
+        return f"OUTCOME_{outcome}"
+    return name.removeprefix(_OUTCOME_PREFIX)
 
 
 def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:

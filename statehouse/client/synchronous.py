@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from statehouse.client.answers import Fleet, InputRecord, KeyLike, Location, WatchPosition
+from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, WatchPosition
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
@@ -145,6 +145,21 @@ class Client(_Reads):
     def locate(self, store: str, key: KeyLike, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
         """Tell where a key lives."""
         return self._run(self._client.locate(store, key, freshness=freshness, timeout=timeout))
+
+    def explain(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,
+    ) -> Explanation:
+        """Look one key up through the router, and tell what was done for it."""
+        return self._run(
+            self._client.explain(store, key, freshness=freshness, at_least=at_least, raw=raw, timeout=timeout)
+        )
 
     def fleet(self, *, timeout: float | None = None) -> Fleet:
         """Return the newest assignment and the nodes."""

@@ -23,42 +23,65 @@ _sym_db = _symbol_database.Default()
 
 
 from statehouse.v1 import errors_pb2 as statehouse_dot_v1_dot_errors__pb2
+from statehouse.v1 import query_service_pb2 as statehouse_dot_v1_dot_query__service__pb2
 from statehouse.v1 import types_pb2 as statehouse_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/fleet_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a\x19statehouse/v1/types.proto\"\x11\n\x0fGetFleetRequest\"\xd2\x01\n\x10GetFleetResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06stores\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.StoreInfo\x12&\n\x05nodes\x18\x05 \x03(\x0b\x32\x17.statehouse.v1.NodeInfo\x12&\n\x05tasks\x18\x06 \x03(\x0b\x32\x17.statehouse.v1.TaskInfoB\x08\n\x06_epoch\"\x13\n\x11WatchFleetRequest\"D\n\x12WatchFleetResponse\x12.\n\x05\x66leet\x18\x01 \x01(\x0b\x32\x1f.statehouse.v1.GetFleetResponse\"\xe5\x01\n\tStoreInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x19\n\x0csub_topology\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06global\x18\x08 \x01(\x08\x12\x11\n\tephemeral\x18\t \x01(\x08\x12\x13\n\x0bpartitioner\x18\n \x01(\tB\x0f\n\r_sub_topology\"\x8a\x02\n\x08NodeInfo\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x12\n\x05\x65poch\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10heartbeat_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\treachable\x18\x08 \x01(\x08\x12\x15\n\x08\x63\x61pacity\x18\t \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07\x64ynamic\x18\n \x01(\x08\x42\x08\n\x06_epochB\x13\n\x11_heartbeat_age_msB\x0b\n\t_capacity\"\x8c\x01\n\x08TaskInfo\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x10\n\x08standbys\x18\x03 \x03(\t\x12\x10\n\x08warm_ups\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12.\n\x08replicas\x18\x06 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport\"\x9b\x01\n\rReplicaReport\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x06\n\x04_lag\"o\n\x10LocateKeyRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\"f\n\x11LocateKeyResponse\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.Candidate\"O\n\x11\x41waitInputRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12+\n\x07records\x18\x02 \x03(\x0b\x32\x1a.statehouse.v1.InputRecord\"?\n\x0bInputRecord\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"@\n\x12\x41waitInputResponse\x12*\n\x08\x61t_least\x18\x01 \x01(\x0b\x32\x18.statehouse.v1.Positions2\xd3\x02\n\x0c\x46leetService\x12K\n\x08GetFleet\x12\x1e.statehouse.v1.GetFleetRequest\x1a\x1f.statehouse.v1.GetFleetResponse\x12N\n\tLocateKey\x12\x1f.statehouse.v1.LocateKeyRequest\x1a .statehouse.v1.LocateKeyResponse\x12S\n\nWatchFleet\x12 .statehouse.v1.WatchFleetRequest\x1a!.statehouse.v1.WatchFleetResponse0\x01\x12Q\n\nAwaitInput\x12 .statehouse.v1.AwaitInputRequest\x1a!.statehouse.v1.AwaitInputResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/fleet_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a!statehouse/v1/query_service.proto\x1a\x19statehouse/v1/types.proto\"\x11\n\x0fGetFleetRequest\"\xd2\x01\n\x10GetFleetResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06stores\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.StoreInfo\x12&\n\x05nodes\x18\x05 \x03(\x0b\x32\x17.statehouse.v1.NodeInfo\x12&\n\x05tasks\x18\x06 \x03(\x0b\x32\x17.statehouse.v1.TaskInfoB\x08\n\x06_epoch\"\x13\n\x11WatchFleetRequest\"D\n\x12WatchFleetResponse\x12.\n\x05\x66leet\x18\x01 \x01(\x0b\x32\x1f.statehouse.v1.GetFleetResponse\"\xe5\x01\n\tStoreInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x19\n\x0csub_topology\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06global\x18\x08 \x01(\x08\x12\x11\n\tephemeral\x18\t \x01(\x08\x12\x13\n\x0bpartitioner\x18\n \x01(\tB\x0f\n\r_sub_topology\"\x8a\x02\n\x08NodeInfo\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x12\n\x05\x65poch\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10heartbeat_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\treachable\x18\x08 \x01(\x08\x12\x15\n\x08\x63\x61pacity\x18\t \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07\x64ynamic\x18\n \x01(\x08\x42\x08\n\x06_epochB\x13\n\x11_heartbeat_age_msB\x0b\n\t_capacity\"\x8c\x01\n\x08TaskInfo\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x10\n\x08standbys\x18\x03 \x03(\t\x12\x10\n\x08warm_ups\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12.\n\x08replicas\x18\x06 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport\"\x9b\x01\n\rReplicaReport\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x06\n\x04_lag\"o\n\x10LocateKeyRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\"f\n\x11LocateKeyResponse\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.Candidate\"O\n\x11\x41waitInputRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12+\n\x07records\x18\x02 \x03(\x0b\x32\x1a.statehouse.v1.InputRecord\"?\n\x0bInputRecord\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"@\n\x12\x41waitInputResponse\x12*\n\x08\x61t_least\x18\x01 \x01(\x0b\x32\x18.statehouse.v1.Positions\">\n\x11\x45xplainGetRequest\x12)\n\x06lookup\x18\x01 \x01(\x0b\x32\x19.statehouse.v1.GetRequest\"\xef\x02\n\x12\x45xplainGetResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.GetResponseH\x00\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.statehouse.v1.LookupErrorH\x00\x12#\n\x05route\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.Candidate\x12.\n\x08\x61ttempts\x18\x05 \x03(\x0b\x32\x1c.statehouse.v1.LookupAttempt\x12\x14\n\x07took_ms\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0ehedge_after_ms\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x14retry_budget_refused\x18\x08 \x01(\tB\t\n\x07outcomeB\n\n\x08_took_msB\x11\n\x0f_hedge_after_ms\"\xc5\x02\n\rLookupAttempt\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\x12\n\x05round\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05hedge\x18\x04 \x01(\x08\x12\x1a\n\rsent_after_ms\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07took_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12.\n\x07outcome\x18\x07 \x01(\x0e\x32\x1d.statehouse.v1.AttemptOutcome\x12*\n\x06reason\x18\x08 \x01(\x0e\x32\x1a.statehouse.v1.ErrorReason\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\tB\x08\n\x06_roundB\x10\n\x0e_sent_after_msB\n\n\x08_took_ms\"\x13\n\x11ListStoresRequest\"\\\n\x12ListStoresResponse\x12\x12\n\x05\x65poch\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12(\n\x06stores\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.StoreInfoB\x08\n\x06_epoch\"\x12\n\x10ListNodesRequest\"Y\n\x11ListNodesResponse\x12\x12\n\x05\x65poch\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12&\n\x05nodes\x18\x02 \x03(\x0b\x32\x17.statehouse.v1.NodeInfoB\x08\n\x06_epoch\"&\n\x15ListPartitionsRequest\x12\r\n\x05store\x18\x01 \x01(\t\"J\n\x16ListPartitionsResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.statehouse.v1.PartitionInfo\"r\n\rPartitionInfo\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12\x0c\n\x04task\x18\x02 \x01(\t\x12.\n\x08replicas\x18\x03 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport*\x8a\x01\n\x0e\x41ttemptOutcome\x12\x1f\n\x1b\x41TTEMPT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41TTEMPT_OUTCOME_ANSWERED\x10\x01\x12\x1a\n\x16\x41TTEMPT_OUTCOME_FAILED\x10\x02\x12\x1d\n\x19\x41TTEMPT_OUTCOME_OVERTAKEN\x10\x03\x32\xa8\x05\n\x0c\x46leetService\x12K\n\x08GetFleet\x12\x1e.statehouse.v1.GetFleetRequest\x1a\x1f.statehouse.v1.GetFleetResponse\x12N\n\tLocateKey\x12\x1f.statehouse.v1.LocateKeyRequest\x1a .statehouse.v1.LocateKeyResponse\x12S\n\nWatchFleet\x12 .statehouse.v1.WatchFleetRequest\x1a!.statehouse.v1.WatchFleetResponse0\x01\x12Q\n\nAwaitInput\x12 .statehouse.v1.AwaitInputRequest\x1a!.statehouse.v1.AwaitInputResponse\x12Q\n\nExplainGet\x12 .statehouse.v1.ExplainGetRequest\x1a!.statehouse.v1.ExplainGetResponse\x12Q\n\nListStores\x12 .statehouse.v1.ListStoresRequest\x1a!.statehouse.v1.ListStoresResponse\x12N\n\tListNodes\x12\x1f.statehouse.v1.ListNodesRequest\x1a .statehouse.v1.ListNodesResponse\x12]\n\x0eListPartitions\x12$.statehouse.v1.ListPartitionsRequest\x1a%.statehouse.v1.ListPartitionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.v1.fleet_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETFLEETREQUEST']._serialized_start=107
-  _globals['_GETFLEETREQUEST']._serialized_end=124
-  _globals['_GETFLEETRESPONSE']._serialized_start=127
-  _globals['_GETFLEETRESPONSE']._serialized_end=337
-  _globals['_WATCHFLEETREQUEST']._serialized_start=339
-  _globals['_WATCHFLEETREQUEST']._serialized_end=358
-  _globals['_WATCHFLEETRESPONSE']._serialized_start=360
-  _globals['_WATCHFLEETRESPONSE']._serialized_end=428
-  _globals['_STOREINFO']._serialized_start=431
-  _globals['_STOREINFO']._serialized_end=660
-  _globals['_NODEINFO']._serialized_start=663
-  _globals['_NODEINFO']._serialized_end=929
-  _globals['_TASKINFO']._serialized_start=932
-  _globals['_TASKINFO']._serialized_end=1072
-  _globals['_REPLICAREPORT']._serialized_start=1075
-  _globals['_REPLICAREPORT']._serialized_end=1230
-  _globals['_LOCATEKEYREQUEST']._serialized_start=1232
-  _globals['_LOCATEKEYREQUEST']._serialized_end=1343
-  _globals['_LOCATEKEYRESPONSE']._serialized_start=1345
-  _globals['_LOCATEKEYRESPONSE']._serialized_end=1447
-  _globals['_AWAITINPUTREQUEST']._serialized_start=1449
-  _globals['_AWAITINPUTREQUEST']._serialized_end=1528
-  _globals['_INPUTRECORD']._serialized_start=1530
-  _globals['_INPUTRECORD']._serialized_end=1593
-  _globals['_AWAITINPUTRESPONSE']._serialized_start=1595
-  _globals['_AWAITINPUTRESPONSE']._serialized_end=1659
-  _globals['_FLEETSERVICE']._serialized_start=1662
-  _globals['_FLEETSERVICE']._serialized_end=2001
+  _globals['_ATTEMPTOUTCOME']._serialized_start=2917
+  _globals['_ATTEMPTOUTCOME']._serialized_end=3055
+  _globals['_GETFLEETREQUEST']._serialized_start=142
+  _globals['_GETFLEETREQUEST']._serialized_end=159
+  _globals['_GETFLEETRESPONSE']._serialized_start=162
+  _globals['_GETFLEETRESPONSE']._serialized_end=372
+  _globals['_WATCHFLEETREQUEST']._serialized_start=374
+  _globals['_WATCHFLEETREQUEST']._serialized_end=393
+  _globals['_WATCHFLEETRESPONSE']._serialized_start=395
+  _globals['_WATCHFLEETRESPONSE']._serialized_end=463
+  _globals['_STOREINFO']._serialized_start=466
+  _globals['_STOREINFO']._serialized_end=695
+  _globals['_NODEINFO']._serialized_start=698
+  _globals['_NODEINFO']._serialized_end=964
+  _globals['_TASKINFO']._serialized_start=967
+  _globals['_TASKINFO']._serialized_end=1107
+  _globals['_REPLICAREPORT']._serialized_start=1110
+  _globals['_REPLICAREPORT']._serialized_end=1265
+  _globals['_LOCATEKEYREQUEST']._serialized_start=1267
+  _globals['_LOCATEKEYREQUEST']._serialized_end=1378
+  _globals['_LOCATEKEYRESPONSE']._serialized_start=1380
+  _globals['_LOCATEKEYRESPONSE']._serialized_end=1482
+  _globals['_AWAITINPUTREQUEST']._serialized_start=1484
+  _globals['_AWAITINPUTREQUEST']._serialized_end=1563
+  _globals['_INPUTRECORD']._serialized_start=1565
+  _globals['_INPUTRECORD']._serialized_end=1628
+  _globals['_AWAITINPUTRESPONSE']._serialized_start=1630
+  _globals['_AWAITINPUTRESPONSE']._serialized_end=1694
+  _globals['_EXPLAINGETREQUEST']._serialized_start=1696
+  _globals['_EXPLAINGETREQUEST']._serialized_end=1758
+  _globals['_EXPLAINGETRESPONSE']._serialized_start=1761
+  _globals['_EXPLAINGETRESPONSE']._serialized_end=2128
+  _globals['_LOOKUPATTEMPT']._serialized_start=2131
+  _globals['_LOOKUPATTEMPT']._serialized_end=2456
+  _globals['_LISTSTORESREQUEST']._serialized_start=2458
+  _globals['_LISTSTORESREQUEST']._serialized_end=2477
+  _globals['_LISTSTORESRESPONSE']._serialized_start=2479
+  _globals['_LISTSTORESRESPONSE']._serialized_end=2571
+  _globals['_LISTNODESREQUEST']._serialized_start=2573
+  _globals['_LISTNODESREQUEST']._serialized_end=2591
+  _globals['_LISTNODESRESPONSE']._serialized_start=2593
+  _globals['_LISTNODESRESPONSE']._serialized_end=2682
+  _globals['_LISTPARTITIONSREQUEST']._serialized_start=2684
+  _globals['_LISTPARTITIONSREQUEST']._serialized_end=2722
+  _globals['_LISTPARTITIONSRESPONSE']._serialized_start=2724
+  _globals['_LISTPARTITIONSRESPONSE']._serialized_end=2798
+  _globals['_PARTITIONINFO']._serialized_start=2800
+  _globals['_PARTITIONINFO']._serialized_end=2914
+  _globals['_FLEETSERVICE']._serialized_start=3058
+  _globals['_FLEETSERVICE']._serialized_end=3738
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,9 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from statehouse.v1 import errors_pb2 as _errors_pb2
+from statehouse.v1 import query_service_pb2 as _query_service_pb2
 from statehouse.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +21,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _AttemptOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AttemptOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ATTEMPT_OUTCOME_UNSPECIFIED: _AttemptOutcome.ValueType  # 0
+    """Unknown."""
+    ATTEMPT_OUTCOME_ANSWERED: _AttemptOutcome.ValueType  # 1
+    """It answered."""
+    ATTEMPT_OUTCOME_FAILED: _AttemptOutcome.ValueType  # 2
+    """It failed, for the reason that is given."""
+    ATTEMPT_OUTCOME_OVERTAKEN: _AttemptOutcome.ValueType  # 3
+    """It was given up because another replica answered first."""
+
+class AttemptOutcome(_AttemptOutcome, metaclass=_AttemptOutcomeEnumTypeWrapper):
+    """What became of one call to a node."""
+
+ATTEMPT_OUTCOME_UNSPECIFIED: AttemptOutcome.ValueType  # 0
+"""Unknown."""
+ATTEMPT_OUTCOME_ANSWERED: AttemptOutcome.ValueType  # 1
+"""It answered."""
+ATTEMPT_OUTCOME_FAILED: AttemptOutcome.ValueType  # 2
+"""It failed, for the reason that is given."""
+ATTEMPT_OUTCOME_OVERTAKEN: AttemptOutcome.ValueType  # 3
+"""It was given up because another replica answered first."""
+Global___AttemptOutcome: _TypeAlias = AttemptOutcome  # noqa: Y015
 
 @_typing.final
 class GetFleetRequest(_message.Message):
@@ -314,7 +344,9 @@ Global___TaskInfo: _TypeAlias = TaskInfo  # noqa: Y015
 
 @_typing.final
 class ReplicaReport(_message.Message):
-    """A replica, by its node's last heartbeat."""
+    """A replica, by its node's last heartbeat: of a task, or of one partition of a
+    store.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -332,12 +364,12 @@ class ReplicaReport(_message.Message):
     error.
     """
     position: _builtins.int
-    """Sum of its stores' positions, of a global store over its partitions.
-    Absent if unknown.
+    """Of a task the sum of its stores' positions, of a global store over its
+    partitions. Absent if unknown.
     """
     lag: _builtins.int
-    """Sum of its stores' lags, of a global store the largest of a partition.
-    Absent if unknown.
+    """Of a task the sum of its stores' lags, of a global store the largest of a
+    partition. Absent if unknown.
     """
     def __init__(
         self,
@@ -511,3 +543,349 @@ class AwaitInputResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AwaitInputResponse: _TypeAlias = AwaitInputResponse  # noqa: Y015
+
+@_typing.final
+class ExplainGetRequest(_message.Message):
+    """Asks for a lookup, and for what is done for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOOKUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lookup(self) -> _query_service_pb2.GetRequest:
+        """The lookup. Required."""
+
+    def __init__(
+        self,
+        *,
+        lookup: _query_service_pb2.GetRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lookup", b"lookup"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lookup", b"lookup"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainGetRequest: _TypeAlias = ExplainGetRequest  # noqa: Y015
+
+@_typing.final
+class ExplainGetResponse(_message.Message):
+    """A lookup, and what was done for it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ROUTE_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    TOOK_MS_FIELD_NUMBER: _builtins.int
+    HEDGE_AFTER_MS_FIELD_NUMBER: _builtins.int
+    RETRY_BUDGET_REFUSED_FIELD_NUMBER: _builtins.int
+    took_ms: _builtins.float
+    """Milliseconds from its arrival at the router to its end. Always set."""
+    hedge_after_ms: _builtins.float
+    """After how many milliseconds without an answer a hedge would have been sent.
+    Always set.
+    """
+    retry_budget_refused: _builtins.str
+    """What the retry budget did not allow: "hedge" or "retry". Empty: nothing
+    was refused.
+    """
+    @_builtins.property
+    def response(self) -> _query_service_pb2.GetResponse:
+        """The answer."""
+
+    @_builtins.property
+    def error(self) -> _errors_pb2.LookupError:
+        """The failure."""
+
+    @_builtins.property
+    def route(self) -> _errors_pb2.Route:
+        """Partition, epoch, active and standbys, as the lookup began."""
+
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[_errors_pb2.Candidate]:
+        """Every replica with its verdict as the lookup began, in the order in which
+        they were to be asked; copies of a global store take turns.
+        """
+
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___LookupAttempt]:
+        """What was asked, in the order it was sent."""
+
+    def __init__(
+        self,
+        *,
+        response: _query_service_pb2.GetResponse | None = ...,
+        error: _errors_pb2.LookupError | None = ...,
+        route: _errors_pb2.Route | None = ...,
+        candidates: _abc.Iterable[_errors_pb2.Candidate] | None = ...,
+        attempts: _abc.Iterable[Global___LookupAttempt] | None = ...,
+        took_ms: _builtins.float | None = ...,
+        hedge_after_ms: _builtins.float | None = ...,
+        retry_budget_refused: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hedge_after_ms", b"_hedge_after_ms", "_took_ms", b"_took_ms", "error", b"error", "hedge_after_ms", b"hedge_after_ms", "outcome", b"outcome", "response", b"response", "route", b"route", "took_ms", b"took_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hedge_after_ms", b"_hedge_after_ms", "_took_ms", b"_took_ms", "attempts", b"attempts", "candidates", b"candidates", "error", b"error", "hedge_after_ms", b"hedge_after_ms", "outcome", b"outcome", "response", b"response", "retry_budget_refused", b"retry_budget_refused", "route", b"route", "took_ms", b"took_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hedge_after_ms: _TypeAlias = _typing.Literal["hedge_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__hedge_after_ms: _TypeAlias = _typing.Literal["_hedge_after_ms", b"_hedge_after_ms"]  # noqa: Y015
+    _WhichOneofReturnType__took_ms: _TypeAlias = _typing.Literal["took_ms"]  # noqa: Y015
+    _WhichOneofArgType__took_ms: _TypeAlias = _typing.Literal["_took_ms", b"_took_ms"]  # noqa: Y015
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hedge_after_ms) -> _WhichOneofReturnType__hedge_after_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__took_ms) -> _WhichOneofReturnType__took_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ExplainGetResponse: _TypeAlias = ExplainGetResponse  # noqa: Y015
+
+@_typing.final
+class LookupAttempt(_message.Message):
+    """One call to a node within a lookup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    HEDGE_FIELD_NUMBER: _builtins.int
+    SENT_AFTER_MS_FIELD_NUMBER: _builtins.int
+    TOOK_MS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    role: _types_pb2.ReplicaRole.ValueType
+    """Its role in the assignment."""
+    round: _builtins.int
+    """The pass over the candidates it belongs to, from 1. Always set."""
+    hedge: _builtins.bool
+    """It was sent beside another one that was late."""
+    sent_after_ms: _builtins.float
+    """When it was sent, milliseconds after the lookup's arrival. Always set."""
+    took_ms: _builtins.float
+    """How long it took, milliseconds. Always set."""
+    outcome: Global___AttemptOutcome.ValueType
+    """What became of it."""
+    reason: _errors_pb2.ErrorReason.ValueType
+    """Why it failed."""
+    detail: _builtins.str
+    """The same, for people."""
+    @_builtins.property
+    def host(self) -> _types_pb2.Host:
+        """The node."""
+
+    def __init__(
+        self,
+        *,
+        host: _types_pb2.Host | None = ...,
+        role: _types_pb2.ReplicaRole.ValueType = ...,
+        round: _builtins.int | None = ...,
+        hedge: _builtins.bool = ...,
+        sent_after_ms: _builtins.float | None = ...,
+        took_ms: _builtins.float | None = ...,
+        outcome: Global___AttemptOutcome.ValueType = ...,
+        reason: _errors_pb2.ErrorReason.ValueType = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_round", b"_round", "_sent_after_ms", b"_sent_after_ms", "_took_ms", b"_took_ms", "host", b"host", "round", b"round", "sent_after_ms", b"sent_after_ms", "took_ms", b"took_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_round", b"_round", "_sent_after_ms", b"_sent_after_ms", "_took_ms", b"_took_ms", "detail", b"detail", "hedge", b"hedge", "host", b"host", "outcome", b"outcome", "reason", b"reason", "role", b"role", "round", b"round", "sent_after_ms", b"sent_after_ms", "took_ms", b"took_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__round: _TypeAlias = _typing.Literal["round"]  # noqa: Y015
+    _WhichOneofArgType__round: _TypeAlias = _typing.Literal["_round", b"_round"]  # noqa: Y015
+    _WhichOneofReturnType__sent_after_ms: _TypeAlias = _typing.Literal["sent_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__sent_after_ms: _TypeAlias = _typing.Literal["_sent_after_ms", b"_sent_after_ms"]  # noqa: Y015
+    _WhichOneofReturnType__took_ms: _TypeAlias = _typing.Literal["took_ms"]  # noqa: Y015
+    _WhichOneofArgType__took_ms: _TypeAlias = _typing.Literal["_took_ms", b"_took_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__round) -> _WhichOneofReturnType__round | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sent_after_ms) -> _WhichOneofReturnType__sent_after_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__took_ms) -> _WhichOneofReturnType__took_ms | None: ...
+
+Global___LookupAttempt: _TypeAlias = LookupAttempt  # noqa: Y015
+
+@_typing.final
+class ListStoresRequest(_message.Message):
+    """Asks for the stores."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStoresRequest: _TypeAlias = ListStoresRequest  # noqa: Y015
+
+@_typing.final
+class ListStoresResponse(_message.Message):
+    """The stores."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    STORES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Epoch of the assignment. Always set."""
+    @_builtins.property
+    def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreInfo]:
+        """The stores, by name."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int | None = ...,
+        stores: _abc.Iterable[Global___StoreInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "stores", b"stores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+
+Global___ListStoresResponse: _TypeAlias = ListStoresResponse  # noqa: Y015
+
+@_typing.final
+class ListNodesRequest(_message.Message):
+    """Asks for the nodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNodesRequest: _TypeAlias = ListNodesRequest  # noqa: Y015
+
+@_typing.final
+class ListNodesResponse(_message.Message):
+    """The nodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Epoch of the assignment. Always set."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeInfo]:
+        """The nodes, by instance id."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int | None = ...,
+        nodes: _abc.Iterable[Global___NodeInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+
+Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
+
+@_typing.final
+class ListPartitionsRequest(_message.Message):
+    """Asks for a store's partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartitionsRequest: _TypeAlias = ListPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class ListPartitionsResponse(_message.Message):
+    """A store's partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionInfo]:
+        """The partitions, from 0."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPartitionsResponse: _TypeAlias = ListPartitionsResponse  # noqa: Y015
+
+@_typing.final
+class PartitionInfo(_message.Message):
+    """One partition of a store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTE_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """Id of the task it belongs to, "<sub-topology>_<partition>"; of a global
+    store "global/<store>".
+    """
+    @_builtins.property
+    def route(self) -> _errors_pb2.Route:
+        """Partition, epoch, active and standbys."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaReport]:
+        """What each replica last reported, in the order in which a lookup without
+        bounds would ask them.
+        """
+
+    def __init__(
+        self,
+        *,
+        route: _errors_pb2.Route | None = ...,
+        task: _builtins.str = ...,
+        replicas: _abc.Iterable[Global___ReplicaReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas", "route", b"route", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionInfo: _TypeAlias = PartitionInfo  # noqa: Y015

@@ -55,6 +55,26 @@ class FleetServiceStub:
                 request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputResponse.FromString,
                 _registered_method=True)
+        self.ExplainGet = channel.unary_unary(
+                '/statehouse.v1.FleetService/ExplainGet',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ExplainGetRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ExplainGetResponse.FromString,
+                _registered_method=True)
+        self.ListStores = channel.unary_unary(
+                '/statehouse.v1.FleetService/ListStores',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListStoresRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListStoresResponse.FromString,
+                _registered_method=True)
+        self.ListNodes = channel.unary_unary(
+                '/statehouse.v1.FleetService/ListNodes',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
+        self.ListPartitions = channel.unary_unary(
+                '/statehouse.v1.FleetService/ListPartitions',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -95,6 +115,37 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainGet(self, request, context):
+        """Reads a key as QueryService.Get does, and tells what was done for it:
+        which replicas were asked in which order, what each said and when. A
+        lookup that fails is an answer, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStores(self, request, context):
+        """The stores of the newest assignment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListNodes(self, request, context):
+        """The nodes that have a live entry in the members topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPartitions(self, request, context):
+        """The partitions of a store, who may answer for each, and what each replica
+        last reported of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -117,6 +168,26 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.AwaitInput,
                     request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputResponse.SerializeToString,
+            ),
+            'ExplainGet': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainGet,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ExplainGetRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ExplainGetResponse.SerializeToString,
+            ),
+            'ListStores': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStores,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListStoresRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListStoresResponse.SerializeToString,
+            ),
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListNodesRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'ListPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPartitions,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -228,6 +299,114 @@ class FleetService:
             '/statehouse.v1.FleetService/AwaitInput',
             statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputRequest.SerializeToString,
             statehouse_dot_v1_dot_fleet__service__pb2.AwaitInputResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainGet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/ExplainGet',
+            statehouse_dot_v1_dot_fleet__service__pb2.ExplainGetRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.ExplainGetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStores(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/ListStores',
+            statehouse_dot_v1_dot_fleet__service__pb2.ListStoresRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.ListStoresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/ListNodes',
+            statehouse_dot_v1_dot_fleet__service__pb2.ListNodesRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/ListPartitions',
+            statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

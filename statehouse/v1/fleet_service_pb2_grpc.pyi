@@ -50,6 +50,19 @@ class FleetServiceStub:
     """Waits until the processor has committed input records, within the
     deadline, and returns the positions that reads must reach to see them.
     """
+    ExplainGet: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ExplainGetRequest, _fleet_service_pb2.ExplainGetResponse]
+    """Reads a key as QueryService.Get does, and tells what was done for it:
+    which replicas were asked in which order, what each said and when. A
+    lookup that fails is an answer, too.
+    """
+    ListStores: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListStoresRequest, _fleet_service_pb2.ListStoresResponse]
+    """The stores of the newest assignment."""
+    ListNodes: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListNodesRequest, _fleet_service_pb2.ListNodesResponse]
+    """The nodes that have a live entry in the members topic."""
+    ListPartitions: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListPartitionsRequest, _fleet_service_pb2.ListPartitionsResponse]
+    """The partitions of a store, who may answer for each, and what each replica
+    last reported of it.
+    """
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -72,6 +85,19 @@ class FleetServiceAsyncStub(FleetServiceStub):
     AwaitInput: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]  # type: ignore[assignment]
     """Waits until the processor has committed input records, within the
     deadline, and returns the positions that reads must reach to see them.
+    """
+    ExplainGet: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ExplainGetRequest, _fleet_service_pb2.ExplainGetResponse]  # type: ignore[assignment]
+    """Reads a key as QueryService.Get does, and tells what was done for it:
+    which replicas were asked in which order, what each said and when. A
+    lookup that fails is an answer, too.
+    """
+    ListStores: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListStoresRequest, _fleet_service_pb2.ListStoresResponse]  # type: ignore[assignment]
+    """The stores of the newest assignment."""
+    ListNodes: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListNodesRequest, _fleet_service_pb2.ListNodesResponse]  # type: ignore[assignment]
+    """The nodes that have a live entry in the members topic."""
+    ListPartitions: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListPartitionsRequest, _fleet_service_pb2.ListPartitionsResponse]  # type: ignore[assignment]
+    """The partitions of a store, who may answer for each, and what each replica
+    last reported of it.
     """
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -116,6 +142,43 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_fleet_service_pb2.AwaitInputResponse, _abc.Awaitable[_fleet_service_pb2.AwaitInputResponse]]:
         """Waits until the processor has committed input records, within the
         deadline, and returns the positions that reads must reach to see them.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainGet(
+        self,
+        request: _fleet_service_pb2.ExplainGetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.ExplainGetResponse, _abc.Awaitable[_fleet_service_pb2.ExplainGetResponse]]:
+        """Reads a key as QueryService.Get does, and tells what was done for it:
+        which replicas were asked in which order, what each said and when. A
+        lookup that fails is an answer, too.
+        """
+
+    @_abc_1.abstractmethod
+    def ListStores(
+        self,
+        request: _fleet_service_pb2.ListStoresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.ListStoresResponse, _abc.Awaitable[_fleet_service_pb2.ListStoresResponse]]:
+        """The stores of the newest assignment."""
+
+    @_abc_1.abstractmethod
+    def ListNodes(
+        self,
+        request: _fleet_service_pb2.ListNodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.ListNodesResponse, _abc.Awaitable[_fleet_service_pb2.ListNodesResponse]]:
+        """The nodes that have a live entry in the members topic."""
+
+    @_abc_1.abstractmethod
+    def ListPartitions(
+        self,
+        request: _fleet_service_pb2.ListPartitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.ListPartitionsResponse, _abc.Awaitable[_fleet_service_pb2.ListPartitionsResponse]]:
+        """The partitions of a store, who may answer for each, and what each replica
+        last reported of it.
         """
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

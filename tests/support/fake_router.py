@@ -214,6 +214,44 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         position = types_pb2.StorePosition(store=request.store, partition=3, position=12)
         return fleet_service_pb2.AwaitInputResponse(at_least=types_pb2.Positions(positions=[position]))
 
+    def ExplainGet(  # noqa: N802 - the service's name
+        self, request: fleet_service_pb2.ExplainGetRequest, context: Any
+    ) -> fleet_service_pb2.ExplainGetResponse:
+        """Every key was asked for at a node that is not there, then where it is; one without a value is nowhere."""
+        self._take(request, request.lookup.store, context)
+        told = fleet_service_pb2.ExplainGetResponse(
+            route=errors_pb2.Route(store="boards", partition=3, epoch=5, active=HOST),
+            candidates=[UNREACHABLE],
+            took_ms=2.5,
+            hedge_after_ms=50.0,
+        )
+        gone = types_pb2.Host(instance_id="node-b")
+        told.attempts.add(
+            host=gone,
+            role=types_pb2.REPLICA_ROLE_ACTIVE,
+            round=1,
+            sent_after_ms=0.1,
+            took_ms=0.9,
+            outcome=fleet_service_pb2.ATTEMPT_OUTCOME_FAILED,
+            reason=errors_pb2.ERROR_REASON_UNREACHABLE,
+            detail="connection refused",
+        )
+        answer = self._got(request.lookup)
+        if not answer.found:
+            told.error.CopyFrom(LookupFailure(Reason.NO_REPLICA_AVAILABLE, "none").to_proto())
+            return told
+        told.response.CopyFrom(answer)
+        told.attempts.add(
+            host=HOST,
+            role=types_pb2.REPLICA_ROLE_STANDBY,
+            round=1,
+            hedge=True,
+            sent_after_ms=1.0,
+            took_ms=1.5,
+            outcome=fleet_service_pb2.ATTEMPT_OUTCOME_ANSWERED,
+        )
+        return told
+
     def GetFleet(self, request: fleet_service_pb2.GetFleetRequest, context: Any) -> fleet_service_pb2.GetFleetResponse:  # noqa: N802 - the service's name
         self._take(request, "boards", context)
         response = fleet_service_pb2.GetFleetResponse(application_id="app", epoch=5, reason="a node joined")

@@ -37,14 +37,15 @@ class KafkaWithDoors(EmbeddedKafka):
 
     def __init__(self, data_dir: Path | None = None, *, doors: Mapping[str, Door]) -> None:
         super().__init__(data_dir)
-        self._doors = {name.upper(): door for name, door in doors.items()}
+        self.doors = dict(doors)
 
     def _write_configuration(self) -> None:
         super()._write_configuration()
         path = self.data_dir / broker_config.PROPERTIES_FILE
         lines = path.read_text(encoding="latin-1").splitlines()
         properties = dict(line.split("=", 1) for line in lines)
-        for name, door in self._doors.items():
+        for door_name, door in self.doors.items():
+            name = door_name.upper()
             properties[_LISTENERS] += f",{name}://{door.host}:{door.port}"
             properties[_ADVERTISED] += f",{name}://{door.bootstrap}"
             properties[_PROTOCOLS] += f",{name}:PLAINTEXT"

@@ -6,12 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.choice import Standing, Suspicion, ask_order, judge
+from router.describe import describe_key
 from router.table import compile_table
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.consistency import ANSWERS_AS_ACTIVE, Freshness
 from statehouse.errors import Reason
 from statehouse.membership import GlobalReport, Member, ReplicaReport, StorePosition
+from statehouse.partitioning import partition_for
 from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.v1 import fleet_service_pb2, types_pb2
 
 NAMES = ["a", "b", "c", "d", "e"]
 STORES = ["s0", "s1"]
@@ -80,6 +83,27 @@ def test_owners_cover_every_partition_and_keys_fall_inside(
             assert sum(replica.role is Role.ACTIVE for replica in routes.replicas) <= 1
             assert all(replica.lag is None or replica.lag >= 0 for replica in routes.replicas)
         assert table.locate(name, key) in partitions
+
+
+@given(assignments(), fleets(), st.binary(), st.sets(st.sampled_from(NAMES)))
+def test_a_key_is_located_as_kafka_streams_tells_it(
+    assignment: Assignment, members: dict[str, Member], key: bytes, suspects: set[str]
+) -> None:
+    """`queryMetadataForKey` (KIP-535): the partition, the active's host, the standbys' hosts, whatever their state."""
+    table = compile_table(assignment, members)
+    request = fleet_service_pb2.LocateKeyRequest(store=STORES[0], key=types_pb2.Key(raw=key))
+    place = describe_key(table, request, dict.fromkeys(suspects, SUSPICION))
+    partition = partition_for(key, assignment.stores[STORES[0]].partition_count)
+    holders = assignment.tasks.get(TaskId(0, partition), TaskAssignment())
+    assert (place.route.store, place.route.partition, place.route.epoch) == (STORES[0], partition, assignment.epoch)
+    assert place.route.HasField("active") is (holders.active is not None)
+    assert place.route.active.instance_id == (holders.active or "")
+    assert {host.instance_id for host in place.route.standbys} == {*holders.standbys, *holders.warm_ups}
+    for host in (place.route.active, *place.route.standbys):
+        member = members.get(host.instance_id)
+        known = ("", 0) if member is None or not member.host else (member.host, member.port)
+        assert (host.host, host.port) == known
+    assert sorted(candidate.host.instance_id for candidate in place.candidates) == sorted(holders.replicas)
 
 
 @given(assignments(), fleets(), st.binary())

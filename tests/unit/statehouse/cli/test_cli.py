@@ -202,6 +202,39 @@ def test_count_locate_and_status_have_both_forms(run: Run):
     assert "unknown" not in run("status").stdout
 
 
+def test_get_explains_what_was_done(run: Run, router: FakeRouter):
+    shown = run("get", "boards", "1", "--explain", "--max-lag", "7")
+    assert shown.exit_code == ExitCode.DONE
+    assert router.requests[-1].lookup.freshness.max_lag == 7
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["found", "yes"] in lines
+    asked = lines[[line[0] for line in lines].index("ASKED") + 1 :]
+    assert asked[0][:3] == ["node-b", "ACTIVE", "1"]
+    assert asked[0][-4:] == ["FAILED", "UNREACHABLE", "connection", "refused"]
+    assert asked[1][0] == "node-a"
+    assert "ANSWERED" in asked[1]
+    assert ["hedge", "after", "50.0", "ms"] in lines
+
+    told = json.loads(run("get", "boards", "1", "--explain", "-o", "json").stdout)
+    assert told["answer"]["value"] == [{"score": 4000}]
+    assert told["failure"] is None
+    assert [(each["host"]["instance_id"], each["outcome"], each["hedge"]) for each in told["attempts"]] == [
+        ("node-b", "FAILED", False),
+        ("node-a", "ANSWERED", True),
+    ]
+    assert run("get", "boards", "1", "--explain", "--as-of", "1").exit_code == ExitCode.USAGE
+
+
+def test_get_explains_a_failure_and_still_fails(run: Run):
+    failed = run("get", "boards", "nope", "--explain", "-o", "json")
+    assert failed.exit_code == ExitCode.UNAVAILABLE
+    told = json.loads(failed.stdout)
+    assert told["answer"] is None
+    assert told["failure"]["reason"] == "NO_REPLICA_AVAILABLE"
+    assert failed.stderr.startswith("error: NO_REPLICA_AVAILABLE")
+    assert "UNREACHABLE" in run("get", "boards", "nope", "--explain").stdout
+
+
 def test_a_failure_tells_reason_candidates_and_remedy_in_plain_lines(run: Run, router: FakeRouter):
     router.failure = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "no replica of partition 3", candidates=[UNREACHABLE])
 

@@ -1,0 +1,86 @@
+"""Slow and overloaded nodes: hedges, the budget they are paid from, and refusals that are heeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from statehouse.v1 import types_pb2
+from tests.integration.routing.routed import ACTIVE, STANDBY, RoutedFleet, verdicts
+from tests.support.fleet import STORE, Fleet
+from tests.support.polling import poll_until
+
+# A quiet router has 5 tokens a second over 10 seconds, of which hedges get half.
+BURST: Final = 60
+# All of a burst is under way before the first hedge.
+HEDGING: Final = {"hedge_min_ms": 500, "attempt_timeout_ms": 3_000, "retry_budget_percent": 0}
+
+
+@pytest.fixture(scope="module")
+def routed(new_fleet: Callable[..., Fleet]) -> RoutedFleet:
+    """Nodes a and c let nobody wait for a position; b does."""
+    routed = RoutedFleet.start(new_fleet(partitions=1), "b", **HEDGING)
+    for name in "ac":
+        routed.node(name, max_position_waits=0)
+    return routed
+
+
+@contextmanager
+def frozen(routed: RoutedFleet, name: str) -> Iterator[None]:
+    routed.nodes[name].freeze()
+    try:
+        yield
+    finally:
+        routed.nodes[name].thaw()
+
+
+def test_a_late_answer_is_hedged_and_the_standby_wins(routed: RoutedFleet) -> None:
+    routed.place("a", "b")
+    assert routed.look_up().asked == ["a answered"]
+    won_before = routed.metrics().value("statehouse_router_hedges_total", outcome="won")
+    with frozen(routed, "a"):
+        story = routed.look_up()
+        assert story.asked == ["a overtaken", "beside it b answered"]
+        assert story.answer == ("b", STANDBY)
+        first, hedge = story.told.attempts
+        assert (first.round, hedge.round) == (1, 1)
+        assert hedge.sent_after_ms >= first.sent_after_ms + HEDGING["hedge_min_ms"]
+        assert routed.metrics().value("statehouse_router_hedges_total", outcome="won") == won_before + 1
+    poll_until(lambda: routed.look_up().answer == ("a", ACTIVE), 30, "the active to answer again")
+
+
+def test_what_the_budget_has_no_hedge_for_waits_and_is_answered_all_the_same(routed: RoutedFleet) -> None:
+    routed.place("a", "b")
+    with frozen(routed, "a"):
+        stories = routed.look_up_at_once(BURST)
+    assert all(story.answer == ("b", STANDBY) for story in stories)
+    refused = [story for story in stories if story.told.retry_budget_refused == "hedge"]
+    assert refused, "more were late than there were tokens for"
+    for story in refused:
+        assert story.asked == ["a ATTEMPT_TIMED_OUT", "b answered"]
+    hedged = [story.asked for story in stories if story not in refused]
+    assert ["a overtaken", "beside it b answered"] in hedged, "some were paid"
+    assert routed.metrics().value("statehouse_router_hedges_total", outcome="refused") >= len(refused)
+
+
+def test_who_says_that_it_is_overloaded_is_passed_over(routed: RoutedFleet) -> None:
+    routed.place("a", "b")
+    story = routed.look_up(at_least=beyond_the_end(routed), timeout=2.0)
+    assert story.asked == ["a OVERLOADED", "b POSITION_NOT_REACHED"]
+    assert story.failure == "POSITION_NOT_REACHED"
+
+
+def test_when_all_are_overloaded_the_caller_is_told_so(routed: RoutedFleet) -> None:
+    routed.place("a", "c")
+    story = routed.look_up(at_least=beyond_the_end(routed))
+    assert story.asked == ["a OVERLOADED", "c OVERLOADED"]
+    assert story.failure == "OVERLOADED"
+    assert list(verdicts(story.error)) == ["a OVERLOADED", "c OVERLOADED"]
+
+
+def beyond_the_end(routed: RoutedFleet) -> types_pb2.Positions:
+    position = routed.look_up().stamp.position + 1
+    return types_pb2.Positions(positions=[types_pb2.StorePosition(store=STORE, partition=0, position=position)])
