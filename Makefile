@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TOOLS := .tools/bin
 GRPCURL := $(TOOLS)/grpcurl
 BUF := $(TOOLS)/buf
+LOAD_SOURCE := tests/robustness/load
+LOAD := $(TOOLS)/lookup-load
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
 # program:package. ip and nft make the network namespaces that tests cut.
@@ -43,7 +45,7 @@ test-unit: setup ## Run the tests that need neither Kafka nor Spark
 test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
 
-robustness: setup ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
+robustness: setup tools ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
 	$(BIN)/python -m tests.robustness --report docs/robustness.md
 
 check: setup tools ## Format, lint, types, import rules, generated code, contract
@@ -53,6 +55,8 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_errors_doc.py --check
+	@gofmt -d $(LOAD_SOURCE) | (! grep .)
+	go -C $(LOAD_SOURCE) vet ./...
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(BUF) breaking --against $(CONTRACT)
@@ -61,6 +65,7 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 fmt: setup tools ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	gofmt -w $(LOAD_SOURCE)
 	$(BUF) format --write
 
 proto: setup ## Generate the Python modules of the contract
@@ -89,7 +94,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: $(GRPCURL) $(BUF) ## Build grpcurl and buf, pinned; install from Debian's packages what is missing of DEBIAN_TOOLS
+tools: $(GRPCURL) $(BUF) $(LOAD) ## Build grpcurl, buf and lookup-load; install from Debian's packages what is missing of DEBIAN_TOOLS
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
 	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } || \
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
@@ -99,6 +104,9 @@ $(GRPCURL):
 
 $(BUF):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
+
+$(LOAD): $(wildcard $(LOAD_SOURCE)/*.go $(LOAD_SOURCE)/go.*)
+	GOBIN=$(CURDIR)/$(TOOLS) go -C $(LOAD_SOURCE) install -buildvcs=false .
 
 clean: ## Remove what set-up, tests and runs left in this folder
 	rm -rf $(VENV) .tools .statehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

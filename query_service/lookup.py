@@ -89,13 +89,17 @@ class LookupEngine:
                 response.results.add(response=self.get(request))
             except PositionNotReached as behind:
                 # The others' answers must not wait for this one's position.
-                failure = LookupFailure(Reason.WOULD_WAIT, behind.message, behind.metadata)
-                self._metrics.batch_entry_failed(failure.reason.name)
-                response.results.add(error=failure.to_proto())
+                self._add_failure(response, LookupFailure(Reason.WOULD_WAIT, behind.message, behind.metadata))
             except LookupFailure as failure:
-                self._metrics.batch_entry_failed(failure.reason.name)
-                response.results.add(error=failure.to_proto())
+                self._add_failure(response, failure)
+            except Exception:
+                log.exception("defect in a lookup of a batch", store=request.store)
+                self._add_failure(response, LookupFailure(Reason.INTERNAL, "internal error; the server's log has it"))
         return response
+
+    def _add_failure(self, response: query_service_pb2.BatchGetResponse, failure: LookupFailure) -> None:
+        self._metrics.batch_entry_failed(failure.reason.name)
+        response.results.add(error=failure.to_proto())
 
     async def fetch_windows(
         self, request: query_service_pb2.FetchWindowsRequest

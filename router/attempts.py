@@ -17,8 +17,8 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error
 
-Ask = Callable[[Node, str, bytes, float], Awaitable[bytes]]
 Outcome = bytes | LookupFailure
+Ask = Callable[[Node, str, bytes, float], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class _Overtime:
 class Attempts:
     """Makes calls and remembers what they show. Lives on the event loop.
 
-    `ask(node, method, body, timeout_s)` makes a call and returns the answer.
+    `ask(node, method, body, timeout_s)` makes a call and returns the answer; a refusal of the node's is returned or
+    raised as the `grpc.RpcError` that carries it.
     """
 
     def __init__(self, ask: Ask, health: NodeHealth, lateness: Lateness) -> None:
@@ -79,7 +80,7 @@ class Attempts:
         try:
             async with asyncio.timeout(None) as timeout:
                 with _Overtime(timeout, limits, partial(self._overdue, node, limits, started_at)):
-                    answer = await self._ask(node, method, body, limits.deadline.remaining_s)
+                    outcome = await self._ask(node, method, body, limits.deadline.remaining_s)
         except TimeoutError:
             return LookupFailure(Reason.ATTEMPT_TIMED_OUT, f"no answer in {(loop.time() - started_at) * 1_000:.0f} ms")
         except grpc.RpcError as error:
@@ -94,9 +95,9 @@ class Attempts:
             return LookupFailure(Reason.UNREACHABLE, "the connection was closed")
         took_s = loop.time() - started_at
         self.health.answered(node, took_s)
-        if kind is not None and self.lateness.answered(kind, node.instance_id, took_s):
+        if kind is not None and isinstance(outcome, bytes) and self.lateness.answered(kind, node.instance_id, took_s):
             self._slow(node, kind)
-        return answer
+        return outcome
 
     def overtaken(self, node: Node, kind: Kind, waited_s: float) -> None:
         """Note that a hedge answered before this node, whose call has been given up. It may be slow; it isn't dead."""

@@ -14,7 +14,9 @@ from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from router.admission import Admission
 from router.attempts import Attempts, Limits
+from router.batch_calls import ENTRY_OVERHEAD, chunks, failure_in, halving, is_too_big, results
 from router.budget import RetryBudget
 from router.choice import ask_order
 from router.concurrency import map_bounded
@@ -25,19 +27,14 @@ from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.table import Node
 from router.turns import Turns
-from router.wire import FIELD_2, framed, frames
+from router.wire import framed, frames
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import errors_pb2, query_service_pb2
 
-MAX_ENTRIES = 1_000
 _GROUP_ROUNDS = 2
 _AT_ONCE = 32
-# What a node says to more than one of its messages or one of its batches holds.
-_TOO_BIG = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.INVALID_REQUEST})
 _KIND: Kind = ("", "BatchGet")
-# What framing and the forwarding add to an entry, rounded up.
-_ENTRY_OVERHEAD = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +55,7 @@ class BatchGetter:
     def __init__(
         self,
         tables: TableHolder,
+        admission: Admission,
         attempts: Attempts,
         budget: RetryBudget,
         dispatcher: Dispatcher,
@@ -66,17 +64,26 @@ class BatchGetter:
         attempt_timeout_s: float,
         max_message_bytes: int,
     ) -> None:
-        self._tables, self._attempts, self._budget = tables, attempts, budget
+        self._tables, self._admission, self._attempts, self._budget = tables, admission, attempts, budget
         self._dispatcher, self._metrics = dispatcher, metrics
         self._attempt_timeout_s, self._max_bytes = attempt_timeout_s, max_message_bytes
         self._turns = Turns()
 
     async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
-        """Answer a serialized BatchGetRequest with a serialized BatchGetResponse."""
+        """Answer a serialized BatchGetRequest with a serialized BatchGetResponse.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, ROUTING_NOT_READY or OVERLOADED.
+
+        """
         try:
             requests = frames(data)
         except DecodeError as error:
             raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
+        with self._admission.admitted(len(requests)):
+            return await self._answer(requests, deadline)
+
+    async def _answer(self, requests: Sequence[bytes], deadline: Deadline) -> bytes:
         table = self._tables.current()
         entries: list[_Entry | bytes] = []
         for request in requests:
@@ -105,13 +112,13 @@ class BatchGetter:
             Reason.MESSAGE_TOO_LARGE, f"the answers together exceed max_message_bytes {self._max_bytes}: ask for fewer"
         )
         too_large = _failed(failure)
-        reserve = (len(too_large) + _ENTRY_OVERHEAD) * len(results)
+        reserve = (len(too_large) + ENTRY_OVERHEAD) * len(results)
         fitting = []
         for result in results:
-            fits = len(result) <= len(too_large) or room - reserve >= len(result) + _ENTRY_OVERHEAD
+            fits = len(result) <= len(too_large) or room - reserve >= len(result) + ENTRY_OVERHEAD
             fitting.append(result if fits else too_large)
-            room -= len(fitting[-1]) + _ENTRY_OVERHEAD
-            reserve -= len(too_large) + _ENTRY_OVERHEAD
+            room -= len(fitting[-1]) + ENTRY_OVERHEAD
+            reserve -= len(too_large) + ENTRY_OVERHEAD
         return fitting
 
     async def _grouped_round(self, pending: Sequence[_Entry], deadline: Deadline) -> None:
@@ -130,25 +137,19 @@ class BatchGetter:
                 if replica.node is not None and replica.instance_id not in entry.failures:
                     groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
                     break
-        chunks = [(node, chunk) for node, group in groups.values() for chunk in self._chunks(group)]
+        calls = [
+            (node, chunk)
+            for node, group in groups.values()
+            for chunk in chunks(group, lambda entry: len(entry.call.body), self._max_bytes)
+        ]
         await map_bounded(
-            lambda item: self._ask_for(item[0], item[1], table.forwarding, deadline), chunks, at_once=_AT_ONCE
+            lambda call: halving(partial(self._ask_for, call[0], table.forwarding, deadline), call[1]),
+            calls,
+            at_once=_AT_ONCE,
         )
 
-    def _chunks(self, group: list[_Entry]) -> list[list[_Entry]]:
-        chunks: list[list[_Entry]] = []
-        size = 0
-        for entry in group:
-            cost = len(entry.call.body) + _ENTRY_OVERHEAD
-            if not chunks or len(chunks[-1]) >= MAX_ENTRIES or size + cost > self._max_bytes:
-                chunks.append([])
-                size = 0
-            chunks[-1].append(entry)
-            size += cost
-        return chunks
-
-    async def _ask_for(self, node: Node, entries: list[_Entry], forwarding: bytes, deadline: Deadline) -> None:
-        """Make one call for these entries; halves them if the answer is too large for a message."""
+    async def _ask_for(self, node: Node, forwarding: bytes, deadline: Deadline, entries: Sequence[_Entry]) -> bool:
+        """Make one call for these entries; False if it or its answer was too big."""
         body = framed(entry.call.body + forwarding for entry in entries)
         timeout_s = min(self._attempt_timeout_s, deadline.remaining_s)
         may_give_up = partial(self._may_give_up, node)
@@ -158,20 +159,15 @@ class BatchGetter:
         failure = self._take(node, entries, answer) if isinstance(answer, bytes) else answer
         self._metrics.attempt("OK" if failure is None else failure.reason.name)
         if failure is None:
-            return
-        if failure.reason in _TOO_BIG and len(entries) > 1:
-            half = len(entries) // 2
-            await map_bounded(
-                lambda part: self._ask_for(node, part, forwarding, deadline),
-                (entries[:half], entries[half:]),
-                at_once=2,
-            )
-            return
+            return True
+        if is_too_big(failure, entries):
+            return False
         for entry in entries:
             if failure.elsewhere:
                 entry.failures[node.instance_id] = failure
             else:
                 entry.result, entry.outcome = _failed(failure), failure.reason.name
+        return True
 
     def _may_give_up(self, node: Node) -> bool:
         """Whether a call whose time has run out may end: the calls that follow it are paid from the retry budget."""
@@ -180,21 +176,17 @@ class BatchGetter:
         self._metrics.retry(is_allowed=is_allowed)
         return is_allowed
 
-    def _take(self, node: Node, entries: list[_Entry], answer: bytes) -> LookupFailure | None:
+    def _take(self, node: Node, entries: Sequence[_Entry], answer: bytes) -> LookupFailure | None:
         """Give each entry its result; returns a failure if the answer is not one to this batch."""
         try:
-            results = frames(answer)
-        except DecodeError as error:
-            return LookupFailure(Reason.INTERNAL, f"unreadable batch answer: {error}")
-        if len(results) != len(entries):
-            return LookupFailure(Reason.INTERNAL, f"{len(results)} results to {len(entries)} lookups")
-        for entry, result in zip(entries, results, strict=True):
-            if result[:1] != bytes([FIELD_2]):
+            found = results(answer, len(entries))
+        except LookupFailure as unreadable:
+            return unreadable
+        for entry, result in zip(entries, found, strict=True):
+            failure = failure_in(result)
+            if failure is None:
                 entry.result = result
-                continue
-            parsed = query_service_pb2.BatchGetResult.FromString(result)
-            failure = LookupFailure.from_proto(parsed.error)
-            if failure.reason is Reason.WOULD_WAIT:
+            elif failure.reason is Reason.WOULD_WAIT:
                 entry.goes_alone = True  # maybe to the same node, which then lets it wait
             elif failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
                 entry.failures[node.instance_id] = failure

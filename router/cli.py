@@ -29,6 +29,7 @@ def router(
     retry_budget_percent: Annotated[
         float | None, typer.Option(help="Most hedges and retries per 100 lookups, beside 5 a second.")
     ] = None,
+    max_lookups: Annotated[int | None, typer.Option(help="Most lookups at once; further ones are refused.")] = None,
     max_watches: Annotated[int | None, typer.Option(help="Most watches at once.")] = None,
     watch_resume_timeout_ms: Annotated[
         int | None, typer.Option(help="Longest a watch waits for a replica that can go on.")
@@ -66,6 +67,7 @@ def router(
         "hedge_quantile": hedge_quantile,
         "hedge_min_ms": hedge_min_ms,
         "retry_budget_percent": retry_budget_percent,
+        "max_lookups": max_lookups,
         "max_watches": max_watches,
         "watch_resume_timeout_ms": watch_resume_timeout_ms,
         "hold_window_ms": hold_window_ms,

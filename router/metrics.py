@@ -8,6 +8,7 @@ from router.hold import HoldVerdict
 from statehouse.observability.metrics import new_registry
 from statehouse.topology import Role
 
+_BATCH_BUCKETS = (2, 5, 10, 25, 50, 100, 250, 500, 1_000)
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -16,8 +17,10 @@ class RouterMetrics:
 
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is what the routing
         table says the answering node is, empty where none answered.
-    statehouse_router_attempts_total{reason}: calls to nodes, OK or the reason they failed with, CANCELLED if another
-        answer came first or the caller left; of a watch, the reason that made it go on elsewhere.
+    statehouse_router_attempts_total{reason}: calls to nodes, coalesced lookups each for itself, OK or the reason they
+        failed with, CANCELLED if another answer came first or the caller left; of a watch, the reason that made it go
+        on elsewhere.
+    statehouse_router_coalesced_lookups: how many lookups went together in one call, of the calls with more than one.
     statehouse_router_hedges_total{outcome}: lookups whose first answer was late and that had another replica to ask:
         "won", it answered first; "lost", it did not; "refused", the retry budget had no room.
     statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
@@ -27,6 +30,7 @@ class RouterMetrics:
     statehouse_router_held_lookups: how many are held.
     statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
     statehouse_router_lookup_duration_seconds: from receipt to answer.
+    statehouse_router_open_lookups: how many are under way; max_lookups bounds them.
     statehouse_router_open_watches: how many callers watch stores.
     statehouse_router_open_fleet_watches: how many watch the fleet, as clients do that go straight to nodes.
     """
@@ -67,12 +71,19 @@ class RouterMetrics:
             ("state",),
             registry=self.registry,
         )
+        self._coalesced = Histogram(
+            "statehouse_router_coalesced_lookups",
+            "Lookups that went to a node together, by the call",
+            buckets=_BATCH_BUCKETS,
+            registry=self.registry,
+        )
         self._duration = Histogram(
             "statehouse_router_lookup_duration_seconds",
             "Time from receipt to answer",
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.open_lookups = Gauge("statehouse_router_open_lookups", "Lookups under way", registry=self.registry)
         self.open_watches = Gauge(
             "statehouse_router_open_watches", "Watches of stores that are open", registry=self.registry
         )
@@ -100,6 +111,10 @@ class RouterMetrics:
         if child is None:
             child = self._attempt_children[reason] = self._attempts.labels(reason)
         child.inc()
+
+    def coalesced(self, lookups: int) -> None:
+        """Count a call that several lookups share."""
+        self._coalesced.observe(lookups)
 
     def hedge(self, outcome: str) -> None:
         """Count a hedge, or one that the retry budget refused."""

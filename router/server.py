@@ -11,10 +11,12 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
+from router.admission import Admission
 from router.attempts import Attempts
 from router.batch import BatchGetter
 from router.budget import RetryBudget
 from router.channels import QUERY_SERVICE, NodeChannels
+from router.coalesce import Coalescer
 from router.dispatch import Dispatcher
 from router.explain import Explainer
 from router.fleet import FleetTracker
@@ -64,7 +66,8 @@ class RouterServer:
         self._lateness = Lateness(
             quantile=settings.hedge_quantile, least_s=settings.hedge_min_ms / 1_000, most_s=attempt_timeout_s
         )
-        attempts = Attempts(self.channels.ask, self.health, self._lateness)
+        self.coalescer = Coalescer(self.channels.ask, self.metrics, max_message_bytes=settings.max_message_bytes)
+        attempts = Attempts(self.coalescer.ask, self.health, self._lateness)
         self.tracker = FleetTracker(
             self.tables,
             self._on_table,
@@ -84,8 +87,11 @@ class RouterServer:
         dispatcher = Dispatcher(
             self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s, holds=self._holds
         )
+        admission = Admission(settings.max_lookups)
+        self.metrics.open_lookups.set_function(lambda: admission.under_way)
         batches = BatchGetter(
             self.tables,
+            admission,
             attempts,
             budget,
             dispatcher,
@@ -105,7 +111,14 @@ class RouterServer:
         )
         self.metrics.open_watches.set_function(lambda: self.watches.streams.open)
         self._handlers = QueryHandlers(
-            self.tables, dispatcher, batches, scatter, self.watches, self.metrics, settings.request_timeout_ms / 1_000
+            self.tables,
+            admission,
+            dispatcher,
+            batches,
+            scatter,
+            self.watches,
+            self.metrics,
+            settings.request_timeout_ms / 1_000,
         )
         self.inputs = Inputs()
         self.fleet = FleetServicer(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import grpc
 import grpc.aio
 
+from router.admission import Admission
 from router.batch import BatchGetter
 from router.channels import QUERY_SERVICE
 from router.describe import describe_fleet, describe_key, describe_nodes, describe_partitions, describe_stores
@@ -36,6 +37,9 @@ from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_servi
 _KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "QueryStore")
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
+Request = TypeVar(
+    "Request", query_service_pb2.ScanRequest, query_service_pb2.ScanWindowsRequest, query_service_pb2.CountRequest
+)
 Response = TypeVar("Response")
 
 
@@ -44,6 +48,7 @@ class QueryHandlers:
     """QueryService, for all partitions. `default_timeout_s` is the deadline of callers who set none."""
 
     tables: TableHolder
+    admission: Admission
     dispatcher: Dispatcher
     batches: BatchGetter
     scatter: Scatter
@@ -99,9 +104,10 @@ def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
-            call = keyed_call(self.tables.current(), method, data)
-            store = call.store
-            answer = await self.dispatcher.dispatch(call, self.deadline(context))
+            with self.admission.admitted():
+                call = keyed_call(self.tables.current(), method, data)
+                store = call.store
+                answer = await self.dispatcher.dispatch(call, self.deadline(context))
         except LookupFailure as failure:
             self.observe(store, failure.reason.name, None, started_at)
             raise
@@ -115,7 +121,11 @@ def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
 @failing_cleanly
 async def _batch_get(self: QueryHandlers, data: bytes, context: Context) -> bytes:
     """Answer a BatchGet."""
-    return await self.batches.batch_get(data, self.deadline(context))
+    try:
+        return await self.batches.batch_get(data, self.deadline(context))
+    except LookupFailure as failure:
+        self.observe("", failure.reason.name, None, None)
+        raise
 
 
 @failing_cleanly
@@ -123,7 +133,7 @@ async def _scan(
     self: QueryHandlers, request: query_service_pb2.ScanRequest, context: Context
 ) -> query_service_pb2.ScanResponse:
     """Answer a Scan."""
-    return await _counted(self, request.store, self.scatter.scan(request, self.deadline(context)))
+    return await _counted(self, self.scatter.scan, request, context)
 
 
 @failing_cleanly
@@ -131,7 +141,7 @@ async def _scan_windows(
     self: QueryHandlers, request: query_service_pb2.ScanWindowsRequest, context: Context
 ) -> query_service_pb2.ScanWindowsResponse:
     """Answer a ScanWindows."""
-    return await _counted(self, request.store, self.scatter.scan_windows(request, self.deadline(context)))
+    return await _counted(self, self.scatter.scan_windows, request, context)
 
 
 @failing_cleanly
@@ -139,7 +149,7 @@ async def _count(
     self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
     """Answer a Count."""
-    return await _counted(self, request.store, self.scatter.count(request, self.deadline(context)))
+    return await _counted(self, self.scatter.count, request, context)
 
 
 @failing_cleanly
@@ -152,14 +162,17 @@ async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, c
         raise
 
 
-async def _counted(self: QueryHandlers, store: str, work: Awaitable[Response]) -> Response:
+async def _counted(
+    self: QueryHandlers, work: Callable[[Request, Deadline], Awaitable[Response]], request: Request, context: Context
+) -> Response:
     started_at = asyncio.get_running_loop().time()
     try:
-        response = await work
+        with self.admission.admitted():
+            response = await work(request, self.deadline(context))
     except LookupFailure as failure:
-        self.observe(store, failure.reason.name, None, started_at)
+        self.observe(request.store, failure.reason.name, None, started_at)
         raise
-    self.observe(store, "OK", None, started_at)
+    self.observe(request.store, "OK", None, started_at)
     return response
 
 

@@ -163,7 +163,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.RESOURCE_EXHAUSTED,
             True,
             "The server has as much work as it admits.",
-            "Send less, or add nodes or routers; never retry at once on the same server.",
+            "Send less, or add nodes or routers; ask the same server again after the delay of the details' RetryInfo.",
         ),
         Reason.ATTEMPT_TIMED_OUT: ReasonSpec(
             code_pb2.DEADLINE_EXCEEDED,

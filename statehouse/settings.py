@@ -181,6 +181,9 @@ class RouterSettings(CommonSettings):
     retry_budget_percent: float = Field(
         10, ge=0, le=100, description="most hedges and retries per 100 lookups, beside 5 a second"
     )
+    max_lookups: int = Field(
+        2_000, ge=1, description="most lookups at once, each of a batch counted; further ones are refused"
+    )
     max_watches: int = Field(1_000, ge=0, description="most watches at once, of stores and of the fleet each")
     watch_resume_timeout_ms: int = Field(
         60_000, ge=1, description="longest a watch waits for a replica that can go on where the last one broke off"

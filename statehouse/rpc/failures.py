@@ -23,16 +23,22 @@ _DETAILS_KEY = "grpc-status-details-bin"
 
 
 def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
-    """Read a failed call; one without our details becomes the reason its status code stands for."""
+    """Read a failed call."""
     trailing: Any = error.trailing_metadata() or ()
-    for key, value in trailing:
-        if key == _DETAILS_KEY:
-            for detail in status_pb2.Status.FromString(value).details:
-                lookup_error = errors_pb2.LookupError()
-                if detail.Unpack(lookup_error):
-                    return LookupFailure.from_proto(lookup_error)
-    code = error.code()
+    status = next((value for key, value in trailing if key == _DETAILS_KEY), b"")
+    return from_status(error.code(), error.details() or "", status)
+
+
+def from_status(code: grpc.StatusCode, message: str, status: bytes) -> LookupFailure:
+    """Read how a call failed; `status` is the serialized `google.rpc.Status`, empty if the peer sent none.
+
+    One without our details becomes the reason its status code stands for.
+    """
+    for detail in status_pb2.Status.FromString(status).details:
+        lookup_error = errors_pb2.LookupError()
+        if detail.Unpack(lookup_error):
+            return LookupFailure.from_proto(lookup_error)
     reason = _TRANSPORT.get(code, Reason.INTERNAL)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in (error.details() or ""):
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
         reason = Reason.MESSAGE_TOO_LARGE
-    return LookupFailure(reason, error.details() or code.name, {"grpc_status": code.name})
+    return LookupFailure(reason, message or code.name, {"grpc_status": code.name})

@@ -9,6 +9,8 @@ import grpc
 import grpc.aio
 import structlog
 from google.protobuf import any_pb2
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -16,16 +18,25 @@ from statehouse.errors import DOMAIN, LookupFailure, Reason, wire_name
 
 log = structlog.get_logger(__name__)
 
+# Long enough for a queue of a full router to have drained, short enough for a person who waits.
+_RETRY_DELAY = Duration(seconds=1)
+
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def to_status(failure: LookupFailure) -> status_pb2.Status:
-    """Return the status with `ErrorInfo` (for any client) and `LookupError` (for ours) as details."""
+    """Return the status with `ErrorInfo` (for any client) and `LookupError` (for ours) as details.
+
+    Whoever is told that the server is overloaded is told by `RetryInfo` when to ask it again.
+    """
     info = error_details_pb2.ErrorInfo(reason=wire_name(failure.reason), domain=DOMAIN, metadata=failure.metadata)
     status = status_pb2.Status(code=failure.code, message=failure.message)
-    for detail in (info, failure.to_proto()):
+    details: list[Message] = [info, failure.to_proto()]
+    if failure.reason is Reason.OVERLOADED:
+        details.append(error_details_pb2.RetryInfo(retry_delay=_RETRY_DELAY))
+    for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)
         status.details.append(packed)

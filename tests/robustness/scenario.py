@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from tests.robustness.history import History
 from tests.robustness.processor import ProcessorTime
 from tests.robustness.run import HISTORY_FILE, Size
 
-_SWITCH_INTERVAL_S: Final = 0.0005
 # The machine may be busy: a node that is only slow is given time, and competes with others' work as an equal.
 SMALL_SHAPE: Final = ClusterShape(
     nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000, attempt_timeout_ms=1_500, nice=0
@@ -81,8 +79,6 @@ class Outcome:
 def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None) -> Outcome:
     """Play a scenario and check its history; at full size also the limits on times. `limit_s`: less than its own."""
     size = scenario.full if full else scenario.small
-    # Lookups are sent and timed by threads of this process, which must not wait for the 5 ms turns of others.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     broken: list[Violation] = []
     before = ProcessorTime.now()
     try:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from statehouse.errors import reason_name
-from statehouse.topology import Role
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.robustness.history import ACTIVE_ONLY, ANY, AT_LEAST, MAX_LAG, MAX_STALENESS, LookupRecord, Recorder
+from tests.robustness.history import ACTIVE_ONLY, ANY, AT_LEAST, MAX_LAG, MAX_STALENESS, Recorder
+from tests.robustness.outcomes import Client, Outcomes
+from tests.robustness.sender import Sender
 from tests.support.fleet import STORE
-from tests.support.lookups import Call, Lookup, OpenLoop
 
-LARGEST_LAG: Final = 1_000
-LARGEST_STALENESS_MS: Final = 5_000
 BOUNDS: Final = (ANY, AT_LEAST, MAX_STALENESS, ANY, MAX_LAG, AT_LEAST, ACTIVE_ONLY, ANY)
 """The bound of each client."""
 _TIMEOUT_S: Final = 5.0
@@ -52,92 +48,6 @@ class Keys:
         return self.existing + self.absent
 
 
-class Client:
-    """A simulated client: keys in turn under one bound; with AT_LEAST it carries a token of what it has seen."""
-
-    def __init__(
-        self,
-        name: str,
-        router: str,
-        keys: Sequence[str],
-        bound: str,
-        partition_of: Callable[[str], int],
-        recorder: Recorder,
-    ) -> None:
-        self._name, self._router, self._keys, self._bound = name, router, keys, bound
-        self._partition_of, self._recorder = partition_of, recorder
-        self._seen: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def calls(self, first: int) -> Iterator[Call]:
-        """Yield lookups for ever, beginning with the key of this number."""
-        number = first
-        while True:
-            key = self._keys[number % len(self._keys)]
-            number += 1
-            freshness = self._freshness(self._partition_of(key))
-            request = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key), freshness=freshness)
-            yield request, self.take
-
-    def _freshness(self, partition: int) -> types_pb2.Freshness:
-        if self._bound == ACTIVE_ONLY:
-            return types_pb2.Freshness(active_only=True)
-        if self._bound == MAX_LAG:
-            return types_pb2.Freshness(max_lag=LARGEST_LAG)
-        if self._bound == MAX_STALENESS:
-            return types_pb2.Freshness(max_staleness_ms=LARGEST_STALENESS_MS)
-        with self._lock:
-            seen = self._seen.get(partition)
-        if self._bound == AT_LEAST and seen is not None:
-            position = types_pb2.StorePosition(store=STORE, partition=partition, position=seen)
-            return types_pb2.Freshness(at_least=types_pb2.Positions(positions=[position]))
-        return types_pb2.Freshness()
-
-    def take(self, lookup: Lookup) -> None:
-        """Note what came of a lookup."""
-        record = _record(self._name, self._router, self._bound, self._partition_of(lookup.key), self._recorder, lookup)
-        if record.position is not None:
-            with self._lock:
-                self._seen[record.partition] = max(record.position, self._seen.get(record.partition, 0))
-        self._recorder.add(record)
-
-
-def _record(client: str, router: str, bound: str, partition: int, recorder: Recorder, lookup: Lookup) -> LookupRecord:
-    asked = lookup.request.freshness
-    at_least = asked.at_least.positions[0].position if asked.at_least.positions else None
-    known = {
-        "client": client,
-        "router": router,
-        "key": lookup.key,
-        "partition": partition,
-        "due_at": recorder.at(lookup.due_at),
-        "took_s": lookup.took_s,
-        "bound": bound,
-        "max_lag": asked.max_lag if asked.HasField("max_lag") else None,
-        "max_staleness_ms": asked.max_staleness_ms if asked.HasField("max_staleness_ms") else None,
-        "at_least": at_least,
-    }
-    failure, response = lookup.failure, lookup.response
-    if response is None:
-        assert failure is not None
-        candidates = tuple(
-            f"{each.host.instance_id}: {reason_name(each.reason)} {each.detail}".rstrip() for each in failure.candidates
-        )
-        return LookupRecord(**known, reason=failure.reason.name, message=failure.message, candidates=candidates)
-    stamp = response.replica
-    return LookupRecord(
-        **known,
-        found=response.found,
-        version=int(response.value.text) if response.found else None,
-        host=stamp.host.instance_id,
-        role=Role(stamp.role).name,
-        epoch=stamp.epoch,
-        position=stamp.position if stamp.HasField("position") else None,
-        lag=stamp.lag if stamp.HasField("lag") else None,
-        staleness_ms=stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
-    )
-
-
 class Traffic:
     """All clients together, `rate` lookups a second in sum; `routers`: addresses by name, given to clients in turn."""
 
@@ -150,29 +60,48 @@ class Traffic:
         recorder: Recorder,
         bounds: Sequence[str] = BOUNDS,
     ) -> None:
-        self._loops = ExitStack()
         names = sorted(routers)
-        calls: dict[str, list[Iterator[Call]]] = {name: [] for name in names}
-        for number, bound in enumerate(bounds):
-            router = names[number % len(names)]
-            client = Client(f"c{number + 1}-{bound}", router, keys.all, bound, partition_of, recorder)
-            # Evenly apart, so that each key is asked for by somebody all the time.
-            calls[router].append(client.calls(number * len(keys.all) // len(bounds)))
-        self._made = [
-            OpenLoop(routers[name], _in_turn(calls[name]), rate * len(calls[name]) / len(bounds), _TIMEOUT_S)
-            for name in names
+        clients = [
+            Client(f"c{number + 1}-{bound}", names[number % len(names)], bound) for number, bound in enumerate(bounds)
         ]
+        partitions = {key: partition_of(key) for key in keys.all}
+        plan = {
+            "targets": [routers[name] for name in names],
+            "rate": rate,
+            "timeout_s": _TIMEOUT_S,
+            "store": STORE,
+            "clients": [
+                {
+                    "target": names.index(client.router),
+                    # Evenly apart, so that each key is asked for by somebody all the time.
+                    "first": number * len(keys.all) // len(clients),
+                    "request": _part(freshness=client.freshness),
+                    "at_least": client.bound == AT_LEAST,
+                }
+                for number, client in enumerate(clients)
+            ],
+            "keys": [
+                {"partition": partition, "request": _part(store=STORE, key=types_pb2.Key(text=key))}
+                for key, partition in partitions.items()
+            ],
+        }
+        outcomes = Outcomes(clients, list(partitions.items()), recorder)
+        self._sender = Sender(plan, outcomes.take, _TIMEOUT_S)
+        self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        for loop in self._made:
-            self._loops.enter_context(loop)
+        self._running.enter_context(self._sender)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop sending and wait for every answer."""
-        self._loops.close()
+        self._running.close()
+
+    def require_running(self) -> None:
+        """Raise AssertionError if lookups are no longer sent, or not understood."""
+        self._sender.require_running()
 
 
-def _in_turn(clients: Sequence[Iterator[Call]]) -> Iterator[Call]:
-    """Take one lookup of each client, over and over."""
-    return (next(client) for client in itertools.cycle(clients))
+def _part(**fields: Any) -> str:
+    """Return a part of a request as JSON can carry it."""
+    return base64.b64encode(query_service_pb2.GetRequest(**fields).SerializeToString()).decode()

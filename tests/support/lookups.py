@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -31,25 +31,20 @@ class Lookup:
         return self.request.key.text
 
 
-Call = tuple[query_service_pb2.GetRequest, Callable[[Lookup], None]]
-"""A request, and who is told what came of it."""
+class LookupLoad:
+    """Sends `rate` lookups a second, of keys in turn and whatever became of the ones before, and keeps the history."""
 
-
-class OpenLoop:
-    """Sends `rate` lookups a second, whatever became of the ones before.
-
-    `calls` is asked for the next one when that is due, on the sending thread; who is told of it is, on gRPC's.
-    """
-
-    def __init__(self, target: str, calls: Iterator[Call], rate: float, timeout_s: float = 5.0) -> None:
+    def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)]
         self._channel = grpc.insecure_channel(target, options=options)
         self._get = query_service_pb2_grpc.QueryServiceStub(self._channel).Get
-        self._calls, self._period_s, self._timeout_s = calls, 1 / rate, timeout_s
+        self._store, self._keys, self._period_s, self._timeout_s = store, keys, 1 / rate, timeout_s
         self._stop = threading.Event()
         self._pending = threading.Semaphore(0)
         self._sent = 0
         self._thread = threading.Thread(target=self._run, name="lookup-load", daemon=True)
+        self._lock = threading.Lock()
+        self.history: list[Lookup] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -65,11 +60,13 @@ class OpenLoop:
 
     def _run(self) -> None:
         due_at = time.monotonic()
-        while not self._stop.wait(max(0.0, due_at - time.monotonic())):
-            self._send(*next(self._calls), due_at)
+        for key in itertools.cycle(self._keys):
+            if self._stop.wait(max(0.0, due_at - time.monotonic())):
+                return
+            self._send(query_service_pb2.GetRequest(store=self._store, key=types_pb2.Key(text=key)), due_at)
             due_at += self._period_s
 
-    def _send(self, request: query_service_pb2.GetRequest, tell: Callable[[Lookup], None], due_at: float) -> None:
+    def _send(self, request: query_service_pb2.GetRequest, due_at: float) -> None:
         self._sent += 1
 
         def done(future: Any) -> None:
@@ -78,29 +75,11 @@ class OpenLoop:
                 lookup = Lookup(request, due_at, took_s, future.result())
             except grpc.RpcError as error:
                 lookup = Lookup(request, due_at, took_s, None, from_rpc_error(error))
-            try:
-                tell(lookup)
-            finally:
-                self._pending.release()
+            with self._lock:
+                self.history.append(lookup)
+            self._pending.release()
 
         self._get.future(request, timeout=self._timeout_s).add_done_callback(done)
-
-
-class LookupLoad(OpenLoop):
-    """An open loop over keys in turn, which keeps its history."""
-
-    def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
-        calls = (
-            (query_service_pb2.GetRequest(store=store, key=types_pb2.Key(text=key)), self._keep)
-            for key in itertools.cycle(keys)
-        )
-        super().__init__(target, calls, rate, timeout_s)
-        self._lock = threading.Lock()
-        self.history: list[Lookup] = []
-
-    def _keep(self, lookup: Lookup) -> None:
-        with self._lock:
-            self.history.append(lookup)
 
     def answers(self, since: float = 0.0) -> list[Lookup]:
         """Return what has come back of the lookups due since then."""

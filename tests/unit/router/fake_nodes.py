@@ -27,7 +27,9 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     """Answers with its own name, or fails, or late, or not at all, as `failure`, `delay_s` and `freeze` say.
 
     `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets` and `batches` are the
-    requests received, `held` the calls of any kind that came while it was frozen.
+    requests received, `held` the calls of any kind that came while it was frozen, and `left_held` those of them whose
+    caller left meanwhile. A lookup in a batch fails as `failures` says for its key; `lets_wait` has it fail
+    because it would have to wait.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -43,8 +45,11 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.counts.set()
         self.counts_begun = self.counts_cancelled = 0
         self.gets: list[query_service_pb2.GetRequest] = []
-        self.batches: list[int] = []
+        self.batches: list[list[query_service_pb2.GetRequest]] = []
         self.batch_limit = 1_000
+        self.failures: dict[str, LookupFailure] = {}
+        self.lets_wait = False
+        self.left_held = 0
         self.watches: list[query_service_pb2.WatchRequest] = []
         self.feeds: dict[int, asyncio.Queue[query_service_pb2.WatchResponse | LookupFailure]] = {}
         self.feed_all: list[query_service_pb2.WatchResponse] = []  # what every watch is sent at its beginning
@@ -55,6 +60,11 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     def freeze(self) -> None:
         """Answer nothing more, health checks included."""
         self.thaws.clear()
+
+    @property
+    def lookups(self) -> int:
+        """How many came, alone and in batches."""
+        return len(self.gets) + sum(map(len, self.batches))
 
     @property
     def host(self) -> types_pb2.Host:
@@ -74,19 +84,18 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
 
     async def Get(self, request: query_service_pb2.GetRequest, context: Context) -> query_service_pb2.GetResponse:  # noqa: N802
         self.gets.append(request)
-        await self._misbehave(context)
+        await self._misbehave(context, request)
         return self._answer(request)
 
     async def BatchGet(  # noqa: N802
         self, request: query_service_pb2.BatchGetRequest, context: Context
     ) -> query_service_pb2.BatchGetResponse:
-        self.batches.append(len(request.requests))
-        await self.thaws.wait()
+        self.batches.append(list(request.requests))
         if len(request.requests) > self.batch_limit:
             await _abort(context, LookupFailure(Reason.MESSAGE_TOO_LARGE, "too large"))
         results = []
         for one in request.requests:
-            failure = self._failure()
+            failure = LookupFailure(Reason.WOULD_WAIT, "not there yet") if self.lets_wait else self._failure(one)
             if failure is None:
                 results.append(query_service_pb2.BatchGetResult(response=self._answer(one)))
             else:
@@ -156,11 +165,13 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(self, server)
         return server
 
-    def _failure(self) -> LookupFailure | None:
+    def _failure(self, request: query_service_pb2.GetRequest | None = None) -> LookupFailure | None:
+        if request is not None and request.key.text in self.failures:
+            return self.failures[request.key.text]
         return self.failure() if callable(self.failure) else self.failure
 
-    async def _misbehave(self, context: Context) -> None:
-        failure = self._failure()
+    async def _misbehave(self, context: Context, request: query_service_pb2.GetRequest | None = None) -> None:
+        failure = self._failure(request)
         if failure is not None:
             await _abort(context, failure)
 
@@ -181,7 +192,11 @@ class _Freezer(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         if not self._node.thaws.is_set():
             self._node.held += 1
-            await self._node.thaws.wait()
+            try:
+                await self._node.thaws.wait()
+            except asyncio.CancelledError:
+                self._node.left_held += 1
+                raise
         if self._node.delay_s:
             await asyncio.sleep(self._node.delay_s)
         return await continuation(handler_call_details)

@@ -192,9 +192,11 @@ async def test_entries_that_a_node_refuses_go_on_alone(start: Start) -> None:
     response = await fleet.query.BatchGet(_batch(KEYS))
     assert _answers(response) == KEYS
     assert {result.response.replica.host.instance_id for result in response.results} == {"a"}
-    assert not fleet.nodes["b"].gets, "an overloaded node is not asked again"
+    assert not fleet.nodes["b"].gets
+    assert len(fleet.nodes["b"].batches) == 1, "an overloaded node is not asked again"
     held_by_b = sum(partition_for(key.encode(), PARTITIONS) == 1 for key in KEYS)
-    assert len(fleet.nodes["a"].gets) == held_by_b
+    assert fleet.nodes["a"].lookups == len(KEYS)
+    assert len(fleet.nodes["a"].batches[0]) == len(KEYS) - held_by_b
 
 
 async def test_a_batch_to_a_dead_node_is_grouped_again(start: Start) -> None:
@@ -217,7 +219,7 @@ async def test_a_batch_too_large_is_split(start: Start) -> None:
     fleet = await _spread(start)
     keys = [f"k{number}" for number in range(2_500)]
     assert _answers(await fleet.query.BatchGet(_batch(keys))) == keys
-    sizes = [size for node in fleet.nodes.values() for size in node.batches]
+    sizes = [len(batch) for node in fleet.nodes.values() for batch in node.batches]
     assert sum(sizes) == len(keys)
     assert max(sizes) <= 1_000
 
@@ -246,7 +248,7 @@ def test_frames_are_protobufs() -> None:
 async def test_an_entry_that_would_wait_is_sent_alone_to_the_same_node(start: Start) -> None:
     fleet = await _spread(start)
     for node in fleet.nodes.values():
-        node.failure = lambda node=node: None if node.gets else LookupFailure(Reason.WOULD_WAIT, "not there yet")
+        node.lets_wait = True
     keys = [key for key in KEYS if partition_for(key.encode(), PARTITIONS) == 0][:3]
     response = await fleet.query.BatchGet(_batch(keys))
     assert _answers(response) == keys

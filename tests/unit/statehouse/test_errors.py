@@ -40,6 +40,13 @@ def test_status_has_error_info_for_any_client() -> None:
     assert status.code == REASONS[Reason.UNKNOWN_STORE].code
 
 
+def test_who_meets_an_overloaded_server_is_told_when_to_ask_again() -> None:
+    *_, detail = to_status(LookupFailure(Reason.OVERLOADED, "full")).details
+    again = error_details_pb2.RetryInfo()
+    assert detail.Unpack(again)
+    assert again.retry_delay.ToTimedelta().total_seconds() == 1
+
+
 def test_reason_of_a_newer_version_keeps_its_message() -> None:
     newer = errors_pb2.LookupError(message="something new")
     newer.MergeFromString(b"\x08\xe7\x07")  # reason = 999

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	method = "/statehouse.v1.QueryService/Get"
+	// Where gRPC's rich error model keeps a status with its details.
+	detailsKey = "grpc-status-details-bin"
+	// A router that is back is found soon.
+	firstBackoff   = 50 * time.Millisecond
+	longestBackoff = 200 * time.Millisecond
+	// Bytes of answers that may be under way: far more than a second's.
+	window = 1 << 20
+)
+
+// plan says what to send. A request is a key's bytes and a client's one after the other: protobuf messages put together
+// so are merged.
+type plan struct {
+	Targets  []string  `json:"targets"`   // host:port of each router
+	Rate     float64   `json:"rate"`      // lookups a second, of all clients together
+	TimeoutS float64   `json:"timeout_s"` // of each lookup
+	Store    string    `json:"store"`
+	Clients  []*client `json:"clients"` // in whose turn lookups are sent
+	Keys     []key     `json:"keys"`    // which each client takes in turn
+}
+
+type key struct {
+	Partition uint32 `json:"partition"`
+	Request   []byte `json:"request"` // of a GetRequest: store and key
+}
+
+type client struct {
+	Target  int    `json:"target"`   // number of its router
+	First   int    `json:"first"`    // number of its first key
+	Request []byte `json:"request"`  // of a GetRequest: what it always asks for
+	AtLeast bool   `json:"at_least"` // whether it also asks for positions as large as those it has seen
+
+	lock sync.Mutex
+	seen map[uint32]int64 // by partition
+}
+
+// outcome is what came of a lookup: a response, or a code other than OK.
+type outcome struct {
+	Client   int     `json:"client"`
+	Key      int     `json:"key"`
+	DueAt    float64 `json:"due_at"` // seconds of now's clock; it is never sent before
+	TookS    float64 `json:"took_s"` // from then until its end
+	AtLeast  *int64  `json:"at_least"`
+	Response []byte  `json:"response"`
+	Code     uint32  `json:"code"`
+	Message  string  `json:"message"`
+	Details  []byte  `json:"details"`
+}
+
+// send sends lookups until it is stopped, and waits for their outcomes, which is no longer than their timeout.
+func send(stopped context.Context, given plan, outcomes chan<- outcome) error {
+	if len(given.Clients) == 0 || len(given.Keys) == 0 || given.Rate <= 0 {
+		return errors.New("the plan has no clients, no keys or no rate")
+	}
+	routers, err := connect(given.Targets, seconds(given.TimeoutS))
+	if err != nil {
+		return err
+	}
+	beats, err := newMetronome(given.Rate)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(stopped, beats.stop)
+
+	var pending sync.WaitGroup
+	defer pending.Wait()
+	for sent := 0; ; {
+		due, err := beats.wait()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for ; due > 0; due-- {
+			next := given.lookup(sent, beats.at(sent))
+			sent++
+			pending.Add(1)
+			go func() {
+				defer pending.Done()
+				next.ask(routers[next.client.Target], seconds(given.TimeoutS))
+				select {
+				case outcomes <- next.outcome:
+				default:
+					log.Fatalf("%d outcomes wait, and nobody reads them", outcomesMax)
+				}
+			}()
+		}
+	}
+}
+
+// connect begins to connect to each router.
+func connect(targets []string, timeout time.Duration) ([]*grpc.ClientConn, error) {
+	waits := backoff.Config{BaseDelay: firstBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestBackoff}
+	routers := make([]*grpc.ClientConn, len(targets))
+	for number, target := range targets {
+		router, err := grpc.Dial(
+			"passthrough:///"+target,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithNoProxy(),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: waits, MinConnectTimeout: timeout}),
+			// Fixed, as gRPC would else find a size out, with a ping for nearly each answer.
+			grpc.WithInitialWindowSize(window),
+			grpc.WithInitialConnWindowSize(window),
+			// What fails is to be seen here, so nothing is tried again behind our back.
+			grpc.WithDisableRetry(),
+			grpc.WithDisableServiceConfig(),
+			grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
+		)
+		if err != nil {
+			return nil, fmt.Errorf("router %s: %w", target, err)
+		}
+		routers[number] = router
+	}
+	return routers, nil
+}
+
+// lookup is one that is to be sent.
+type lookup struct {
+	outcome
+	client  *client
+	key     key
+	request []byte
+	dueAt   int64
+}
+
+// lookup returns the one with this number, with what its client knows by now.
+func (p *plan) lookup(number int, dueAt int64) *lookup {
+	turn, turnOf := number/len(p.Clients), number%len(p.Clients)
+	client := p.Clients[turnOf]
+	keyNumber := (client.First + turn) % len(p.Keys)
+	key := p.Keys[keyNumber]
+	request := slices.Concat(key.Request, client.Request)
+	position := client.seenOf(key.Partition)
+	if position != nil {
+		request = append(request, atLeast(p.Store, key.Partition, *position)...)
+	}
+	known := outcome{Client: turnOf, Key: keyNumber, DueAt: float64(dueAt) / 1e9, AtLeast: position}
+	return &lookup{known, client, key, request, dueAt}
+}
+
+// ask sends the lookup and notes how it ended.
+func (l *lookup) ask(router *grpc.ClientConn, timeout time.Duration) {
+	deadline, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var trailer metadata.MD
+	err := router.Invoke(deadline, method, l.request, &l.Response, grpc.Trailer(&trailer))
+	// Its client knows the position by the time at which it is said to have ended.
+	if err == nil {
+		l.client.see(l.key.Partition, l.Response)
+	}
+	l.TookS = float64(now()-l.dueAt) / 1e9
+	if err == nil {
+		return
+	}
+	failed := status.Convert(err)
+	l.Code, l.Message = uint32(failed.Code()), failed.Message()
+	if details := trailer.Get(detailsKey); len(details) > 0 {
+		l.Details = []byte(details[0])
+	}
+}
+
+// seenOf returns the largest position seen of a partition; nil if there is none or the client doesn't mind.
+func (c *client) seenOf(partition uint32) *int64 {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if position, isSeen := c.seen[partition]; isSeen {
+		return &position
+	}
+	return nil
+}
+
+// see remembers the position in a response, if it is the largest of its partition and the client minds.
+func (c *client) see(partition uint32, response []byte) {
+	position, isKnown := positionIn(response)
+	if !c.AtLeast || !isKnown {
+		return
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.seen == nil {
+		c.seen = map[uint32]int64{}
+	}
+	c.seen[partition] = max(position, c.seen[partition])
+}
+
+func seconds(value float64) time.Duration {
+	return time.Duration(value * float64(time.Second))
+}

@@ -1,0 +1,91 @@
+"""How many lookups a router takes at once, and what it does for callers who have left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
+from tests.support.polling import poll_until_async
+from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fleets import STORE
+
+Start = Callable[..., Awaitable[Fleet]]
+KEY = types_pb2.Key(text="k")
+GET = query_service_pb2.GetRequest(store=STORE, key=KEY)
+
+
+def _open(fleet: Fleet) -> int:
+    return int(fleet.router.metrics.registry.get_sample_value("statehouse_router_open_lookups") or 0)
+
+
+async def _failure(lookup: Awaitable[object]) -> LookupFailure:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await lookup
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    return from_rpc_error(caught.value)
+
+
+async def test_one_lookup_too_many_is_refused_at_once_and_costs_the_nodes_nothing(start: Start) -> None:
+    fleet = await start("a", attempt_timeout_ms=8_000, max_lookups=2)
+    node = fleet.nodes["a"]
+    node.freeze()
+    taken = [asyncio.create_task(fleet.get(key)) for key in ("first", "second")]
+    await poll_until_async(lambda: _open(fleet) == 2, 10, "the router to be full")
+    refused: tuple[Awaitable[object], ...] = (
+        fleet.get(),
+        fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET])),
+        fleet.query.FetchWindows(query_service_pb2.FetchWindowsRequest(store=STORE, key=KEY)),
+        fleet.query.Scan(query_service_pb2.ScanRequest(store=STORE)),
+        fleet.query.ScanWindows(query_service_pb2.ScanWindowsRequest(store=STORE)),
+        fleet.query.Count(query_service_pb2.CountRequest(store=STORE)),
+    )
+    for lookup in refused:
+        failure = await _failure(lookup)
+        assert failure.reason is Reason.OVERLOADED
+        assert failure.metadata == {"max_lookups": "2"}
+    health = health_pb2_grpc.HealthStub(fleet.channel)
+    answer = await health.Check(health_pb2.HealthCheckRequest())
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    described = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
+    assert (await described.GetFleet(fleet_service_pb2.GetFleetRequest())).nodes
+    node.thaws.set()
+    assert await asyncio.gather(*taken) == ["a", "a"]
+    assert _open(fleet) == 0
+    assert await fleet.get() == "a"
+    assert node.lookups == 3
+
+
+async def test_a_batch_counts_by_its_lookups_and_is_taken_whole(start: Start) -> None:
+    fleet = await start("a", attempt_timeout_ms=8_000, max_lookups=2)
+    fleet.nodes["a"].freeze()
+    batch = asyncio.ensure_future(fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET] * 5)))
+    await poll_until_async(lambda: _open(fleet) == 5, 10, "the batch")
+    assert (await _failure(fleet.get())).reason is Reason.OVERLOADED
+    fleet.nodes["a"].thaws.set()
+    assert len((await batch).results) == 5
+    assert _open(fleet) == 0
+
+
+async def test_who_leaves_takes_his_lookups_along(start: Start) -> None:
+    fleet = await start("a", attempt_timeout_ms=8_000)
+    node = fleet.nodes["a"]
+    node.freeze()
+    calls = [
+        asyncio.ensure_future(fleet.query.Get(GET)),
+        asyncio.ensure_future(fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET]))),
+        asyncio.ensure_future(fleet.query.FetchWindows(query_service_pb2.FetchWindowsRequest(store=STORE, key=KEY))),
+        asyncio.ensure_future(fleet.query.Count(query_service_pb2.CountRequest(store=STORE))),
+    ]
+    await poll_until_async(lambda: node.held == len(calls), 10, "the node to be asked")
+    for call in calls:
+        call.cancel()
+    await poll_until_async(lambda: node.left_held == len(calls), 10, "the node to be told")
+    await poll_until_async(lambda: not _open(fleet), 10, "the router to be done with them")
