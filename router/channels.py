@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 
 from router.table import Node
-from statehouse.rpc.server import channel
+from statehouse.rpc.channels import channel
 
 QUERY_SERVICE = "statehouse.v1.QueryService"
 _PROBE_METHOD = "/grpc.health.v1.Health/Check"

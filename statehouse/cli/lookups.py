@@ -73,7 +73,7 @@ def get(
         raise typer.BadParameter("--explain excludes --as-of")
     freshness = Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
     records = input_records(after_input)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router_address(router), timeout=timeout, direct=False) as client:
         seen = client.await_input(store, *records) if records else None
         told = client.explain(store, key, freshness=freshness, at_least=seen, raw=raw) if explain else None
         answer: Answer | None

@@ -348,6 +348,7 @@ class Store:
     sub_topology: int | None
     is_global: bool = False
     ephemeral: bool = False
+    partitioner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

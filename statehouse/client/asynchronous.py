@@ -5,43 +5,29 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
-import grpc
-import grpc.aio
-
 from statehouse.client import conversion
 from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup
+from statehouse.client.direct import Direct
+from statehouse.client.lookups import Lookups
+from statehouse.client.peers import Router
 from statehouse.client.reads import AsyncReads
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
-from statehouse.v1 import (
-    fleet_service_pb2,
-    fleet_service_pb2_grpc,
-    query_service_pb2_grpc,
-)
+from statehouse.v1 import fleet_service_pb2
 
 DEFAULT_TARGET: Final = "127.0.0.1:7100"
 DEFAULT_TIMEOUT_S: Final = 5.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
-_CHANNEL_OPTIONS: Final = (
-    # A router that restarts is found again within a second, not after gRPC's default of up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # One that vanished without closing its connections is noticed by pings.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # What may be retried is decided by the router, which knows the candidates.
-    ("grpc.enable_retries", 0),
-)
-
 
 class AsyncClient(AsyncReads):
-    """Reads stores through a router. Belongs to the event loop it is first used on.
+    """Reads stores. Belongs to the event loop it is first used on.
 
     `target`: a router's host:port, or a node's, which answers for its own partitions only.
     `timeout`: seconds for each call, each page of a scan being one; a method's `timeout` overrides it.
     `max_message_bytes`: must be what routers and nodes have.
+    `direct`: reads of single keys go straight to the key's active where it can be reached, and through the router where
+    that fails; the router tells where the actives are. False: through the router always.
 
     `freshness`: the bounds of a `Freshness` must all hold. With none, the active answers if it can, else the freshest
     standby, and the answer says which.
@@ -55,22 +41,18 @@ class AsyncClient(AsyncReads):
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        direct: bool = True,
     ) -> None:
-        options = [
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
-            *_CHANNEL_OPTIONS,
-        ]
-        self._channel = grpc.aio.insecure_channel(target, options=options)
-        super().__init__(target, query_service_pb2_grpc.QueryServiceStub(self._channel), timeout, max_message_bytes)
-        self._fleet = fleet_service_pb2_grpc.FleetServiceStub(self._channel)
+        router = Router(target, max_message_bytes)
+        ways = Direct(router, max_message_bytes) if direct else None
+        super().__init__(router, Lookups(router, ways, max_message_bytes), timeout)
 
     def session(self, at_least: Token | None = None) -> AsyncReadSession:
         """Begin a session: reads of which none goes back before what an earlier one saw, whoever answers.
 
         `at_least`: what was seen before, the `token` of an earlier session say.
         """
-        return AsyncReadSession(self.target, self._query, self._timeout_s, self._max_message_bytes, at_least)
+        return AsyncReadSession(self._router, self._lookups, self._timeout_s, at_least)
 
     async def locate(
         self,
@@ -92,7 +74,8 @@ class AsyncClient(AsyncReads):
             freshness=conversion.to_freshness(freshness, store),
         )
         seconds = self._seconds(timeout)
-        return conversion.from_locate(await self._call(self._fleet.LocateKey(request, timeout=seconds), seconds))
+        call = self._router.fleet.LocateKey(request, timeout=seconds)
+        return conversion.from_locate(await self._router.ask(call, seconds))
 
     async def explain(
         self,
@@ -113,7 +96,8 @@ class AsyncClient(AsyncReads):
         bounds = self._bounds(freshness, at_least)
         request = fleet_service_pb2.ExplainGetRequest(lookup=conversion.to_get(Lookup(store, key, bounds, raw)))
         seconds = self._seconds(timeout)
-        return conversion.from_explain(await self._call(self._fleet.ExplainGet(request, timeout=seconds), seconds))
+        call = self._router.fleet.ExplainGet(request, timeout=seconds)
+        return conversion.from_explain(await self._router.ask(call, seconds))
 
     async def fleet(self, *, timeout: float | None = None) -> Fleet:  # noqa: ASYNC109 - as above
         """Return the newest assignment and the nodes, as the router sees them.
@@ -123,8 +107,8 @@ class AsyncClient(AsyncReads):
 
         """
         seconds = self._seconds(timeout)
-        request = fleet_service_pb2.GetFleetRequest()
-        return conversion.from_fleet(await self._call(self._fleet.GetFleet(request, timeout=seconds), seconds))
+        call = self._router.fleet.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=seconds)
+        return conversion.from_fleet(await self._router.ask(call, seconds))
 
     async def await_input(
         self,
@@ -149,12 +133,13 @@ class AsyncClient(AsyncReads):
             ],
         )
         seconds = self._seconds(timeout)
-        response = await self._call(self._fleet.AwaitInput(request, timeout=seconds), seconds)
+        response = await self._router.ask(self._router.fleet.AwaitInput(request, timeout=seconds), seconds)
         return Token.from_proto(response.at_least)
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail."""
-        await self._channel.close()
+        """Close the connections; calls under way fail."""
+        await self._lookups.close()
+        await self._router.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -172,16 +157,9 @@ class AsyncReadSession(AsyncReads):
     under way at once know nothing of each other.
     """
 
-    def __init__(
-        self,
-        target: str,
-        query: query_service_pb2_grpc.QueryServiceAsyncStub,
-        timeout_s: float,
-        max_message_bytes: int,
-        at_least: Token | None,
-    ) -> None:
+    def __init__(self, router: Router, lookups: Lookups, timeout_s: float, at_least: Token | None) -> None:
         """Made by `AsyncClient.session`."""
-        super().__init__(target, query, timeout_s, max_message_bytes)
+        super().__init__(router, lookups, timeout_s)
         self.token = Token() if at_least is None else at_least
 
     async def __aenter__(self) -> Self:

@@ -6,8 +6,9 @@ that don't fit, and those are asked for again in halves.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from statehouse.client import conversion
@@ -16,6 +17,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2
 
 MAX_ENTRIES: Final = 1_000
+"""Most lookups in a call: what servers take by default."""
 # What framing adds to an entry, rounded up.
 _ENTRY_OVERHEAD: Final = 16
 # How a call fails that is more than a message or a batch holds, and an entry whose answer found no room in the message.
@@ -24,6 +26,17 @@ _TOO_BIG_ANSWER: Final = frozenset({Reason.MESSAGE_TOO_LARGE})
 
 Outcome = Answer | LookupFailure
 Ask = Callable[[query_service_pb2.BatchGetRequest], Awaitable[query_service_pb2.BatchGetResponse]]
+
+
+def fitting(sizes: Iterable[int], max_bytes: int) -> int:
+    """Return how many of the first requests fit into one call; one that is too large by itself goes alone."""
+    count = total = 0
+    for size in sizes:
+        total += size + _ENTRY_OVERHEAD
+        if count == MAX_ENTRIES or (count and total > max_bytes):
+            break
+        count += 1
+    return count
 
 
 async def batch_get(requests: Sequence[query_service_pb2.GetRequest], ask: Ask, max_bytes: int) -> list[Outcome]:
@@ -48,18 +61,13 @@ async def batch_get(requests: Sequence[query_service_pb2.GetRequest], ask: Ask, 
 
 
 def _chunks(requests: Sequence[query_service_pb2.GetRequest], max_bytes: int) -> Iterator[list[int]]:
-    """Yield indexes of requests that fit into one call; one that is too large by itself goes alone."""
-    chunk: list[int] = []
-    size = 0
-    for index, request in enumerate(requests):
-        cost = request.ByteSize() + _ENTRY_OVERHEAD
-        if chunk and (len(chunk) == MAX_ENTRIES or size + cost > max_bytes):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(index)
-        size += cost
-    if chunk:
-        yield chunk
+    """Yield indexes of requests that fit into one call."""
+    sizes = [request.ByteSize() for request in requests]
+    start = 0
+    while start < len(sizes):
+        end = start + fitting(itertools.islice(sizes, start, None), max_bytes)
+        yield list(range(start, end))
+        start = end
 
 
 async def _ask_for(requests: list[query_service_pb2.GetRequest], ask: Ask) -> list[Outcome]:

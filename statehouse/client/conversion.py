@@ -350,6 +350,7 @@ def _store(store: fleet_service_pb2.StoreInfo) -> Store:
         store.sub_topology if store.HasField("sub_topology") else None,
         getattr(store, "global"),  # a keyword of Python's
         store.ephemeral,
+        store.partitioner,
     )
 
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-import grpc
 import grpc.aio
 
-from statehouse.client import batches, conversion
+from statehouse.client import conversion
 from statehouse.client.answers import (
     Answer,
     Count,
@@ -25,13 +24,15 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
+from statehouse.client.direct import Stub
+from statehouse.client.lookups import Lookups
+from statehouse.client.peers import Router
 from statehouse.client.watches import AsyncWatch
 from statehouse.consistency import ANY, Freshness
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure
 from statehouse.positions import Token
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.serdes import JsonValue
-from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 
 class _PageRequest(Protocol):
@@ -45,7 +46,11 @@ class _HasNextPageToken(Protocol):
     next_page_token: str
 
 
+Request = TypeVar("Request")
 Response = TypeVar("Response")
+Call = Callable[[Request, float], Awaitable[Response]]
+"""Makes a call that is given so many seconds."""
+Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 PageRequest = TypeVar("PageRequest", bound=_PageRequest)
 PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
 
@@ -59,11 +64,13 @@ class AsyncReads:
     `at_least`: the read sees what the answers with this token saw, or waits for it; the same as in `freshness`.
     """
 
-    def __init__(
-        self, target: str, query: query_service_pb2_grpc.QueryServiceAsyncStub, timeout_s: float, max_message_bytes: int
-    ) -> None:
-        self.target = target
-        self._query, self._timeout_s, self._max_message_bytes = query, timeout_s, max_message_bytes
+    def __init__(self, router: Router, lookups: Lookups, timeout_s: float) -> None:
+        self._router, self._lookups, self._timeout_s = router, lookups, timeout_s
+
+    @property
+    def target(self) -> str:
+        """The router's address."""
+        return self._router.target
 
     async def get(
         self,
@@ -84,8 +91,7 @@ class AsyncReads:
         request = query_service_pb2.GetRequest(
             store=store, key=conversion.to_key(key), freshness=self._wire(store, freshness, at_least), raw=raw
         )
-        seconds = self._seconds(timeout)
-        answer = conversion.from_get(await self._call(self._query.Get(request, timeout=seconds), seconds), store)
+        answer = await self._lookups.get(request, self._seconds(timeout))
         self._saw(answer.token)
         return answer
 
@@ -114,8 +120,7 @@ class AsyncReads:
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
         )
-        seconds = self._seconds(timeout)
-        response = await self._call(self._query.GetAsOf(request, timeout=seconds), seconds)
+        response = await self._lookups.call(lambda query: query.GetAsOf, request, self._seconds(timeout))
         answer = conversion.from_get_as_of(response, store)
         self._saw(answer.token)
         return answer
@@ -130,16 +135,11 @@ class AsyncReads:
 
         A key that can't be answered has its failure as its outcome, and so has every key of a call that fails: nothing
         is raised. What is too much for one call is split into several, one after the other, each with `timeout`. Where
-        `requests` have an `at_least` in their bounds, and a node rather than a router is asked, a key whose position is
-        not reached yet fails with WOULD_WAIT.
+        `requests` have an `at_least` in their bounds, and the client's target is a node rather than a router, a key
+        whose position is not reached yet fails with WOULD_WAIT.
         """
-        seconds = self._seconds(timeout)
-
-        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
-            return await self._call(self._query.BatchGet(batch, timeout=seconds), seconds)
-
         bounded = [conversion.to_get(replace(each, freshness=self._bounds(each.freshness))) for each in requests]
-        outcomes = await batches.batch_get(bounded, ask, self._max_message_bytes)
+        outcomes = await self._lookups.batch_get(bounded, self._seconds(timeout))
         for outcome in outcomes:
             if isinstance(outcome, Answer):
                 self._saw(outcome.token)
@@ -178,7 +178,7 @@ class AsyncReads:
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(self._query.Scan, request, bounds, timeout):
+        async for response in self._paged(self._routed(lambda query: query.Scan), request, bounds, timeout):
             page = conversion.from_scan(response, store)
             self._saw(page.token)
             yield page
@@ -250,7 +250,7 @@ class AsyncReads:
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(self._query.ScanWindows, request, bounds, timeout):
+        async for response in self._paged(self._routed(lambda query: query.ScanWindows), request, bounds, timeout):
             page = conversion.from_scan_windows(response, store)
             self._saw(page.token)
             yield page
@@ -322,7 +322,9 @@ class AsyncReads:
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(self._query.FetchWindows, request, bounds, timeout):
+        async for response in self._paged(
+            partial(self._lookups.call, lambda query: query.FetchWindows), request, bounds, timeout
+        ):
             self._saw(conversion.token_of(store, (response.replica,)))
             for window in response.windows:
                 yield conversion.from_window(window)
@@ -359,7 +361,9 @@ class AsyncReads:
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(self._query.FetchSessions, request, bounds, timeout):
+        async for response in self._paged(
+            partial(self._lookups.call, lambda query: query.FetchSessions), request, bounds, timeout
+        ):
             self._saw(conversion.token_of(store, (response.replica,)))
             for session in response.sessions:
                 yield conversion.from_session(session)
@@ -389,8 +393,7 @@ class AsyncReads:
             query=query,
             arguments=conversion.to_arguments(arguments or {}),
         )
-        seconds = self._seconds(timeout)
-        response = await self._call(self._query.QueryStore(request, timeout=seconds), seconds)
+        response = await self._routed(lambda query: query.QueryStore)(request, self._seconds(timeout))
         answer = conversion.from_query_store(response, store)
         self._saw(answer.token)
         return answer
@@ -415,8 +418,7 @@ class AsyncReads:
             exact=exact,
             freshness=self._wire(store, freshness, at_least),
         )
-        seconds = self._seconds(timeout)
-        response = await self._call(self._query.Count(request, timeout=seconds), seconds)
+        response = await self._routed(lambda query: query.Count)(request, self._seconds(timeout))
         answer = conversion.from_count(response, store)
         self._saw(answer.token)
         return answer
@@ -452,8 +454,10 @@ class AsyncReads:
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
         )
-        call = self._query.Watch(request)
-        return AsyncWatch(call, store, lambda failure: self._named(failure, self._timeout_s), self._saw, positions)
+        call = self._router.query.Watch(request)
+        return AsyncWatch(
+            call, store, lambda failure: self._router.named(failure, self._timeout_s), self._saw, positions
+        )
 
     def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
         """Return a read's bounds."""
@@ -470,9 +474,17 @@ class AsyncReads:
     def _seconds(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
 
+    def _routed(self, method: Method[Request, Response]) -> Call[Request, Response]:
+        """Return a call that goes through the router."""
+
+        async def call(request: Request, seconds: float) -> Response:
+            return await self._router.ask(method(self._router.query)(request, timeout=seconds), seconds)
+
+        return call
+
     async def _paged(
         self,
-        method: grpc.aio.UnaryUnaryMultiCallable[PageRequest, PageResponse],
+        call: Call[PageRequest, PageResponse],
         request: PageRequest,
         bounds: Callable[[], types_pb2.Freshness | None],
         timeout_s: float | None,
@@ -482,27 +494,8 @@ class AsyncReads:
         while True:
             if (freshness := bounds()) is not None:
                 request.freshness.CopyFrom(freshness)
-            response = await self._call(method(request, timeout=seconds), seconds)
+            response = await call(request, seconds)
             yield response
             if not response.next_page_token:
                 return
             request.page_token = response.next_page_token
-
-    async def _call(self, call: Awaitable[Response], seconds: float) -> Response:
-        try:
-            return await call
-        except grpc.RpcError as error:
-            raise self._named(from_rpc_error(error), seconds) from error
-
-    def _named(self, failure: LookupFailure, seconds: float) -> LookupFailure:
-        """Say of a transport failure whom it concerns: what gRPC has to say of it helps nobody."""
-        if "grpc_status" not in failure.metadata:
-            return failure
-        metadata = {**failure.metadata, "target": self.target}
-        if failure.reason is Reason.UNREACHABLE:
-            message = f"{self.target} can't be reached ({failure.message}); is the router running there?"
-            return LookupFailure(Reason.UNREACHABLE, message, metadata)
-        if failure.reason is Reason.ATTEMPT_TIMED_OUT:
-            message = f"{self.target} gave no answer within {seconds:g} s; allow more time with timeout"
-            return LookupFailure(Reason.DEADLINE_EXCEEDED, message, metadata)
-        return failure

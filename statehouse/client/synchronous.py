@@ -132,13 +132,14 @@ class Client(_Reads):
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        direct: bool = True,
     ) -> None:
         loop = asyncio.new_event_loop()
         # A daemon: a program that forgets to close its client must still be able to end.
         self._thread = threading.Thread(target=loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
         self._thread.start()
         self._client = asyncio.run_coroutine_threadsafe(
-            self._connect(target, timeout, max_message_bytes), loop
+            self._connect(target, timeout, max_message_bytes, direct=direct), loop
         ).result()
         super().__init__(self._client, loop)
 
@@ -191,9 +192,9 @@ class Client(_Reads):
         self.close()
 
     @staticmethod
-    async def _connect(target: str, timeout_s: float, max_message_bytes: int) -> AsyncClient:
+    async def _connect(target: str, timeout_s: float, max_message_bytes: int, *, direct: bool) -> AsyncClient:
         # Made on the loop it is used on, as grpc.aio demands.
-        return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes)
+        return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct)
 
     async def _shut_down(self) -> None:
         """Close the connection, and give what was under way for other threads the time to end."""

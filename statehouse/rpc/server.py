@@ -10,13 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from statehouse.errors import ConfigurationError
-
-# Peers that vanish without a FIN are noticed by pings, idle or not.
-_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-]
+from statehouse.rpc.channels import KEEPALIVE
 
 
 class RpcServer:
@@ -42,7 +36,7 @@ class RpcServer:
                 ("grpc.max_send_message_length", max_message_bytes),
                 # Clients ping every 10 s at most; fewer than that between pings is not abuse.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                *_KEEPALIVE,
+                *KEEPALIVE,
             ]
         )
         self._services = tuple(services)
@@ -74,20 +68,3 @@ class RpcServer:
         """Refuse new calls, give those under way `grace_s` seconds."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
-
-
-def channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
-    """Return a channel to a peer that reconnects quickly and sends to this address only."""
-    return grpc.aio.insecure_channel(
-        target,
-        options=[
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 200),
-            ("grpc.max_reconnect_backoff_ms", 1_000),
-            ("grpc.enable_retries", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-            *_KEEPALIVE,
-        ],
-    )

@@ -265,6 +265,12 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             task.replicas.add(instance_id="node-a", role=types_pb2.REPLICA_ROLE_ACTIVE, state="running", lag=7)
         return response
 
+    def WatchFleet(  # noqa: N802 - the service's name
+        self, _request: fleet_service_pb2.WatchFleetRequest, context: Any
+    ) -> Iterator[fleet_service_pb2.WatchFleetResponse]:
+        """Have no such call, like a node: all lookups come here."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such call")
+
     def _take(self, request: Any, store: str, context: Any) -> None:
         self.requests.append(request)
         failure = self.failure

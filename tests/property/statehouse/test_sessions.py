@@ -9,7 +9,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.client import AsyncReadSession, Token
+from statehouse.client import Answer, AsyncReadSession, Token
+from statehouse.client.conversion import from_get
 from statehouse.consistency import Freshness, ReplicaFreshness, violation
 from statehouse.errors import LookupFailure
 from statehouse.topology import Role
@@ -20,13 +21,13 @@ REPLICAS, PARTITIONS = 3, 2
 
 @dataclass
 class Replicas:
-    """Stands for the stub: the replica whose turn it is answers by the real rule, from wherever it has got to."""
+    """Stands for the lookups: the replica whose turn it is answers by the real rule, from wherever it has got to."""
 
     ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     positions: list[list[int]] = field(default_factory=lambda: [[0] * PARTITIONS for _ in range(REPLICAS)])
     turn: int = 0
 
-    async def Get(self, request: query_service_pb2.GetRequest, timeout: float) -> query_service_pb2.GetResponse:  # noqa: ARG002, ASYNC109, N802 - the stub's
+    async def get(self, request: query_service_pb2.GetRequest, seconds: float) -> Answer:  # noqa: ARG002 - the lookups'
         partition = int(request.key.text)
         position = self.positions[self.turn][partition]
         known = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None, position=position)
@@ -34,7 +35,7 @@ class Replicas:
         if broken is not None:
             raise LookupFailure(*broken)
         stamp = types_pb2.ReplicaStamp(partition=partition, position=position)
-        return query_service_pb2.GetResponse(found=False, replica=stamp)
+        return from_get(query_service_pb2.GetResponse(found=False, replica=stamp), request.store)
 
 
 actions = st.one_of(
@@ -51,7 +52,7 @@ def test_what_a_session_sees_never_goes_back(steps: list[tuple[Any, ...]]) -> No
     replicas = Replicas()
 
     def begin(token: Token | None = None) -> AsyncReadSession:
-        return AsyncReadSession("", cast("Any", replicas), 1.0, 10**6, token)
+        return AsyncReadSession(cast("Any", None), cast("Any", replicas), 1.0, token)
 
     async def run() -> None:
         session = begin()

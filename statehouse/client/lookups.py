@@ -1,0 +1,181 @@
+"""Reads of single keys: straight to the node that holds the key where that is possible, else through the router.
+
+A lookup makes one attempt at a node, then goes through the router with what is left of its time; to the caller that is
+one call. Lookups that are made at the same time are coalesced on either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import grpc.aio
+
+from statehouse.client import batches, conversion
+from statehouse.client.answers import Answer
+from statehouse.client.batches import Outcome
+from statehouse.client.direct import Direct, Link, Stub, Way, may_help_elsewhere
+from statehouse.client.lanes import Lane, Lookup
+from statehouse.client.peers import Router
+from statehouse.errors import LookupFailure
+from statehouse.v1 import query_service_pb2, types_pb2
+
+
+class _KeyedRequest(Protocol):
+    """What all requests about one key begin with."""
+
+    store: str
+
+    @property
+    def key(self) -> types_pb2.Key: ...
+    @property
+    def forwarding(self) -> types_pb2.Forwarding: ...
+
+    def ClearField(self, field_name: Any, /) -> None: ...  # noqa: ANN401, N802 - protobuf's
+
+
+Request = TypeVar("Request", bound=_KeyedRequest)
+Response = TypeVar("Response")
+Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+
+
+class Lookups:
+    """Asks for keys. Lives on the event loop. Without `direct` all goes through the router."""
+
+    def __init__(self, router: Router, direct: Direct | None, max_message_bytes: int) -> None:
+        self._router, self._direct, self._max_message_bytes = router, direct, max_message_bytes
+        self._lane = Lane(self._send, max_message_bytes)
+
+    async def get(self, request: query_service_pb2.GetRequest, seconds: float) -> Answer:
+        """Look one key up.
+
+        Raises:
+            LookupFailure: nobody could answer in time.
+
+        """
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        refusal: LookupFailure | None = None
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                way = self._way(request)
+                if way is not None:
+                    outcome = await way.get(request, give_up_at)
+                    if isinstance(outcome, Answer):
+                        return outcome
+                    if not may_help_elsewhere(outcome):
+                        raise _own(outcome)
+                    refusal = outcome
+                    request.ClearField("forwarding")
+                outcome = await self._through_router(request, give_up_at)
+        except TimeoutError:
+            raise self._router.too_late(seconds) from refusal
+        if isinstance(outcome, Answer):
+            return outcome
+        raise self._router.named(_own(outcome), seconds) from refusal
+
+    async def batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[Outcome]:
+        """Look several keys up; return one outcome a key. What is too much for one call is split, each in `seconds`."""
+        outcomes = await self._straight(requests, seconds)
+        rest = [index for index, request in enumerate(requests) if _is_open(outcomes.get(index))]
+        for index in rest:
+            requests[index].ClearField("forwarding")
+
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await self._router.ask(self._router.query.BatchGet(batch, timeout=seconds), seconds)
+
+        routed = await batches.batch_get([requests[index] for index in rest], ask, self._max_message_bytes)
+        outcomes.update(zip(rest, routed, strict=True))
+        return [outcomes[index] for index in range(len(requests))]
+
+    async def call(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
+        """Make any call about one key.
+
+        Raises:
+            LookupFailure: nobody could answer in time.
+
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + seconds
+        way = self._way(request)
+        if way is not None:
+            request.forwarding.epoch = way.epoch
+            try:
+                return await way.link.attempt(lambda query, s: method(query)(request, timeout=s), give_up_at)
+            except LookupFailure as failure:
+                way.note(failure)
+                if not may_help_elsewhere(failure):
+                    raise
+            request.ClearField("forwarding")
+        left_s = max(0.0, give_up_at - loop.time())
+        return await self._router.ask(method(self._router.query)(request, timeout=left_s), seconds)
+
+    async def close(self) -> None:
+        """End; lookups under way fail."""
+        await self._lane.close()
+        if self._direct is not None:
+            await self._direct.close()
+
+    def _way(self, request: _KeyedRequest) -> Way | None:
+        return None if self._direct is None else self._direct.way(request.store, request.key)
+
+    async def _straight(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> dict[int, Outcome]:
+        """Ask each node once for the keys that it holds; return the outcomes by index."""
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        ways: dict[int, Way] = {}
+        for index, request in enumerate(requests):
+            if (way := self._way(request)) is not None:
+                request.forwarding.epoch = way.epoch
+                ways[index] = way
+        by_link: defaultdict[Link, list[int]] = defaultdict(list)
+        for index, way in ways.items():
+            by_link[way.link].append(index)
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                (indexes, group.create_task(link.batch_get([requests[each] for each in indexes], give_up_at)))
+                for link, indexes in by_link.items()
+            ]
+        outcomes: dict[int, Outcome] = {}
+        for indexes, task in asked:
+            outcomes.update(zip(indexes, task.result(), strict=True))
+        for index, outcome in outcomes.items():
+            ways[index].note(outcome)
+        return outcomes
+
+    async def _through_router(self, request: query_service_pb2.GetRequest, give_up_at: float) -> Outcome:
+        if request.freshness.HasField("at_least"):
+            # It may have to wait for a position, and others that were in one call with it would wait, too.
+            (outcome,) = await self._ask_router([request], give_up_at)
+            return outcome
+        return await self._lane.ask(request, give_up_at)
+
+    async def _send(self, lookups: Sequence[Lookup]) -> list[Outcome]:
+        return await self._ask_router([each.request for each in lookups], max(each.give_up_at for each in lookups))
+
+    async def _ask_router(self, requests: list[query_service_pb2.GetRequest], give_up_at: float) -> list[Outcome]:
+        loop, router = asyncio.get_running_loop(), self._router
+
+        def left_s() -> float:
+            return max(0.0, give_up_at - loop.time())
+
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await router.call(router.query.BatchGet(batch, timeout=left_s()))
+
+        if len(requests) > 1:
+            return await batches.batch_get(requests, ask, self._max_message_bytes)
+        (request,) = requests
+        try:
+            return [conversion.from_get(await router.call(router.query.Get(request, timeout=left_s())), request.store)]
+        except LookupFailure as failure:
+            return [failure]
+
+
+def _is_open(outcome: Outcome | None) -> bool:
+    """Whether a lookup is left for the router."""
+    return outcome is None or (isinstance(outcome, LookupFailure) and may_help_elsewhere(outcome))
+
+
+def _own(failure: LookupFailure) -> LookupFailure:
+    """Return a failure of one's own: that of a call is the outcome of all its lookups, each raised somewhere else."""
+    return LookupFailure.from_proto(failure.to_proto())
