@@ -139,7 +139,7 @@ class _Round:
 
     def next(self) -> Replica | None:
         """Return whom to ask next, None if everybody was or the time is up."""
-        while self.queue and (not self.asked or self.deadline.remaining_s >= _LEAST_ATTEMPT_S):
+        while self.queue and self.deadline.remaining_s >= _LEAST_ATTEMPT_S:
             replica = self.queue.popleft()
             if replica.instance_id not in self.asked:
                 self.asked.add(replica.instance_id)
@@ -197,6 +197,9 @@ class Dispatcher:
         for replica in routes.replicas:
             if (earlier := call.failed_before.get(replica.instance_id)) is not None:
                 progress.note(replica, earlier)
+        if deadline.remaining_s < _LEAST_ATTEMPT_S:
+            # It waited for its turn here until its caller has given up: work on it would keep others waiting, too.
+            raise self.failure(call, routes, progress, is_late=True)
         skipped = set(call.failed_before)
         held: Held | None = None
         answer: Answer | None = None

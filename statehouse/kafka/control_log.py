@@ -17,6 +17,9 @@ log = structlog.get_logger(__name__)
 
 OnRecord = Callable[[bytes | None, bytes | None, int], None]
 
+# A fleet has many readers of topics that are quiet most of the time: each empty answer is work for the broker. It also is
+# how long the end of a transaction may take to be noticed, its records come at once.
+_FETCH_WAIT_MS = 250
 _POLL_S = 0.1
 _BATCH = 500
 _REMIND_S = 10.0
@@ -85,7 +88,11 @@ class ControlLogReader:
             self._on_broken(error)
 
     def _read(self) -> None:
-        consumer = clients.consumer(self._bootstrap, self._client_id, **{"auto.offset.reset": "earliest"})
+        consumer = clients.consumer(
+            self._bootstrap,
+            self._client_id,
+            **{"auto.offset.reset": "earliest", "fetch.wait.max.ms": _FETCH_WAIT_MS},
+        )
         admin = clients.admin(self._bootstrap, self._client_id)
         try:
             if not self._wait_for_topic(consumer):

@@ -9,8 +9,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from router.locate import keyed_call
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
@@ -256,6 +258,16 @@ async def test_the_callers_deadline_is_kept_and_the_failure_still_tells_why(star
     failure = await _failure(fleet.get(timeout_s=0.6))
     assert failure.reason is Reason.DEADLINE_EXCEEDED
     assert _reasons(failure) == {"a": Reason.ATTEMPT_TIMED_OUT, "b": Reason.ATTEMPT_TIMED_OUT}
+
+
+async def test_nobody_is_asked_for_a_caller_who_has_given_up(start: Start) -> None:
+    fleet = await start("a", "b")
+    request = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="k"))
+    call = keyed_call(fleet.router.tables.current(), "Get", request.SerializeToString())
+    with pytest.raises(LookupFailure) as caught:
+        await fleet.router._handlers.dispatcher.dispatch(call, Deadline.after(0.0))
+    assert caught.value.reason is Reason.DEADLINE_EXCEEDED
+    assert not fleet.nodes["a"].gets
 
 
 async def test_a_short_deadline_leaves_the_standby_its_turn(start: Start) -> None:
