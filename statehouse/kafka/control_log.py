@@ -17,8 +17,8 @@ log = structlog.get_logger(__name__)
 
 OnRecord = Callable[[bytes | None, bytes | None, int], None]
 
-# A fleet has many readers of topics that are quiet most of the time, and each empty answer is work for the broker. Records
-# come at once; only the end of a transaction may take so long to be noticed.
+# A fleet has many readers of topics that are quiet most of the time, and each empty answer is work for the broker.
+# Records come at once; only the end of a transaction may take so long to be noticed.
 _FETCH_WAIT_MS = 250
 _POLL_S = 0.1
 _BATCH = 500
