@@ -17,9 +17,12 @@ log = structlog.get_logger(__name__)
 
 OnRecord = Callable[[bytes | None, bytes | None, int], None]
 
-# A fleet has many readers of topics that are quiet most of the time, and each empty answer is work for the broker.
-# Records come at once; only the end of a transaction may take so long to be noticed.
-_FETCH_WAIT_MS = 250
+_CONSUMER: dict[str, str | float | bool] = {
+    "auto.offset.reset": "earliest",
+    # A fleet has many readers of topics that are quiet most of the time, and each empty answer is work for the broker.
+    # Records come at once; only the end of a transaction may take so long to be noticed.
+    "fetch.wait.max.ms": 250,
+}
 _POLL_S = 0.1
 _BATCH = 500
 _REMIND_S = 10.0
@@ -88,11 +91,7 @@ class ControlLogReader:
             self._on_broken(error)
 
     def _read(self) -> None:
-        consumer = clients.consumer(
-            self._bootstrap,
-            self._client_id,
-            **{"auto.offset.reset": "earliest", "fetch.wait.max.ms": _FETCH_WAIT_MS},
-        )
+        consumer = clients.consumer(self._bootstrap, self._client_id, **_CONSUMER)
         admin = clients.admin(self._bootstrap, self._client_id)
         try:
             if not self._wait_for_topic(consumer):
