@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from router.server import run
+from router.workers import run_workers
 from statehouse.errors import ConfigurationError
 from statehouse.settings import RouterSettings, load
 
@@ -16,6 +17,7 @@ def router(
     application_id: Annotated[str | None, typer.Option(help="Application id.")] = None,
     bind_host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     router_port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that share the port.")] = None,
     request_timeout_ms: Annotated[
         int | None, typer.Option(help="Longest a request without a deadline of its own may take.")
     ] = None,
@@ -50,7 +52,9 @@ def router(
             "--rack", help="The router's rack: bounded reads that any replica may answer are asked there first."
         ),
     ] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics; unset serves none.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of /metrics; unset serves none. Each further worker has the next port.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="Least level logged.")] = None,
 ) -> None:
     """Run a router: one address that answers for every partition of every store.
@@ -62,6 +66,7 @@ def router(
         "application_id": application_id,
         "bind_host": bind_host,
         "router_port": router_port,
+        "workers": workers,
         "request_timeout_ms": request_timeout_ms,
         "attempt_timeout_ms": attempt_timeout_ms,
         "hedge_quantile": hedge_quantile,
@@ -79,7 +84,11 @@ def router(
         "log_level": log_level,
     }
     try:
-        run(load(RouterSettings, flags))
+        settings = load(RouterSettings, flags)
+        if settings.workers == 1:
+            run(settings)
+        else:
+            run_workers(settings)
     except ConfigurationError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from router.admission import Admission
 from router.choice import judge
 from router.dispatch import Dispatcher
 from router.holder import TableHolder
@@ -18,8 +19,9 @@ from statehouse.v1 import errors_pb2, fleet_service_pb2, types_pb2
 class Explainer:
     """Answers ExplainGet. Lives on the event loop."""
 
-    def __init__(self, tables: TableHolder, dispatcher: Dispatcher, lateness: Lateness) -> None:
-        self._tables, self._dispatcher, self._lateness = tables, dispatcher, lateness
+    def __init__(self, tables: TableHolder, admission: Admission, dispatcher: Dispatcher, lateness: Lateness) -> None:
+        self._tables, self._admission = tables, admission
+        self._dispatcher, self._lateness = dispatcher, lateness
 
     async def explain_get(
         self, request: fleet_service_pb2.ExplainGetRequest, deadline: Deadline
@@ -42,7 +44,8 @@ class Explainer:
         )
         progress = Progress(attempts=[])
         try:
-            answer = await self._dispatcher.dispatch(call, deadline, progress)
+            with self._admission.admitted():
+                answer = await self._dispatcher.dispatch(call, deadline, progress)
         except LookupFailure as failure:
             explained.error.CopyFrom(failure.to_proto())
         else:

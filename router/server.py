@@ -51,8 +51,11 @@ _STOP_GRACE_S = 5.0
 class RouterServer:
     """A router. `tracker` and `inputs` take what the control topics say; `FleetFollower` feeds them from Kafka."""
 
-    def __init__(self, settings: RouterSettings) -> None:
-        """Build everything and bind the port; must run on the event loop that will serve."""
+    def __init__(self, settings: RouterSettings, *, share_port: bool = False) -> None:
+        """Build everything and bind the port; must run on the event loop that will serve.
+
+        `share_port`: it is one of several on that port.
+        """
         attempt_timeout_s = settings.attempt_timeout_ms / 1_000
         self._settings = settings
         self.metrics = RouterMetrics()
@@ -127,7 +130,7 @@ class RouterServer:
             self.tracker,
             self.health,
             self.inputs,
-            Explainer(self.tables, dispatcher, self._lateness),
+            Explainer(self.tables, admission, dispatcher, self._lateness),
             default_timeout_s=settings.request_timeout_ms / 1_000,
             max_watches=settings.max_watches,
         )
@@ -139,6 +142,7 @@ class RouterServer:
             (QUERY_SERVICE, FLEET_SERVICE),
             self._register,
             max_message_bytes=settings.max_message_bytes,
+            share_port=share_port,
         )
 
     @property
@@ -264,8 +268,8 @@ def _report_unreadable(key: str, error: Exception) -> None:
     log.warning("control record can't be read and is skipped", key=key, error=str(error))
 
 
-async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set.
+async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bool = False) -> None:
+    """Serve until `stop` is set, with `share_port` as one of several on the port.
 
     Raises:
         Exception: a defect without which the table would only look current; the router has been shut down.
@@ -277,7 +281,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         defects.append(defect)
         stop.set()
 
-    server = RouterServer(settings)
+    server = RouterServer(settings, share_port=share_port)
     follower = FleetFollower(settings, server.tracker, server.inputs, asyncio.get_running_loop(), stop_by)
     metrics_server = None
     if settings.metrics_port is not None:
@@ -296,14 +300,20 @@ async def serve(settings: RouterSettings, stop: asyncio.Event) -> None:
         raise defects[0]
 
 
-def run(settings: RouterSettings) -> None:
-    """Run a router until SIGTERM or SIGINT."""
+def run(
+    settings: RouterSettings,
+    *,
+    share_port: bool = False,
+    also_stopped_by: Callable[[asyncio.Event], None] = lambda _stop: None,
+) -> None:
+    """Run a router until SIGTERM or SIGINT, or until what `also_stopped_by` has arranged for sets the event."""
     logs.configure(settings.log_level)
 
     async def main() -> None:
         stop = asyncio.Event()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-        await serve(settings, stop)
+        also_stopped_by(stop)
+        await serve(settings, stop, share_port=share_port)
 
     asyncio.run(main())

@@ -168,6 +168,9 @@ class RouterSettings(CommonSettings):
 
     bind_host: str = Field("127.0.0.1", description="address to listen on")
     router_port: int = Field(7100, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
+    workers: int = Field(
+        1, ge=1, le=64, description="processes that share the port; each has the bounds below for itself"
+    )
     request_timeout_ms: int = Field(5_000, ge=1, description="longest a request without a deadline of its own may take")
     attempt_timeout_ms: int = Field(
         250, ge=1, description="a candidate that has not answered by then is passed over for the next"
@@ -199,7 +202,17 @@ class RouterSettings(CommonSettings):
     router_rack: str = Field(
         "", description="the router's rack: bounded reads that any replica may answer are asked there first"
     )
-    metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65_535, description="port of /metrics; unset serves none; each further worker has the next port"
+    )
+
+    @model_validator(mode="after")
+    def _workers_have_metrics_ports(self) -> Self:
+        if self.metrics_port and self.metrics_port + self.workers - 1 > 65_535:
+            raise ValueError(
+                "each worker serves metrics on a port of its own, from metrics_port on: choose a lower one"
+            )
+        return self
 
 
 class ProcessSettings(CommonSettings):

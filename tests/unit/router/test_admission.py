@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
@@ -56,6 +56,9 @@ async def test_one_lookup_too_many_is_refused_at_once_and_costs_the_nodes_nothin
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     described = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     assert (await described.GetFleet(fleet_service_pb2.GetFleetRequest())).nodes
+    explained = await described.ExplainGet(fleet_service_pb2.ExplainGetRequest(lookup=GET))
+    assert reason_from_number(explained.error.reason) is Reason.OVERLOADED
+    assert not explained.attempts
     node.thaws.set()
     assert await asyncio.gather(*taken) == ["a", "a"]
     assert _open(fleet) == 0

@@ -1,0 +1,153 @@
+"""Several router processes on one port: the kernel spreads the connections over those who listen (SO_REUSEPORT).
+
+One Python process uses one processor. Workers share nothing: each follows the control topics, and has its own routing
+table, bounds and metrics.
+
+The parent serves nothing. It holds the port, so that neither another router nor another set of workers takes it by
+mistake, starts the workers and replaces one that ends by itself: after a pause that doubles as long as it doesn't live
+long. A worker that can't run with its settings ends the whole, as it would come to that each time. Workers end when the
+pipe to their parent closes: when it is told to stop, and also when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from statehouse.errors import ConfigurationError
+from statehouse.observability import logs
+from statehouse.settings import ENV_PREFIX, RouterSettings
+
+log = structlog.get_logger(__name__)
+
+BAD_SETTINGS: Final = 2
+"""The exit code of a worker that can't run with its settings."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 10.0
+# A worker that has lived for so long did not end by what it met at its start.
+_STEADY_S: Final = 60.0
+# Longer than a worker takes to let its calls end.
+_STOP_TIMEOUT_S: Final = 15.0
+
+
+def hold_port(host: str, port: int) -> socket.socket:
+    """Take a port that nobody has, 0 for any, for processes that share it; return the socket that holds it.
+
+    Nothing is accepted on it. As long as it is open only sockets with SO_REUSEPORT can be bound to the port, and a
+    process that listens on its own is refused.
+
+    Raises:
+        ConfigurationError: the port is taken.
+
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        # Others who share the port would not mind one more of them: whoever asks for it alone finds them.
+        with socket.create_server(address, family=family) as alone:
+            address = alone.getsockname()
+        held = socket.socket(family, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # For the connections of a router that was here before; from then on it would let others in.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(address)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    except OSError as error:
+        raise ConfigurationError(
+            f"can't listen on {host}:{port}: {error}; is another process on that port? Choose another with --port"
+        ) from error
+    return held
+
+
+def settings_of_worker(settings: RouterSettings, number: int, port: int) -> RouterSettings:
+    """Return what the worker of this number, from 0, runs with: the port they share, and a metrics port of its own."""
+    metrics_port = settings.metrics_port and settings.metrics_port + number
+    return settings.model_copy(update={"router_port": port, "metrics_port": metrics_port, "workers": 1})
+
+
+def environment_of(settings: RouterSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment that says these settings and no others."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(ENV_PREFIX)}
+    said = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in settings if value is not None}
+    return kept | said
+
+
+async def keep(settings: RouterSettings, number: int, stop: asyncio.Event) -> None:
+    """Run a worker, again and again, until `stop` is set.
+
+    Raises:
+        ConfigurationError: it can't run with its settings.
+
+    """
+    loop = asyncio.get_running_loop()
+    environment = environment_of(settings, os.environ)
+    pause_s = _FIRST_PAUSE_S
+    while not stop.is_set():
+        started_at = loop.time()
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "router.worker", str(number), stdin=asyncio.subprocess.PIPE, env=environment
+        )
+        await _ended(worker, stop)
+        if stop.is_set():
+            break
+        if worker.returncode == BAD_SETTINGS:
+            stop.set()
+            raise ConfigurationError(f"worker {number} can't run with these settings; its own message says why")
+        if loop.time() - started_at > _STEADY_S:
+            pause_s = _FIRST_PAUSE_S
+        log.error("worker has ended and is replaced", worker=number, exit_code=worker.returncode, pause_s=pause_s)
+        await _pause(pause_s, stop)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _ended(worker: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
+    """Return once a worker has ended, by itself or because `stop` was set."""
+    end, told = asyncio.ensure_future(worker.wait()), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({end, told}, return_when=asyncio.FIRST_COMPLETED)
+        assert worker.stdin is not None  # noqa: S101 - a pipe was asked for
+        worker.stdin.close()
+        await asyncio.wait({end}, timeout=_STOP_TIMEOUT_S)
+    finally:
+        told.cancel()
+        if not end.done():
+            worker.kill()
+            await end
+
+
+async def _pause(seconds: float, stop: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+def run_workers(settings: RouterSettings) -> None:
+    """Run workers until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError: the port is taken, or the workers can't run with these settings.
+
+    """
+    logs.configure(settings.log_level)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+        with hold_port(settings.bind_host, settings.router_port) as held:
+            port = held.getsockname()[1]
+            log.info("workers share a port", address=f"{settings.bind_host}:{port}", workers=settings.workers)
+            kept = (keep(settings_of_worker(settings, each, port), each, stop) for each in range(settings.workers))
+            outcomes = await asyncio.gather(*kept, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    asyncio.run(main())

@@ -1,0 +1,85 @@
+"""What several routers on one port are started with, and that nobody takes their port by mistake."""
+
+from __future__ import annotations
+
+import socket
+
+import grpc
+import grpc.aio
+import pytest
+
+from router.workers import environment_of, hold_port, settings_of_worker
+from statehouse.errors import ConfigurationError
+from statehouse.local.ports import LOOPBACK
+from statehouse.rpc.server import RpcServer
+from statehouse.settings import RouterSettings, load
+
+
+def _server(port: int, *, share_port: bool) -> RpcServer:
+    return RpcServer(f"{LOOPBACK}:{port}", (), lambda _: None, max_message_bytes=65_536, share_port=share_port)
+
+
+async def test_a_held_port_is_for_those_who_share_it() -> None:
+    with hold_port(LOOPBACK, 0) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(ConfigurationError, match="another process on that port"):
+            hold_port(LOOPBACK, port)
+        with pytest.raises(ConfigurationError, match="another process on that port"):
+            _server(port, share_port=False)
+        workers = [_server(port, share_port=True) for _ in range(2)]
+        for worker in workers:
+            await worker.start()
+        with pytest.raises(ConfigurationError, match="another process on that port"):
+            hold_port(LOOPBACK, port)
+        async with grpc.aio.insecure_channel(f"{LOOPBACK}:{port}") as channel:
+            await channel.channel_ready()
+        for worker in workers:
+            await worker.stop(0.0)
+    with hold_port(LOOPBACK, port):  # the connections that have just ended don't matter
+        pass
+
+
+async def test_workers_take_no_port_of_a_router_that_is_alone() -> None:
+    alone = _server(0, share_port=False)
+    await alone.start()
+    with pytest.raises(ConfigurationError, match="another process on that port"):
+        hold_port(LOOPBACK, alone.port)
+    await alone.stop(0.0)
+
+
+def test_an_address_that_is_not_ours_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="can't listen on"):
+        hold_port("192.0.2.1", 0)
+
+
+def test_workers_share_a_port_and_have_a_metrics_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = RouterSettings(
+        application_id="app", workers=3, metrics_port=9_100, hold_dry_run=True, hedge_quantile=0.9, router_rack="r1"
+    )
+    workers = [settings_of_worker(settings, number, 7_200) for number in range(3)]
+    assert [worker.metrics_port for worker in workers] == [9_100, 9_101, 9_102]
+    assert {(worker.router_port, worker.workers) for worker in workers} == {(7_200, 1)}
+    ours = {"STATEHOUSE_ROUTER_PORT": "1", "STATEHOUSE_NODE_PORT": "2", "STATEHOUSE_CONFIG": "/none", "PATH": "/bin"}
+    environment = environment_of(workers[1], ours)
+    assert environment["PATH"] == "/bin"
+    for name in ours.keys() - {"PATH"}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert load(RouterSettings, {}) == workers[1], "a worker reads what its parent was told, from wherever"
+
+
+def test_without_metrics_workers_serve_none() -> None:
+    settings = RouterSettings(application_id="app", workers=2)
+    assert settings_of_worker(settings, 1, 7_200).metrics_port is None
+    assert "STATEHOUSE_METRICS_PORT" not in environment_of(settings, {"STATEHOUSE_METRICS_PORT": "1"})
+
+
+def test_metrics_ports_must_exist() -> None:
+    with pytest.raises(ConfigurationError, match="a port of its own"):
+        load(RouterSettings, {"application_id": "app", "workers": 2, "metrics_port": 65_535})
+
+
+def test_a_port_that_is_held_lets_no_connection_in() -> None:
+    with hold_port(LOOPBACK, 0) as held, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(held.getsockname(), 5.0)
