@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// Sending is a part of one core's work; the second is for what the runtime does beside it.
-	coresMax = 2
+	// Sending is a small part of one core's work; waking threads to share it would add nearly half as much.
+	coresMax = 1
 	// Outcomes wait in a buffer for no longer than this.
 	flushInterval = 100 * time.Millisecond
 	// Outcomes that may wait for a reader who is busy: half a minute's at 300 lookups a second.
