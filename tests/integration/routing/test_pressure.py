@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
 import pytest
 
-from statehouse.v1 import types_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.integration.routing.routed import ACTIVE, STANDBY, RoutedFleet, verdicts
-from tests.support.fleet import STORE, Fleet
+from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until
 
 # A quiet router has 5 tokens a second over 10 seconds, of which hedges get half.
@@ -84,3 +86,32 @@ def test_when_all_are_overloaded_the_caller_is_told_so(routed: RoutedFleet) -> N
 def beyond_the_end(routed: RoutedFleet) -> types_pb2.Positions:
     position = routed.look_up().stamp.position + 1
     return types_pb2.Positions(positions=[types_pb2.StorePosition(store=STORE, partition=0, position=position)])
+
+
+def test_a_router_with_as_many_lookups_as_it_admits_refuses_more_at_once(routed: RoutedFleet) -> None:
+    epoch = routed.place("a", "b")
+    narrow = routed.fleet.router("narrow", max_lookups=1, **HEDGING)
+    poll_until(lambda: is_ready(narrow, epoch), 30, "the second router to be ready")
+    with frozen(routed, "a"), ThreadPoolExecutor(1) as threads:
+        demanding = routed.request(active_only=True)
+        waiting = threads.submit(lambda: ServerProcess.call(narrow.query.Get, demanding, 10.0))
+        poll_until(lambda: is_refused(narrow, routed.request()), 10, "the first lookup to take all the room")
+        assert not waiting.done()
+        routed.nodes["a"].thaw()
+        assert waiting.result(30).replica.role == ACTIVE
+    assert narrow.get(routed.key()).found
+
+
+def is_ready(router: ServerProcess, epoch: int) -> bool:
+    try:
+        return ServerProcess.call(router.fleet.ListStores, fleet_service_pb2.ListStoresRequest()).epoch == epoch
+    except LookupFailure:
+        return False
+
+
+def is_refused(router: ServerProcess, request: query_service_pb2.GetRequest) -> bool:
+    try:
+        ServerProcess.call(router.query.Get, request)
+    except LookupFailure as failure:
+        return failure.reason is Reason.OVERLOADED
+    return False
