@@ -52,6 +52,8 @@ def to_key(key: KeyLike) -> types_pb2.Key:
 
 def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
     """Return the bounds' wire form for a read of a store, None if there are none."""
+    if bounds is ANY:
+        return None  # the rule, and it costs next to nothing
     # Of other stores' positions the read needs to know nothing.
     at_least = None if bounds.at_least is None else bounds.at_least.of_store(store)
     if not at_least and replace(bounds, at_least=None) == ANY:

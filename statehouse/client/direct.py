@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -23,10 +23,10 @@ from statehouse.client.backoff import Backoff
 from statehouse.client.batches import Outcome, batch_get
 from statehouse.client.conversion import from_get
 from statehouse.client.lanes import Lane, Lookup
-from statehouse.client.peers import Peer
+from statehouse.client.peers import Peer, Stub
 from statehouse.client.routes import Node, Routes
 from statehouse.errors import LookupFailure, Reason
-from statehouse.v1 import fleet_service_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,6 @@ _HELD_FAILURES: Final = frozenset(
     }
 )
 
-Stub: TypeAlias = "query_service_pb2_grpc.QueryServiceAsyncStub"  # which exists for type checkers only
 Response = TypeVar("Response")
 Make = Callable[[Stub, float], Awaitable[Response]]
 """Makes a call that is given so many seconds."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
-
-import grpc.aio
 
 from statehouse.client import batches, conversion
 from statehouse.client.answers import Answer
 from statehouse.client.batches import Outcome
-from statehouse.client.direct import Direct, Link, Stub, Way, may_help_elsewhere
+from statehouse.client.direct import Direct, Link, Way, may_help_elsewhere
 from statehouse.client.lanes import Lane, Lookup
-from statehouse.client.peers import Router
+from statehouse.client.peers import Method, Router
 from statehouse.errors import LookupFailure
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -38,7 +36,6 @@ class _KeyedRequest(Protocol):
 
 Request = TypeVar("Request", bound=_KeyedRequest)
 Response = TypeVar("Response")
-Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 
 
 class Lookups:
@@ -108,8 +105,7 @@ class Lookups:
                 if not may_help_elsewhere(failure):
                     raise
             request.ClearField("forwarding")
-        left_s = max(0.0, give_up_at - loop.time())
-        return await self._router.ask(method(self._router.query)(request, timeout=left_s), seconds)
+        return await self._router.make(method, request, max(0.0, give_up_at - loop.time()))
 
     async def close(self) -> None:
         """End; lookups under way fail."""

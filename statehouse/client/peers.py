@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -14,7 +14,11 @@ from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2_grpc, query_service_pb2_grpc
 
+Request = TypeVar("Request")
 Response = TypeVar("Response")
+Stub: TypeAlias = "query_service_pb2_grpc.QueryServiceAsyncStub"  # which exists for type checkers only
+Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+"""A call of QueryService, of whoever is asked."""
 
 
 class Peer:
@@ -59,6 +63,15 @@ class Peer:
 class Router(Peer):
     """The router that was named to the client, by which all else is found."""
 
+    async def make(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
+        """Make a call of QueryService that may take so many seconds.
+
+        Raises:
+            LookupFailure: it failed.
+
+        """
+        return await self.ask(method(self.query)(request, timeout=seconds), seconds)
+
     async def ask(self, call: Awaitable[Response], seconds: float) -> Response:
         """Return what a call returns that was given so many seconds.
 
@@ -85,5 +98,5 @@ class Router(Peer):
 
     def too_late(self, seconds: float, metadata: dict[str, str] | None = None) -> LookupFailure:
         """Return the failure of a call that was given so many seconds."""
-        message = f"{self.target} gave no answer within {seconds:g} s; allow more time with timeout"
+        message = f"{self.target} gave no answer within {seconds:.3g} s; allow more time with timeout"
         return LookupFailure(Reason.DEADLINE_EXCEEDED, message, metadata or {"target": self.target})

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-import grpc.aio
-
 from statehouse.client import conversion
 from statehouse.client.answers import (
     Answer,
@@ -24,7 +22,6 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
-from statehouse.client.direct import Stub
 from statehouse.client.lookups import Lookups
 from statehouse.client.peers import Router
 from statehouse.client.watches import AsyncWatch
@@ -46,11 +43,6 @@ class _HasNextPageToken(Protocol):
     next_page_token: str
 
 
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-Call = Callable[[Request, float], Awaitable[Response]]
-"""Makes a call that is given so many seconds."""
-Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 PageRequest = TypeVar("PageRequest", bound=_PageRequest)
 PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
 
@@ -178,7 +170,9 @@ class AsyncReads:
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(self._routed(lambda query: query.Scan), request, bounds, timeout):
+        async for response in self._paged(
+            partial(self._router.make, lambda query: query.Scan), request, bounds, timeout
+        ):
             page = conversion.from_scan(response, store)
             self._saw(page.token)
             yield page
@@ -250,7 +244,9 @@ class AsyncReads:
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(self._routed(lambda query: query.ScanWindows), request, bounds, timeout):
+        async for response in self._paged(
+            partial(self._router.make, lambda query: query.ScanWindows), request, bounds, timeout
+        ):
             page = conversion.from_scan_windows(response, store)
             self._saw(page.token)
             yield page
@@ -393,7 +389,7 @@ class AsyncReads:
             query=query,
             arguments=conversion.to_arguments(arguments or {}),
         )
-        response = await self._routed(lambda query: query.QueryStore)(request, self._seconds(timeout))
+        response = await self._router.make(lambda query: query.QueryStore, request, self._seconds(timeout))
         answer = conversion.from_query_store(response, store)
         self._saw(answer.token)
         return answer
@@ -418,7 +414,7 @@ class AsyncReads:
             exact=exact,
             freshness=self._wire(store, freshness, at_least),
         )
-        response = await self._routed(lambda query: query.Count)(request, self._seconds(timeout))
+        response = await self._router.make(lambda query: query.Count, request, self._seconds(timeout))
         answer = conversion.from_count(response, store)
         self._saw(answer.token)
         return answer
@@ -474,17 +470,9 @@ class AsyncReads:
     def _seconds(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
 
-    def _routed(self, method: Method[Request, Response]) -> Call[Request, Response]:
-        """Return a call that goes through the router."""
-
-        async def call(request: Request, seconds: float) -> Response:
-            return await self._router.ask(method(self._router.query)(request, timeout=seconds), seconds)
-
-        return call
-
     async def _paged(
         self,
-        call: Call[PageRequest, PageResponse],
+        call: Callable[[PageRequest, float], Awaitable[PageResponse]],
         request: PageRequest,
         bounds: Callable[[], types_pb2.Freshness | None],
         timeout_s: float | None,

@@ -199,11 +199,34 @@ async def test_lookups_made_at_once_share_a_call(start: Start, connect: Connect)
     fleet = await start("a")
     a = fleet.nodes["a"]
     for client in (connect(fleet, direct=False), connect(fleet)):
-        await (name(client) if client is not None else asyncio.sleep(0))
+        await name(client)
         a.gets.clear()
         a.batches.clear()
         assert await asyncio.gather(*(name(client, str(number)) for number in range(100))) == ["a"] * 100
         assert len(a.gets) + len(a.batches) <= 10
+
+
+async def test_of_those_that_share_a_call_each_has_its_own_outcome(start: Start, connect: Connect) -> None:
+    fleet = await start("a")
+    client, a = connect(fleet), fleet.nodes["a"]
+    await goes_straight(client, a)
+    a.failures = {"2": LookupFailure(Reason.VALUE_UNDECODABLE, "no JSON")}
+    asked = len(a.batches)
+    outcomes = await asyncio.gather(*(name(client, key) for key in "123"), return_exceptions=True)
+    assert (outcomes[0], outcomes[2]) == ("a", "a")
+    assert isinstance(outcomes[1], LookupFailure)
+    assert outcomes[1].reason is Reason.VALUE_UNDECODABLE
+    assert [[each.key.text for each in batch] for batch in a.batches[asked:]] == [["1", "2", "3"]]
+
+
+async def test_what_would_wait_in_a_batch_waits_alone(start: Start, connect: Connect) -> None:
+    fleet = await start("a")
+    client, a, seen = connect(fleet), fleet.nodes["a"], Token({(STORE, 0): 5})
+    await goes_straight(client, a)
+    a.lets_wait, alone = True, len(a.gets)
+    assert await asyncio.gather(*(name(client, key, at_least=seen) for key in "12")) == ["a", "a"]
+    assert sorted(request.key.text for request in a.gets[alone:]) == ["1", "2"]
+    assert all(request.forwarding.hops == 1 for request in a.gets[alone:])
 
 
 async def test_a_batch_asks_each_node_once_and_the_router_for_the_rest(start: Start, connect: Connect) -> None:
