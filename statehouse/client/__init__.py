@@ -1,8 +1,11 @@
-"""The Python client: reads stores through a router, with asyncio (`AsyncClient`) or without (`Client`).
+"""The Python client: reads stores, with asyncio (`AsyncClient`) or without (`Client`).
 
     with Client("127.0.0.1:7100") as client:
         answer = client.get("leader-boards", "1", freshness=Freshness(max_staleness_ms=5_000))
         print(answer.value, answer.host.instance_id, answer.role, answer.lag)
+
+It is told a router's address. Reads of single keys go straight to nodes where that is possible, and through the router
+where it isn't; those made at the same time share calls (docs/client.md).
 
 Values come typed by the store's serde: a JSON document as Python objects, a long as int, text as str, anything
 else as bytes. Every failure is a `statehouse.errors.LookupFailure` with its reason and, from a router, the verdict

@@ -94,6 +94,7 @@ class Link:
         except LookupFailure as failure:
             is_late = failure.reason is Reason.ATTEMPT_TIMED_OUT
             if _is_nodes(failure) and not (is_late and seconds < _LEAST_S):
+                log.debug("%s is left alone for now: %s", self.node, failure)
                 self._left_alone.failed("", loop.time())
                 self.lane.refuse_waiting(failure)
             raise

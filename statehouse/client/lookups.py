@@ -109,9 +109,9 @@ class Lookups:
 
     async def close(self) -> None:
         """End; lookups under way fail."""
-        await self._lane.close()
         if self._direct is not None:
             await self._direct.close()
+        await self._lane.close()
 
     def _way(self, request: _KeyedRequest) -> Way | None:
         return None if self._direct is None else self._direct.way(request.store, request.key)

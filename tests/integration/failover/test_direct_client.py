@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import pytest
 
@@ -92,34 +93,62 @@ async def test_reads_go_straight_and_those_that_must_wait_do_not_fail(cluster: C
         )
 
 
+class Reading:
+    """Readers that go through the keys again and again. A read that fails ends the test."""
+
+    def __init__(self, cluster: Cluster, client: AsyncClient) -> None:
+        self.answers: list[Answer] = []
+        self._keys, self._client = cluster.keys, client
+        self._stop = asyncio.Event()
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        for number in range(READERS):
+            self._group.create_task(self._read(number))
+        await self.has_read("ACTIVE")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._stop.set()
+        await self._group.__aexit__(*error)
+
+    async def has_read(self, role: str, epoch: int = 1) -> None:
+        """Wait for answers by this role."""
+        begin = len(self.answers)
+
+        def count() -> int:
+            return sum(answer.role == role and answer.epoch == epoch for answer in self.answers[begin:])
+
+        await poll_until_async(lambda: count() > 100, 20, f"reads answered as {role}")
+
+    async def _read(self, number: int) -> None:
+        while not self._stop.is_set():
+            key = self._keys[number % len(self._keys)]
+            answer = await self._client.get(STORE, key)
+            assert answer.value == f"v-{key}"
+            self.answers.append(answer)
+            number += 1
+
+
+async def test_no_get_fails_while_the_active_is_frozen(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        await cluster.settled(client)
+        async with Reading(cluster, client) as reading:
+            cluster.nodes["n0"].freeze()
+            try:
+                await reading.has_read("STANDBY")
+            finally:
+                cluster.nodes["n0"].thaw()
+        await cluster.settled(client)
+
+
 async def test_no_get_fails_when_the_active_is_killed(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await cluster.settled(client)
-        answers: list[Answer] = []
-        stop = asyncio.Event()
-
-        async def read(number: int) -> None:
-            while not stop.is_set():
-                key = cluster.keys[number % len(cluster.keys)]
-                answer = await client.get(STORE, key)
-                assert answer.value == f"v-{key}"
-                answers.append(answer)
-                number += 1
-
-        async with asyncio.TaskGroup() as readers:
-            for number in range(READERS):
-                readers.create_task(read(number))
-            await poll_until_async(lambda: len(answers) > 100, 20, "reads before the kill")
+        async with Reading(cluster, client) as reading:
             cluster.nodes["n0"].kill()
-            killed_after = len(answers)
-            await poll_until_async(
-                lambda: sum(answer.role == "STANDBY" for answer in answers[killed_after:]) > 100, 20, "the standby's"
-            )
+            await reading.has_read("STANDBY")
             await asyncio.to_thread(cluster.fleet.assign, TaskAssignment("n1"), TaskAssignment("n1"))
-            await poll_until_async(
-                lambda: answers[-1].epoch == 2 and {answer.role for answer in answers[-100:]} == {"ACTIVE"},
-                20,
-                "the new active's",
-            )
-            stop.set()
+            await reading.has_read("ACTIVE", epoch=2)
         await cluster.settled(client)
