@@ -47,6 +47,11 @@ class _Entry:
         self.node, self.body, self.expires_at, self.answer = node, body, expires_at, answer
         self.batch: _Batch | None = None
 
+    def fail(self, error: Exception) -> None:
+        """Have the caller meet an error, unless he has an answer or has left."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
 
 class Coalescer:
     """Makes calls of a node's QueryService, those of Get together where they can be. Lives on the event loop.
@@ -109,7 +114,7 @@ class _Line:
     async def take_along(self, entry: _Entry) -> Outcome:
         """Return what became of a lookup that goes with the next batch."""
         self._waiting[entry] = None
-        timer = asyncio.get_running_loop().call_at(entry.expires_at, _expire, entry)
+        timer = asyncio.get_running_loop().call_at(entry.expires_at, entry.fail, TimeoutError())
         try:
             return await entry.answer
         finally:
@@ -189,8 +194,7 @@ class _Batch:
             if isinstance(error, grpc.RpcError) and is_too_big(from_rpc_error(error), entries):
                 return False
             for entry in entries:
-                if not entry.answer.done():
-                    entry.answer.set_exception(error)
+                entry.fail(error)
             return True
         for entry, outcome in zip(entries, outcomes, strict=True):
             if not entry.answer.done():
@@ -204,8 +208,3 @@ class _Batch:
             entry.answer.cancel()
         if not task.cancelled() and (defect := task.exception()) is not None:
             log.error("defect in a coalesced call", exc_info=defect)
-
-
-def _expire(entry: _Entry) -> None:
-    if not entry.answer.done():
-        entry.answer.set_exception(TimeoutError())

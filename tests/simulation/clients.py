@@ -24,6 +24,8 @@ TIMEOUT_S = 4.0
 ABSENT = "absent"
 _SESSIONS = 3
 _SESSIONS_SHARE = 0.2
+# How many are asked at once.
+_AT_ONCE = (1, 1, 1, 5)
 
 BOUNDS = (
     types_pb2.Freshness(),
@@ -82,7 +84,8 @@ class Clients:
             rng = self._world.rng
             self._world.loop.call_later(rng.expovariate(self._settings.lookups_per_s), self._next)
             router = rng.choice(self._routers)
-            if router.is_ready:
+            # Lookups for a node that is being asked already go together.
+            for _ in range(rng.choice(_AT_ONCE) if router.is_ready else 0):
                 self._world.task(self._in_session(router) if rng.random() < _SESSIONS_SHARE else self._alone(router))
 
     async def _alone(self, router: SimulatedRouter) -> None:

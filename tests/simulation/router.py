@@ -11,6 +11,7 @@ import grpc
 from query_service.position_waits import PositionNotReached
 from router.attempts import Attempts
 from router.budget import RetryBudget
+from router.coalesce import Coalescer
 from router.dispatch import Dispatcher
 from router.fleet import FleetTracker
 from router.health import NodeHealth
@@ -21,7 +22,7 @@ from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.table import Node, RoutingTable
 from statehouse.assignment import AssignmentReader
-from statehouse.errors import LookupFailure
+from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import decode_member
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.status import to_status
@@ -33,6 +34,7 @@ from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import Process, World
 
 ATTEMPT_TIMEOUT_S = 0.25
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class _RpcError(grpc.RpcError):
@@ -72,11 +74,13 @@ class SimulatedRouter(Process):
         self.health = NodeHealth(self._probe, probe_timeout_s=ATTEMPT_TIMEOUT_S)
         self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_s)
         self._lateness = Lateness(quantile=0.95, least_s=0.01, most_s=ATTEMPT_TIMEOUT_S)
+        metrics = RouterMetrics()
+        coalescer = Coalescer(self._call, metrics, max_message_bytes=_MAX_MESSAGE_BYTES)
         self._dispatcher = Dispatcher(
             self.tables,
-            Attempts(self._ask, self.health, self._lateness),
+            Attempts(coalescer.ask, self.health, self._lateness),
             RetryBudget(10.0),
-            RouterMetrics(),
+            metrics,
             attempt_timeout_s=ATTEMPT_TIMEOUT_S,
             holds=Holds(HoldLimits()),
         )
@@ -126,8 +130,7 @@ class SimulatedRouter(Process):
         age_s = 0.0 if self._members_log.is_caught_up else self.world.now - written_at
         self.tracker.on_member(decode_member(value), age_s)
 
-    async def _ask(self, node: Node, method: str, body: bytes, timeout_s: float) -> bytes:
-        assert method == "Get"
+    async def _call(self, node: Node, method: str, body: bytes, timeout_s: float) -> bytes:
         reply: asyncio.Future[bytes | _RpcError] = self.world.loop.create_future()
 
         def answer(outcome: bytes | _RpcError) -> None:
@@ -138,7 +141,7 @@ class SimulatedRouter(Process):
             if process is None or not process.is_alive or not process.is_listening:
                 answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection refused"))
             else:
-                process.enter(self._serve, process, body, timeout_s, answer)
+                process.enter(self._serve, process, method, body, timeout_s, answer)
 
         self.send(node.host, arrive)
         outcome = await self._reply(reply, timeout_s)
@@ -147,11 +150,19 @@ class SimulatedRouter(Process):
         return outcome
 
     def _serve(
-        self, process: SimulatedNode, body: bytes, timeout_s: float, answer: Callable[[bytes | _RpcError], None]
+        self,
+        process: SimulatedNode,
+        method: str,
+        body: bytes,
+        timeout_s: float,
+        answer: Callable[[bytes | _RpcError], None],
     ) -> None:
         """What a node's server does with a call."""
         if not process.is_listening:
             answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection closed"))
+            return
+        if method == "BatchGet":
+            answer(self._batch(process, query_service_pb2.BatchGetRequest.FromString(body)))
             return
         request = query_service_pb2.GetRequest.FromString(body)
 
@@ -174,6 +185,18 @@ class SimulatedRouter(Process):
             self.world.task(wait(behind))
         except LookupFailure as failure:
             answer(self._refusal(failure))
+
+    def _batch(self, process: SimulatedNode, batch: query_service_pb2.BatchGetRequest) -> bytes:
+        self.world.counts["lookups that went together"] += len(batch.requests)
+        response = query_service_pb2.BatchGetResponse()
+        for request in batch.requests:
+            try:
+                response.results.add(response=process.handle(request))
+            except PositionNotReached as behind:
+                response.results.add(error=LookupFailure(Reason.WOULD_WAIT, behind.message).to_proto())
+            except LookupFailure as failure:
+                response.results.add(error=failure.to_proto())
+        return response.SerializeToString()
 
     def _refusal(self, failure: LookupFailure) -> _RpcError:
         self.world.counts[f"refused: {failure.reason.name}"] += 1
