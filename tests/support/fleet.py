@@ -36,7 +36,7 @@ from statehouse.v1 import (
     query_service_pb2_grpc,
     types_pb2,
 )
-from tests.support.kafka import create_topic, produce
+from tests.support.kafka import create_topic, produce_placed
 from tests.support.polling import poll_until
 
 STORE = "counts"
@@ -140,7 +140,11 @@ class ServerProcess:
         if self._channel is None:
             self._channel = grpc.insecure_channel(
                 self.target,
-                options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 200)],
+                options=[
+                    ("grpc.use_local_subchannel_pool", 1),
+                    ("grpc.initial_reconnect_backoff_ms", 50),
+                    ("grpc.max_reconnect_backoff_ms", 200),
+                ],
             )
         return self._channel
 
@@ -264,6 +268,15 @@ class Fleet(Servers):
         )
         self._producer.init_transactions(30.0)
 
+    def add_store(self, name: str, changelog_config: Mapping[str, str] | None = None, **spec: Any) -> None:
+        """Create the changelog of a further store; the next epoch publishes the store."""
+        changelog = changelog_topic(self.application_id, name)
+        create_topic(
+            self.bootstrap, changelog, self.partitions, {"cleanup.policy": "compact"} | dict(changelog_config or {})
+        )
+        added = StoreSpec(name, changelog, self.partitions, 0, **{"value_serde": "string", **spec})
+        self.stores = MappingProxyType({**self.stores, name: added})
+
     def assign(self, *holders: TaskAssignment, reason: str = "test") -> int:
         """Publish an epoch with these holders, one a partition; return it."""
         following = Assignment(
@@ -287,33 +300,27 @@ class Fleet(Servers):
         holders[partition] = replace(holders[partition], **changes)
         return self.assign(*holders)
 
-    def put(self, entries: Mapping[str, str | None]) -> None:
-        """Write entries to the changelog, as a processor would."""
-        for partition in range(self.partitions):
-            produce(
-                self.bootstrap,
-                self.changelog,
-                [
-                    (key.encode(), None if value is None else value.encode())
-                    for key, value in entries.items()
-                    if self.partition_of(key) == partition
-                ],
-                partition,
-            )
+    def put(self, entries: Mapping[str, str | None], store: str = STORE) -> None:
+        """Write entries to a changelog, as a processor would."""
+        produce_placed(
+            self.bootstrap,
+            self.stores[store].changelog_topic,
+            (
+                (self.partition_of(key), key.encode(), None if value is None else value.encode(), 0)
+                for key, value in entries.items()
+            ),
+        )
 
-    def put_records(self, records: Iterable[tuple[str, bytes, bytes | None, int]]) -> None:
+    def put_records(self, records: Iterable[tuple[str, bytes, bytes | None, int]], store: str = STORE) -> None:
         """Write (key, record key, value, timestamp) as a processor does: placed by the key without its suffix."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
-        for key, record_key, value, timestamp_ms in records:
-            producer.produce(
-                self.changelog,
-                key=record_key,
-                value=value,
-                partition=self.partition_of(key),
-                timestamp=timestamp_ms,
-                on_delivery=_raise,
-            )
-        assert producer.flush(30.0) == 0
+        produce_placed(
+            self.bootstrap,
+            self.stores[store].changelog_topic,
+            (
+                (self.partition_of(key), record_key, value, timestamp_ms)
+                for key, record_key, value, timestamp_ms in records
+            ),
+        )
 
     def partition_of(self, key: str) -> int:
         return partition_for(key.encode(), self.partitions)
@@ -334,7 +341,3 @@ class Fleet(Servers):
                 return node.epoch == self.assignment.epoch and running == assigned and len(node.tasks) == len(running)
 
             poll_until(settled, timeout_s, f"{process.name} to run its tasks")
-
-
-def _raise(error: object, _message: object) -> None:
-    assert error is None, error

@@ -14,6 +14,12 @@ from tests.support.polling import poll_until
 DEADLINE_S: Final = 30.0
 
 Record = tuple[bytes | None, bytes | None]
+PlacedRecord = tuple[int, bytes | None, bytes | None, int]
+
+
+# Idempotence would cost half a second a producer, for its id. One request at a time keeps the order without, and none
+# is sent twice unless its connection breaks.
+_PRODUCER: Final = {"acks": "all", "max.in.flight": 1}
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -31,15 +37,22 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mappin
 
 def produce(bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0) -> None:
     """Write `records` (key, value) to one partition; returns when all are acknowledged."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    produce_placed(bootstrap, topic, ((partition, key, value, 0) for key, value in records))
+
+
+def produce_placed(bootstrap: str, topic: str, records: Iterable[PlacedRecord]) -> None:
+    """Write `records` (partition, key, value, timestamp in ms, 0: now); returns when all are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, **_PRODUCER})
     failures: list[object] = []
 
     def delivered(error: object, _message: Message) -> None:
         if error is not None:
             failures.append(error)
 
-    for key, value in records:
-        producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
+    for partition, key, value, timestamp_ms in records:
+        producer.produce(
+            topic, key=key, value=value, partition=partition, timestamp=timestamp_ms, on_delivery=delivered
+        )
     left = producer.flush(DEADLINE_S)
     if left or failures:
         raise AssertionError(f"{left} records not acknowledged in {DEADLINE_S:g} s, failures: {failures}")

@@ -103,8 +103,15 @@ def new_fleet(
         fleet.__exit__()
 
 
-@pytest.mark.parametrize("is_changing", [False, True])
-@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize(
+    ("windowed", "is_changing"),
+    [
+        (False, True),
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.long),
+        pytest.param(True, True, marks=pytest.mark.long),
+    ],
+)
 def test_a_scan_survives_moves_crashes_and_restarts(
     new_fleet: Callable[..., Fleet], windowed: bool, is_changing: bool
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -17,46 +19,63 @@ from tests.support.kafka_doors import Door, KafkaWithDoors
 from tests.support.netns import Network
 from tests.support.polling import poll_until
 
-READ = (
-    "import sys; from tests.support.kafka import read_all\n"
-    "print(read_all(sys.argv[1], 'topic')[0][1].decode(), end='')\n"
-)
+READ = "import sys; from tests.support.kafka import read_all\nprint(read_all(*sys.argv[1:])[0][1].decode(), end='')\n"
 
 
-def test_clients_go_on_at_the_door_they_came_by(tmp_path: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A broker that is reached through a proxy, and from a network of namespaces."""
+
+    kafka: KafkaWithDoors
+    proxied: Door
+    outside: Door
+    network: Network
+
+    def proxy(self) -> FaultProxy:
+        return FaultProxy(self.proxied.port, port=self.proxied.advertised_port)
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
     with Network() as network:
         proxied, outside = Door(advertised_port=free_port()), Door(network.host)
-        with (
-            KafkaWithDoors(tmp_path / "broker", doors={"proxied": proxied, "outside": outside}) as kafka,
-            FaultProxy(proxied.port, port=proxied.advertised_port) as proxy,
-        ):
-            create_topic(kafka.bootstrap, "topic")
-            produce(proxied.bootstrap, "topic", [(b"k", b"v")])
-            assert read_all(kafka.bootstrap, "topic") == [(b"k", b"v")]
-
-            namespace = network.namespace()
-            command = [*namespace.prefix, sys.executable, "-c", READ, outside.bootstrap]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            assert done.stdout == "v", done.stderr
-
-            admin = AdminClient({"bootstrap.servers": proxied.bootstrap, "log_level": 0})
-            assert is_answered(admin)
-            proxy.stall(*BOTH)
-            assert not is_answered(admin), "nothing goes past the proxy"
-            assert is_answered(AdminClient({"bootstrap.servers": kafka.bootstrap}))
-            proxy.heal()
-            poll_until(lambda: is_answered(admin), 30, "an answer after healing")
+        directory = tmp_path_factory.mktemp("doors")
+        with KafkaWithDoors(directory / "broker", doors={"proxied": proxied, "outside": outside}) as kafka:
+            yield Reached(kafka, proxied, outside, network)
 
 
-def test_our_clients_give_up_a_dead_connection(tmp_path: Path) -> None:
-    door = Door(advertised_port=free_port())
-    with (
-        KafkaWithDoors(tmp_path / "broker", doors={"proxied": door}) as kafka,
-        FaultProxy(door.port, port=door.advertised_port) as proxy,
-    ):
-        create_topic(kafka.bootstrap, "topic")
-        consumer = clients.consumer(door.bootstrap, "test")
-        consumer.assign([TopicPartition("topic", 0, 0)])
+@pytest.fixture
+def topic(reached: Reached, unique_name: Callable[[str], str]) -> str:
+    name = unique_name("topic")
+    create_topic(reached.kafka.bootstrap, name)
+    return name
+
+
+def test_clients_go_on_at_the_door_they_came_by(reached: Reached, topic: str) -> None:
+    kafka, proxied = reached.kafka, reached.proxied
+    with reached.proxy() as proxy:
+        produce(proxied.bootstrap, topic, [(b"k", b"v")])
+        assert read_all(kafka.bootstrap, topic) == [(b"k", b"v")]
+
+        namespace = reached.network.namespace()
+        command = [*namespace.prefix, sys.executable, "-c", READ, reached.outside.bootstrap, topic]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout == "v", done.stderr
+
+        admin = AdminClient({"bootstrap.servers": proxied.bootstrap, "log_level": 0})
+        poll_until(lambda: is_answered(admin), 30, "an answer")
+        proxy.stall(*BOTH)
+        assert not is_answered(admin), "nothing goes past the proxy"
+        past = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        poll_until(lambda: is_answered(past), 30, "an answer past the proxy")
+        proxy.heal()
+        poll_until(lambda: is_answered(admin), 30, "an answer after healing")
+
+
+def test_our_clients_give_up_a_dead_connection(reached: Reached, topic: str) -> None:
+    with reached.proxy() as proxy:
+        consumer = clients.consumer(reached.proxied.bootstrap, "test")
+        consumer.assign([TopicPartition(topic, 0, 0)])
         try:
             poll_until(lambda: consumer.poll(0.1), 30, "the end of the topic")
             proxy.blackhole(*BOTH)  # nobody is told
@@ -66,7 +85,7 @@ def test_our_clients_give_up_a_dead_connection(tmp_path: Path) -> None:
                 consumer.poll(0.1)
                 return proxy.accepted > known
 
-            poll_until(has_connected_anew, 30, "another connection")
+            poll_until(has_connected_anew, 60, "another connection")
         finally:
             consumer.close()
 

@@ -65,7 +65,7 @@ def answers(namespace: Namespace, word: str) -> bool:
 def test_cut_in_each_direction(network: Network) -> None:
     namespace = network.namespace()
     with echo(namespace) as process:
-        poll_until(lambda: answers(namespace, "whole"), 10, "an answer from the namespace")
+        poll_until(lambda: answers(namespace, "whole"), 20, "an answer from the namespace")
         namespace.cut(incoming=False)
         assert not answers(namespace, "heard")
         namespace.cut(outgoing=False)
@@ -73,7 +73,7 @@ def test_cut_in_each_direction(network: Network) -> None:
         namespace.cut()
         assert not answers(namespace, "silence")
         namespace.heal()
-        poll_until(lambda: answers(namespace, "healed"), 10, "an answer after healing")
+        poll_until(lambda: answers(namespace, "healed"), 20, "an answer after healing")
         process.kill()
         heard = (process.stdout or []) and process.stdout.read().split()
     assert "heard" in heard
@@ -114,7 +114,7 @@ def test_leaves_nothing_behind_and_cleans_up_after_dead_runs() -> None:
     assert any(name.startswith(f"sf{owner}.") for name in netns._names())
     netns.remove_leftovers()
     assert not any(name.startswith(f"sf{owner}.") for name in netns._names())
-    poll_until(lambda: not is_alive(int(inside)), 10, "the process inside to end")
+    poll_until(lambda: not is_alive(int(inside)), 20, "the process inside to end")
 
 
 def test_removes_all_when_a_test_fails() -> None:

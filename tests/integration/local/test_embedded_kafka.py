@@ -135,20 +135,16 @@ def test_data_and_address_survive_a_restart_and_a_crash(
     assert broker.log_path.stat().st_size > 0
 
 
-def test_a_broker_whose_process_ends_tells_so(tmp_path: Path) -> None:
-    with EmbeddedKafka(tmp_path) as broker:
+def test_a_broker_whose_process_ends_tells_so_and_its_temporary_directory_goes() -> None:
+    with EmbeddedKafka() as broker:
+        data_dir = broker.data_dir
+        assert data_dir.is_dir()
         os.kill(broker.pid, signal.SIGKILL)
         with pytest.raises(BrokerDied) as caught:
             broker.wait()
         assert caught.value.exit_code == -signal.SIGKILL
         assert caught.value.log_lines
         assert not broker.is_running
-
-
-def test_a_temporary_directory_goes_with_the_broker() -> None:
-    with EmbeddedKafka() as broker:
-        data_dir = broker.data_dir
-        assert data_dir.is_dir()
     assert not data_dir.exists()
 
 

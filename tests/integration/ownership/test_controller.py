@@ -183,7 +183,7 @@ def test_neither_a_restart_nor_idle_time_bumps_the_epoch(kafka: EmbeddedKafka, a
             pulse.controller = second
             assert second.wait_published(DEADLINE_S)
             poll_until(lambda: second._core.is_settled, DEADLINE_S, "the second controller to settle")
-            pulse.wait_beats(2.0)
+            pulse.wait_beats(1.2)
             assert second.assignment.epoch == before.epoch
             assert second.assignment.tasks == before.tasks
     assert published(kafka.bootstrap, application)[-1].epoch == before.epoch

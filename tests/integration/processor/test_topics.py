@@ -136,6 +136,6 @@ def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_sett
         now = settings_of(client, changelog)
         return (now["segment.ms"], now["retention.ms"]) == ("70000", str(3_600_000 + 86_400_000))
 
-    poll_until(changed, 10.0, "the changed settings")
+    poll_until(changed, 20, "the changed settings")
     with pytest.raises(ConfigurationError, match="has 3 partitions, the application wants 4"):
         create(3, partitions=4)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from statehouse.assignment import TaskAssignment
 from statehouse.client import Client
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import node_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.kafka import produce
 from tests.support.plugins import install
 from tests.support.polling import poll_until
+from tests.support.shared import new_store, publish_store, shared_fleet
 
 CHATTY = """
 from query_service.stores.key_value import KeyValueStore
@@ -50,13 +53,16 @@ def new_fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path:
     return lambda **spec: Fleet(kafka.bootstrap, unique_name("app"), tmp_path, **spec)
 
 
-@pytest.fixture
-def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the processes that a test starts find our plug-ins."""
-    folder = tmp_path / "packages"
+@pytest.fixture(scope="module")
+def shared(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet with one node, which finds our plug-ins."""
+    folder = tmp_path_factory.mktemp("packages")
     kinds = {"chatty": "chatty:Chatty", "unlicensed": "chatty:unlicensed"}
     install(folder, "chatty", GROUP, kinds, CHATTY)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    with pytest.MonkeyPatch.context() as patch, shared_fleet(kafka.bootstrap, tmp_path_factory, "custom") as fleet:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        fleet.node("n1")
+        yield fleet
 
 
 def asking(process: ServerProcess) -> Client:
@@ -127,52 +133,53 @@ def test_sketches_are_restored_and_asked(new_fleet: Callable[..., Fleet]) -> Non
         assert all(store.restored_records == 0 for task in node.node().tasks for store in task.stores)
 
 
-@pytest.mark.usefixtures("plugins")
-def test_what_a_query_raises_fails_the_call_alone(new_fleet: Callable[..., Fleet]) -> None:
-    with new_fleet(kind="chatty") as fleet:
-        node = fleet.node("n1")
-        fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-        fleet.wait_running([node])
-        key, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
-        with asking(node) as client:
-            arguments = {"text": "ü", "numbers": [1, 2.5, None], "deep": {"yes": True}}
-            found = client.query_store(STORE, key, "echo", arguments).result
-            assert found == {"key": key.encode().hex(), **arguments}
-            for name, message in (("raise", "KeyError: 'oh'"), ("nonsense", "object is not JSON")):
-                with pytest.raises(LookupFailure, match=message) as failure:
-                    client.query_store(STORE, key, name)
-                assert failure.value.reason is Reason.INTERNAL
-            assert client.query_store(STORE, key, "echo").result == {"key": key.encode().hex()}
+def test_what_a_query_raises_fails_the_call_alone(shared: Fleet, unique_name: Callable[[str], str]) -> None:
+    store = new_store(shared, shared.processes[0], unique_name("store"), kind="chatty")
+    key, other = shared.keys_in(0)[0], shared.keys_in(1)[0]
+    with asking(store.node) as client:
+        arguments = {"text": "ü", "numbers": [1, 2.5, None], "deep": {"yes": True}}
+        found = client.query_store(store.name, key, "echo", arguments).result
+        assert found == {"key": key.encode().hex(), **arguments}
+        for name, message in (("raise", "KeyError: 'oh'"), ("nonsense", "object is not JSON")):
+            with pytest.raises(LookupFailure, match=message) as failure:
+                client.query_store(store.name, key, name)
+            assert failure.value.reason is Reason.INTERNAL
+        assert client.query_store(store.name, key, "echo").result == {"key": key.encode().hex()}
 
-            # A store that raises while it applies stops its task, and no other.
-            fleet.put({key: "poison", other: "fine"})
-            task = poll_until(lambda: [t for t in node.node().tasks if t.state == "error"], 20, "the task to stop")[0]
-            assert (task.task, "RuntimeError: poisoned" in task.error) == ("0_0", True)
-            poll_until(lambda: client.get(STORE, other).found, 20, "the other partition's value")
+        # A store that raises while it applies stops its task, and no other.
+        store.put({key: "poison", other: "fine"})
+        task = poll_until(lambda: failed_tasks(store.node), 20, "the task to stop")[0]
+        assert (task.task, "RuntimeError: poisoned" in task.error) == ("0_0", True)
+        poll_until(lambda: client.get(store.name, other).found, 20, "the other partition's value")
 
 
-@pytest.mark.usefixtures("plugins")
+def failed_tasks(node: ServerProcess) -> list[node_service_pb2.TaskReplica]:
+    return [task for task in node.node().tasks if task.state == "error"]
+
+
 @pytest.mark.parametrize(
     ("kind", "error"), [("unlicensed", "RuntimeError: no licence"), ("unheard-of", "'unheard-of'.*'statehouse.stores'")]
 )
 def test_a_kind_that_cannot_be_opened_puts_the_task_in_error(
-    new_fleet: Callable[..., Fleet], kind: str, error: str
+    shared: Fleet, unique_name: Callable[[str], str], kind: str, error: str
 ) -> None:
-    with new_fleet(kind=kind) as fleet:
-        node = fleet.node("n1")
-        fleet.assign(TaskAssignment("n1"), TaskAssignment(None))
-        task = poll_until(lambda: [t for t in node.node().tasks if t.state == "error"], 20, "the task to stop")[0]
-        with asking(node) as client, pytest.raises(LookupFailure, match=error) as failure:
-            client.query_store(STORE, fleet.keys_in(0)[0], "echo")
-        assert failure.value.reason is Reason.TASK_FAILED
-        assert kind in task.error
+    node = shared.processes[0]
+    store = publish_store(shared, node, unique_name("store"), kind=kind)
+    poll_until(lambda: any(kind in task.error for task in failed_tasks(node)), 20, "a task to stop")
+    key = shared.keys_in(0)[0]
+
+    def refusal() -> LookupFailure | None:
+        """Return why the store is not asked; None while its task is opened once more."""
+        with asking(node) as client, pytest.raises(LookupFailure) as failure:
+            client.query_store(store.name, key, "echo")
+        return failure.value if failure.value.reason is Reason.TASK_FAILED else None
+
+    assert re.search(error, poll_until(refusal, 20, "the reason").message)
 
 
-def test_a_built_in_store_has_no_queries_of_its_own(new_fleet: Callable[..., Fleet]) -> None:
-    with new_fleet() as fleet:
-        node = fleet.node("n1")
-        fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-        fleet.wait_running([node])
-        with asking(node) as client, pytest.raises(LookupFailure, match="it has Get, BatchGet, Scan, Count") as failure:
-            client.query_store(STORE, "k", "estimate")
-        assert failure.value.reason is Reason.WRONG_STORE_KIND
+def test_a_built_in_store_has_no_queries_of_its_own(shared: Fleet, unique_name: Callable[[str], str]) -> None:
+    store = new_store(shared, shared.processes[0], unique_name("store"))
+    match = "it has Get, BatchGet, Scan, Count"
+    with asking(store.node) as client, pytest.raises(LookupFailure, match=match) as failure:
+        client.query_store(store.name, "k", "estimate")
+    assert failure.value.reason is Reason.WRONG_STORE_KIND

@@ -29,7 +29,12 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
 
 
 def replica_of(node: ServerProcess) -> node_service_pb2.StoreReplica:
-    return next(task for task in node.node().tasks if task.task == "0_0").stores[0]
+    """Return what the node says of the first partition, once its store is open."""
+    return poll_until(
+        lambda: next((task.stores[0] for task in node.node().tasks if task.task == "0_0" and task.stores), None),
+        20,
+        "the store to be open",
+    )
 
 
 def answers(process: ServerProcess, key: str) -> query_service_pb2.GetResponse | None:
@@ -62,19 +67,19 @@ def test_holds_what_was_updated_since_it_began(fleet: Fleet, tmp_path: Path) -> 
     assert_stamped(missing, node)
 
     fleet.put({after: "1"})
-    poll_until(lambda: node.get(after).found, 10, "the update")
+    poll_until(lambda: node.get(after).found, 20, "the update")
     assert node.get(after).value.text == "1"
     assert_stamped(node.get(after), node)
-    poll_until(lambda: is_fresh(node.get(after).replica), 10, "lag 0, and a small staleness")
+    poll_until(lambda: is_fresh(node.get(after).replica), 20, "lag 0, and a small staleness")
     fleet.put({after: None})
-    poll_until(lambda: not node.get(after).found, 10, "the tombstone")
+    poll_until(lambda: not node.get(after).found, 20, "the tombstone")
 
     count = query_service_pb2.CountRequest(store=STORE, partition=0)
     assert node.call(node.query.Count, count).replicas[0].ephemeral
 
     # A restart forgets all of it, says so, and has left nothing behind.
     fleet.put({before: "new"})
-    poll_until(lambda: node.get(before).found, 10, "the update")
+    poll_until(lambda: node.get(before).found, 20, "the update")
     assert node.stop() == 0
     assert not [path for path in (tmp_path / "n1").rglob("*") if path.is_file()]
     node.start()
@@ -95,12 +100,12 @@ def test_begins_anew_where_it_moves(fleet: Fleet) -> None:
     first = poll_until(lambda: (a := answers(router, key)) is not None and a.found and a, 30, "the update")
     fleet.reassign(0, active="n2")
     fleet.wait_running(nodes)
-    moved = poll_until(lambda: (a := answers(router, key)) is not None and not a.found and a, 10, "the new host")
+    moved = poll_until(lambda: (a := answers(router, key)) is not None and not a.found and a, 20, "the new host")
     assert moved.replica.host.instance_id == "n2"
     assert moved.replica.since_ms > first.replica.since_ms
     assert_stamped(moved, nodes[1])
     fleet.put({key: "2"})
-    assert poll_until(lambda: (a := answers(router, key)) is not None and a.found and a, 10, "an update there")
+    assert poll_until(lambda: (a := answers(router, key)) is not None and a.found and a, 20, "an update there")
 
 
 def test_begins_anew_when_updates_expired_before_it_read_them(fleet: Fleet, kafka: EmbeddedKafka) -> None:
@@ -109,7 +114,7 @@ def test_begins_anew_when_updates_expired_before_it_read_them(fleet: Fleet, kafk
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
     fleet.wait_running([node])
     fleet.put({key: "1"})
-    first = poll_until(lambda: (a := answers(node, key)) is not None and a.found and a, 10, "the update")
+    first = poll_until(lambda: (a := answers(node, key)) is not None and a.found and a, 20, "the update")
     node.freeze()
     fleet.put(dict.fromkeys(fleet.keys_in(0, 200), "x" * 10_000))
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -124,7 +129,7 @@ def test_begins_anew_when_updates_expired_before_it_read_them(fleet: Fleet, kafk
     )
     assert not again.found
     fleet.put({key: "2"})
-    poll_until(lambda: (a := answers(node, key)) is not None and a.found, 10, "to follow on")
+    poll_until(lambda: (a := answers(node, key)) is not None and a.found, 20, "to follow on")
 
 
 def test_stops_at_its_memory_budget(fleet: Fleet) -> None:

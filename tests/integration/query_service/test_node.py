@@ -18,15 +18,29 @@ from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
+from tests.support.shared import ServedStore, new_store, shared_fleet
 
 
 @pytest.fixture
 def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(kafka.bootstrap, unique_name("app"), tmp_path) as fleet:
         yield fleet
+
+
+@pytest.fixture(scope="module")
+def shared(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet with one node for the tests that leave it as it was."""
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, "node") as fleet:
+        fleet.node("n1")
+        yield fleet
+
+
+@pytest.fixture
+def store(shared: Fleet, unique_name: Callable[[str], str]) -> ServedStore:
+    return new_store(shared, shared.processes[0], unique_name("store"))
 
 
 def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
@@ -49,10 +63,10 @@ def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
     assert node.get("never").found is False
 
     fleet.put({key: "2"})
-    poll_until(lambda: node.get(key).value.text == "2", 10, "the update to be followed")
+    poll_until(lambda: node.get(key).value.text == "2", 20, "the update to be followed")
     caught_up = poll_until(
         lambda: (a := node.get(key)).replica.lag == 0 and a.replica.staleness_ms < 5_000 and a,
-        10,
+        20,
         "lag 0, and a small staleness",
     )
     assert caught_up.replica.position > answer.replica.position
@@ -152,15 +166,14 @@ def test_batch_has_an_outcome_per_key(fleet: Fleet) -> None:
     assert results[2].error.reason == Reason.UNKNOWN_STORE
 
 
-def test_scans_pages_in_key_order_both_ways(fleet: Fleet) -> None:
-    keys = sorted(fleet.keys_in(1, 25), key=str.encode)
-    fleet.put({key: f"v{key}" for key in keys})
-    node = fleet.node("n1")
-    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-    fleet.wait_running([node])
+def test_scans_pages_in_key_order_both_ways(store: ServedStore) -> None:
+    node = store.node
+    keys = sorted(store.fleet.keys_in(1, 25), key=str.encode)
+    store.put({key: f"v{key}" for key in keys})
+    poll_until(lambda: all(store.get(key).found for key in keys), 20, "the entries")
 
     def scan(**fields: object) -> list[str]:
-        request = query_service_pb2.ScanRequest(store=STORE, partition=1, page_size=7, **fields)  # type: ignore[arg-type]
+        request = query_service_pb2.ScanRequest(store=store.name, partition=1, page_size=7, **fields)  # type: ignore[arg-type]
         found = []
         while True:
             page = node.call(node.query.Scan, request)
@@ -177,10 +190,10 @@ def test_scans_pages_in_key_order_both_ways(fleet: Fleet) -> None:
     assert scan(from_key=text(keys[3]), to_key=text(keys[20]), reverse=True) == keys[3:21][::-1]
     assert scan(prefix=text("k1")) == [key for key in keys if key.startswith("k1")]
 
-    count = query_service_pb2.CountRequest(store=STORE, partition=1, exact=True)
+    count = query_service_pb2.CountRequest(store=store.name, partition=1, exact=True)
     assert node.call(node.query.Count, count).count == 25
 
-    bad = query_service_pb2.ScanRequest(store=STORE, partition=1, page_token="???")  # noqa: S106
+    bad = query_service_pb2.ScanRequest(store=store.name, partition=1, page_token="???")  # noqa: S106
     with pytest.raises(LookupFailure) as failure:
         node.call(node.query.Scan, bad)
     assert failure.value.reason is Reason.INVALID_PAGE_TOKEN
@@ -192,35 +205,34 @@ def test_killed_node_comes_back_from_its_checkpoint(fleet: Fleet) -> None:
     node = fleet.node("n1")
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
     fleet.wait_running([node])
-    first = store_replica(node)
+    first = ServedStore(fleet, node).replica()
     assert first.restored_records == 200
     node.kill()
 
     fleet.put({keys[0]: "new"})
     node.start()
     fleet.wait_running([node])
-    second = store_replica(node)
+    second = ServedStore(fleet, node).replica()
     assert second.restored_from >= 200
     assert second.restored_records == 1
     assert node.get(keys[0]).value.text == "new"
     assert node.get(keys[1]).value.text == "old"
 
 
-def test_losing_and_regaining_a_task_keeps_its_state(fleet: Fleet) -> None:
+def test_losing_and_regaining_a_task_keeps_its_state(store: ServedStore) -> None:
+    fleet, node = store.fleet, store.node
     key = fleet.keys_in(0)[0]
-    fleet.put({key: "1"})
-    node = fleet.node("n1")
-    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-    fleet.wait_running([node])
+    store.put({key: "1"})
+    poll_until(lambda: store.get(key).found, 20, "the entry")
     fleet.reassign(0, active=None)
     fleet.wait_running([node])
     with pytest.raises(LookupFailure) as failure:
-        node.get(key)
+        store.get(key)
     assert failure.value.reason is Reason.PARTITION_NOT_OWNED
     fleet.reassign(0, active="n1")
     fleet.wait_running([node])
-    assert node.get(key).value.text == "1"
-    assert store_replica(node).restored_records == 0
+    assert store.get(key).value.text == "1"
+    assert (store.replica().restored_from, store.replica().restored_records) == (1, 0)
 
 
 def test_a_store_that_a_task_gets_later_is_served_without_a_restart(fleet: Fleet) -> None:
@@ -302,15 +314,7 @@ def test_stops_cleanly_and_tells_health(fleet: Fleet) -> None:
         socket.create_connection(("127.0.0.1", node.port), timeout=5)
 
 
-def test_taken_port_is_said(fleet: Fleet) -> None:
-    node = fleet.node("n1")
-    fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-    fleet.wait_running([node])
-    second = fleet.node("n2", port=node.port)
-    assert second._process is not None
-    assert second._process.wait(20) != 0
+def test_taken_port_is_said(store: ServedStore) -> None:
+    second = store.fleet.node("n2", port=store.node.port)
+    assert second.wait() != 0
     assert "--port" in second.log
-
-
-def store_replica(node: ServerProcess, partition: int = 0) -> object:
-    return next(task for task in node.node().tasks if task.task == f"0_{partition}").stores[0]

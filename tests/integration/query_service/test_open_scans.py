@@ -67,12 +67,12 @@ def test_scans_are_bounded_and_end_with_their_callers(fleet: Fleet) -> None:
     late, cancelled = counting(narrow, timeout=0.02), counting(narrow)
     cancelled.cancel()
     assert outcome(late) in {"ATTEMPT_TIMED_OUT", "OVERLOADED"}
-    poll_until(lambda: outcome(counting(narrow)) == "OK", 10, "room for a count")
+    poll_until(lambda: outcome(counting(narrow)) == "OK", 20, "room for a count")
 
     # A task that is moved away doesn't wait for the counts of its store.
     calls = [counting(narrow) for _ in range(3)]
     fleet.assign(TaskAssignment("n2"))
-    poll_until(lambda: not narrow.node().tasks, 10, "the task to close")
+    poll_until(lambda: not narrow.node().tasks, 20, "the task to close")
     assert {outcome(call) for call in calls} <= {"OK", "OVERLOADED", "PARTITION_NOT_OWNED", "PARTITION_RESTORING"}
 
 
@@ -90,8 +90,13 @@ def test_an_overloaded_node_sends_routed_scans_elsewhere(fleet: Fleet) -> None:
             return False
 
     poll_until(routed, 20, "the router")
-    requests = [query_service_pb2.CountRequest(store=STORE, exact=True) for _ in range(4)]
-    answers = [call.result() for call in [router.query.Count.future(each, timeout=60) for each in requests]]
-    assert {answer.count for answer in answers} == {ENTRIES}
-    # A slow machine may have all of them answered there, but never fails one.
-    assert "n2" in {stamp.host.instance_id for answer in answers for stamp in answer.replicas}
+
+    def hosts() -> set[str]:
+        """Count four times at once; return who did it. None may fail."""
+        request = query_service_pb2.CountRequest(store=STORE, exact=True)
+        answers = [call.result() for call in [router.query.Count.future(request, timeout=60) for _ in range(4)]]
+        assert {answer.count for answer in answers} == {ENTRIES}
+        return {stamp.host.instance_id for answer in answers for stamp in answer.replicas}
+
+    # A slow machine may have all four done by the active, one after the other.
+    poll_until(lambda: "n2" in hosts(), 60, "a count at the standby")

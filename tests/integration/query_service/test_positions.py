@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,34 +15,37 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.topology import VERSIONED, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import Fleet
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
-from tests.support.watches import Watcher
+from tests.support.shared import ServedStore, new_store, shared_fleet
 
 KEY = types_pb2.Key(text="k")
 LONG_S = 30.0
 
 
 class OneNode:
-    """A node with one partition, of which it has read all there is; `end` is the position after the log's last."""
+    """A store on a node, of which it has read all there is; `end` is the position after the log's last."""
 
-    def __init__(self, fleet: Fleet, metrics_port: int) -> None:
-        self.fleet, self._metrics_port = fleet, metrics_port
-        self.process = fleet.node("n1", metrics_port=metrics_port, max_position_waits=4)
-        fleet.assign(TaskAssignment("n1"))
-        fleet.wait_running([self.process])
+    def __init__(self, store: ServedStore, metrics_port: int) -> None:
+        self.store, self.process, self._metrics_port = store, store.node, metrics_port
 
     @property
     def end(self) -> int:
-        request = query_service_pb2.CountRequest(store=STORE, partition=0)
+        request = query_service_pb2.CountRequest(store=self.store.name, partition=0)
         response = self.process.call(self.process.query.Count, request)
         position: int = response.replicas[0].position
         return position
 
     def get(self, at_least: int, seconds: float = LONG_S) -> query_service_pb2.GetResponse:
-        request = query_service_pb2.GetRequest(store=STORE, key=KEY, freshness=bound(at_least))
-        return self.process.call(self.process.query.Get, request, seconds)
+        return self.process.call(self.process.query.Get, self.get_request(at_least), seconds)
+
+    def get_request(self, at_least: int) -> query_service_pb2.GetRequest:
+        return query_service_pb2.GetRequest(store=self.store.name, key=KEY, freshness=self.bound(at_least))
+
+    def bound(self, at_least: int) -> types_pb2.Freshness:
+        positions = [types_pb2.StorePosition(store=self.store.name, partition=0, position=at_least)]
+        return types_pb2.Freshness(at_least=types_pb2.Positions(positions=positions))
 
     def wait_for_waits(self, count: int) -> None:
         poll_until(
@@ -52,14 +53,25 @@ class OneNode:
         )
 
 
-@pytest.fixture
-def new_node(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Callable[..., Any]:
-    @contextmanager
-    def made(**spec: Any) -> Iterator[OneNode]:
-        with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=1, **spec) as fleet:
-            yield OneNode(fleet, free_port())
+@pytest.fixture(scope="module")
+def shared(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, int]]:
+    """A fleet of one node, and the port of its metrics."""
+    port = free_port()
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, "positions", partitions=1) as fleet:
+        fleet.node("n1", metrics_port=port, max_position_waits=4)
+        yield fleet, port
 
-    return made
+
+@pytest.fixture
+def new_node(shared: tuple[Fleet, int], unique_name: Callable[[str], str]) -> Callable[..., OneNode]:
+    """Give a test a store of its own."""
+    fleet, port = shared
+    return lambda **spec: OneNode(new_store(fleet, fleet.processes[0], unique_name("store"), **spec), port)
+
+
+@pytest.fixture
+def node(new_node: Callable[..., OneNode]) -> OneNode:
+    return new_node()
 
 
 @pytest.fixture
@@ -68,98 +80,89 @@ def caller() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def bound(at_least: int) -> types_pb2.Freshness:
-    positions = [types_pb2.StorePosition(store=STORE, partition=0, position=at_least)]
-    return types_pb2.Freshness(at_least=types_pb2.Positions(positions=positions))
+def test_a_get_waits_for_the_record_and_then_shows_it(node: OneNode, caller: ThreadPoolExecutor) -> None:
+    end = node.end
+    read = caller.submit(node.get, end + 1)
+    node.wait_for_waits(1)
+    node.store.put({"k": "1"})
+    answer = read.result(LONG_S)
+    assert answer.value.text == "1"
+    assert answer.replica.position >= end + 1
+    node.wait_for_waits(0)
 
 
-def test_a_get_waits_for_the_record_and_then_shows_it(new_node: Any, caller: ThreadPoolExecutor) -> None:
-    with new_node() as node:
-        end = node.end
-        read = caller.submit(node.get, end + 1)
-        node.wait_for_waits(1)
-        node.fleet.put({"k": "1"})
-        answer = read.result(LONG_S)
-        assert answer.value.text == "1"
-        assert answer.replica.position >= end + 1
-        node.wait_for_waits(0)
+def test_a_node_that_fell_behind_answers_once_it_has_caught_up(node: OneNode) -> None:
+    end = node.end
+    node.process.freeze()
+    node.store.put({"k": "1"})
+    node.store.put({"k": "2"})
+    node.process.thaw()
+    assert node.get(end + 2).value.text == "2"
 
 
-def test_a_node_that_fell_behind_answers_once_it_has_caught_up(new_node: Any) -> None:
-    with new_node() as node:
-        end = node.end
-        node.process.freeze()
-        node.fleet.put({"k": "1"})
-        node.fleet.put({"k": "2"})
-        node.process.thaw()
-        assert node.get(end + 2).value.text == "2"
+def test_without_the_position_the_failure_comes_in_time_and_says_how_far_it_is(node: OneNode) -> None:
+    end = node.end
+    with pytest.raises(LookupFailure) as caught:
+        node.get(end + 1, seconds=1.5)
+    assert caught.value.reason is Reason.POSITION_NOT_REACHED
+    assert (caught.value.metadata["position"], caught.value.metadata["wanted"]) == (str(end), str(end + 1))
+    node.wait_for_waits(0)
 
 
-def test_without_the_position_the_failure_comes_in_time_and_says_how_far_it_is(new_node: Any) -> None:
-    with new_node() as node:
-        end = node.end
-        with pytest.raises(LookupFailure) as caught:
-            node.get(end + 1, seconds=0.5)
-        assert caught.value.reason is Reason.POSITION_NOT_REACHED
-        assert (caught.value.metadata["position"], caught.value.metadata["wanted"]) == (str(end), str(end + 1))
-        node.wait_for_waits(0)
+def test_an_entry_of_a_batch_would_wait_and_the_others_are_answered(node: OneNode) -> None:
+    node.store.put({"k": "1"})
+    end = poll_until(lambda: node.get(0).found and node.end, 20, "the record")
+    batch = query_service_pb2.BatchGetRequest()
+    for at_least in (end, end + 1):
+        batch.requests.append(node.get_request(at_least))
+    answered, waits = node.process.call(node.process.query.BatchGet, batch).results
+    assert answered.response.value.text == "1"
+    assert LookupFailure.from_proto(waits.error).reason is Reason.WOULD_WAIT
 
 
-def test_an_entry_of_a_batch_would_wait_and_the_others_are_answered(new_node: Any) -> None:
-    with new_node() as node:
-        node.fleet.put({"k": "1"})
-        end = poll_until(lambda: node.get(0).found and node.end, 20, "the record")
-        batch = query_service_pb2.BatchGetRequest()
-        for at_least in (end, end + 1):
-            batch.requests.add(store=STORE, key=KEY, freshness=bound(at_least))
-        answered, waits = node.process.call(node.process.query.BatchGet, batch).results
-        assert answered.response.value.text == "1"
-        assert LookupFailure.from_proto(waits.error).reason is Reason.WOULD_WAIT
+def test_those_who_wait_are_bounded_and_those_who_leave_are_gone(node: OneNode) -> None:
+    request = node.get_request(node.end + 1)
+    calls = [node.process.query.Get.future(request, timeout=LONG_S) for _ in range(4)]
+    node.wait_for_waits(4)
+    with pytest.raises(LookupFailure) as caught:
+        node.process.call(node.process.query.Get, request)
+    assert caught.value.reason is Reason.OVERLOADED
+    for call in calls[1:]:
+        call.cancel()
+    node.wait_for_waits(1)
+    node.store.put({"k": "1"})
+    assert calls[0].result(LONG_S).value.text == "1"
 
 
-def test_those_who_wait_are_bounded_and_those_who_leave_are_gone(new_node: Any) -> None:
-    with new_node() as node:
-        request = query_service_pb2.GetRequest(store=STORE, key=KEY, freshness=bound(node.end + 1))
-        calls = [node.process.query.Get.future(request, timeout=LONG_S) for _ in range(4)]
-        node.wait_for_waits(4)
-        with pytest.raises(LookupFailure) as caught:
-            node.process.call(node.process.query.Get, request)
-        assert caught.value.reason is Reason.OVERLOADED
-        for call in calls[1:]:
-            call.cancel()
-        node.wait_for_waits(1)
-        node.fleet.put({"k": "1"})
-        assert calls[0].result(LONG_S).value.text == "1"
+def test_a_task_that_moves_ends_the_wait_with_that_reason(node: OneNode, caller: ThreadPoolExecutor) -> None:
+    read = caller.submit(node.get, node.end + 1)
+    node.wait_for_waits(1)
+    node.store.fleet.assign(TaskAssignment("n2"))
+    with pytest.raises(LookupFailure) as caught:
+        read.result(LONG_S)
+    assert caught.value.reason in {Reason.PARTITION_RESTORING, Reason.PARTITION_NOT_OWNED}
 
 
-def test_a_task_that_moves_ends_the_wait_with_that_reason(new_node: Any, caller: ThreadPoolExecutor) -> None:
-    with new_node() as node:
-        read = caller.submit(node.get, node.end + 1)
-        node.wait_for_waits(1)
-        node.fleet.assign(TaskAssignment("n2"))
-        with pytest.raises(LookupFailure) as caught:
-            read.result(LONG_S)
-        assert caught.value.reason in {Reason.PARTITION_RESTORING, Reason.PARTITION_NOT_OWNED}
+def read_window(node: OneNode, at_least: int) -> Any:
+    request = query_service_pb2.FetchWindowsRequest(store=node.store.name, key=KEY, freshness=node.bound(at_least))
+    return node.process.call(node.process.query.FetchWindows, request, LONG_S).replica
 
 
-def read_window(node: ServerProcess, freshness: types_pb2.Freshness, seconds: float) -> Any:
-    request = query_service_pb2.FetchWindowsRequest(store=STORE, key=KEY, freshness=freshness)
-    return node.call(node.query.FetchWindows, request, seconds).replica
+def scan_windows(node: OneNode, at_least: int) -> Any:
+    request = query_service_pb2.ScanWindowsRequest(store=node.store.name, partition=0, freshness=node.bound(at_least))
+    return node.process.call(node.process.query.ScanWindows, request, LONG_S).replicas[0]
 
 
-def scan_windows(node: ServerProcess, freshness: types_pb2.Freshness, seconds: float) -> Any:
-    request = query_service_pb2.ScanWindowsRequest(store=STORE, partition=0, freshness=freshness)
-    return node.call(node.query.ScanWindows, request, seconds).replicas[0]
+def count(node: OneNode, at_least: int) -> Any:
+    request = query_service_pb2.CountRequest(
+        store=node.store.name, partition=0, exact=True, freshness=node.bound(at_least)
+    )
+    return node.process.call(node.process.query.Count, request, LONG_S).replicas[0]
 
 
-def count(node: ServerProcess, freshness: types_pb2.Freshness, seconds: float) -> Any:
-    request = query_service_pb2.CountRequest(store=STORE, partition=0, exact=True, freshness=freshness)
-    return node.call(node.query.Count, request, seconds).replicas[0]
-
-
-def get_as_of(node: ServerProcess, freshness: types_pb2.Freshness, seconds: float) -> Any:
-    request = query_service_pb2.GetAsOfRequest(store=STORE, key=KEY, freshness=freshness)
-    return node.call(node.query.GetAsOf, request, seconds).replica
+def get_as_of(node: OneNode, at_least: int) -> Any:
+    request = query_service_pb2.GetAsOfRequest(store=node.store.name, key=KEY, freshness=node.bound(at_least))
+    return node.process.call(node.process.query.GetAsOf, request, LONG_S).replica
 
 
 @pytest.mark.parametrize(
@@ -172,22 +175,22 @@ def get_as_of(node: ServerProcess, freshness: types_pb2.Freshness, seconds: floa
     ],
 )
 def test_every_read_waits(new_node: Any, caller: ThreadPoolExecutor, read: Any, spec: dict[str, Any]) -> None:
-    with new_node(**spec) as node:
-        end = node.end
-        reading = caller.submit(read, node.process, bound(end + 1), LONG_S)
-        node.wait_for_waits(1)
-        key = WindowKey(b"k", 1_000).to_bytes() if spec.get("kind") == WINDOW else b"k"
-        node.fleet.put_records([("k", key, b"v", 1_000)])
-        assert reading.result(LONG_S).position >= end + 1
+    node = new_node(**spec)
+    end = node.end
+    reading = caller.submit(read, node, end + 1)
+    node.wait_for_waits(1)
+    key = WindowKey(b"k", 1_000).to_bytes() if spec.get("kind") == WINDOW else b"k"
+    node.store.put_records([("k", key, b"v", 1_000)])
+    assert reading.result(LONG_S).position >= end + 1
 
 
-def test_a_watch_begins_with_what_its_caller_has_seen_or_says_soon_that_it_can_not(new_node: Any) -> None:
-    with new_node() as node:
-        freshness = bound(node.end + 1)
-        with Watcher(node.process, "k", freshness=freshness) as early:
-            early.wait_for(lambda each: each.failure is not None, "the end")
-            assert early.failure.reason is Reason.POSITION_NOT_REACHED
-        node.fleet.put({"k": "1"})
-        with Watcher(node.process, "k", freshness=freshness) as watcher:
-            watcher.wait_for(lambda each: each.is_current, "the current value")
-            assert watcher.current_values == {"k": "1"}
+def test_a_watch_begins_with_what_its_caller_has_seen_or_says_soon_that_it_can_not(node: OneNode) -> None:
+    freshness = node.bound(node.end + 1)
+    with node.store.watch("k", freshness=freshness) as early:
+        early.wait_for(lambda each: each.failure is not None, "the end")
+        assert early.failure is not None
+        assert early.failure.reason is Reason.POSITION_NOT_REACHED
+    node.store.put({"k": "1"})
+    with node.store.watch("k", freshness=freshness) as watcher:
+        watcher.wait_for(lambda each: each.is_current, "the current value")
+        assert watcher.current_values == {"k": "1"}

@@ -3,41 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, Client, Freshness, Lookup, Session, Window
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import Fleet, ServerProcess
 from tests.support.polling import poll_until
+from tests.support.shared import ServedStore, new_store, shared_fleet
 
 MINUTE = 60_000
-NewFleet = Callable[..., Any]
+Serve = Callable[..., ServedStore]
+
+
+@pytest.fixture(scope="module")
+def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A node, and a router."""
+    with shared_fleet(kafka.bootstrap, tmp_path_factory, "kinds") as fleet:
+        fleet.node("n1")
+        fleet.router()
+        yield fleet
 
 
 @pytest.fixture
-def new_fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> NewFleet:
-    @contextmanager
-    def made(**spec: object) -> Iterator[tuple[Fleet, ServerProcess]]:
-        with Fleet(kafka.bootstrap, unique_name("app"), tmp_path, **spec) as fleet:
-            node = fleet.node("n1")
-            fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
-            fleet.wait_running([node])
-            yield fleet, node
-
-    return made
+def node(fleet: Fleet) -> ServerProcess:
+    return fleet.processes[0]
 
 
-def windows_of(process: ServerProcess, key: str, **fields: Any) -> list[tuple[int, str]]:
+@pytest.fixture
+def router(fleet: Fleet) -> ServerProcess:
+    return fleet.processes[1]
+
+
+@pytest.fixture
+def serve(fleet: Fleet, node: ServerProcess, unique_name: Callable[[str], str]) -> Serve:
+    """Publish a store; a test that stops the node starts it again."""
+    return lambda **spec: new_store(fleet, node, unique_name("store"), **spec)
+
+
+@pytest.fixture
+def client(router: ServerProcess) -> Iterator[Client]:
+    with Client(router.target, timeout=30) as client:
+        yield client
+
+
+def windows_of(process: ServerProcess, store: ServedStore, key: str, **fields: Any) -> list[tuple[int, str]]:
     """Fetch all pages of a key's windows."""
-    request = query_service_pb2.FetchWindowsRequest(store=STORE, key=types_pb2.Key(text=key), **fields)
+    request = query_service_pb2.FetchWindowsRequest(store=store.name, key=types_pb2.Key(text=key), **fields)
     found = []
     while True:
         page = process.call(process.query.FetchWindows, request)
@@ -48,56 +64,53 @@ def windows_of(process: ServerProcess, key: str, **fields: Any) -> list[tuple[in
         request.page_token = page.next_page_token
 
 
-def test_window_store(new_fleet: NewFleet) -> None:
-    with new_fleet(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE) as (fleet, node):
-        # One key is the other's prefix, and both have windows at the same times.
-        keys = [fleet.keys_in(0)[0], fleet.keys_in(0)[0] + "\0"]
-        fleet.put_records(
-            (key, WindowKey(key.encode(), n * MINUTE).to_bytes(), f"{key}-{n}".encode(), n * MINUTE)
-            for n in range(9)
-            for key in keys
-        )
-        key = keys[0]
-        expected = [(n * MINUTE, f"{key}-{n}") for n in range(9)]
-        poll_until(lambda: windows_of(node, key) == expected, 10, "all windows")
-        assert windows_of(node, key, page_size=2) == expected
-        assert windows_of(node, key, page_size=4, reverse=True) == expected[::-1]
-        assert windows_of(node, key, from_ms=2 * MINUTE, to_ms=4 * MINUTE) == expected[2:5]
+def test_window_store(serve: Serve, fleet: Fleet, node: ServerProcess, router: ServerProcess) -> None:
+    store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
+    # One key is the other's prefix, and both have windows at the same times.
+    keys = [fleet.keys_in(0)[0], fleet.keys_in(0)[0] + "\0"]
+    store.put_records(
+        (key, WindowKey(key.encode(), n * MINUTE).to_bytes(), f"{key}-{n}".encode(), n * MINUTE)
+        for n in range(9)
+        for key in keys
+    )
+    key = keys[0]
+    expected = [(n * MINUTE, f"{key}-{n}") for n in range(9)]
+    poll_until(lambda: windows_of(node, store, key) == expected, 20, "all windows")
+    assert windows_of(node, store, key, page_size=2) == expected
+    assert windows_of(node, store, key, page_size=4, reverse=True) == expected[::-1]
+    assert windows_of(node, store, key, from_ms=2 * MINUTE, to_ms=4 * MINUTE) == expected[2:5]
 
-        router = fleet.router()
-        poll_until(lambda: succeeds(lambda: windows_of(router, key, page_size=3)), 20, "the router")
-        assert windows_of(router, key, page_size=3) == expected
+    poll_until(lambda: succeeds(lambda: windows_of(router, store, key, page_size=3)), 20, "the router")
+    assert windows_of(router, store, key, page_size=3) == expected
 
-        # Stream time moves on: what is older than the retention is gone, whole segments of it from the disk, too.
-        late = WindowKey(key.encode(), 3 * MINUTE).to_bytes()
-        fleet.put_records(
-            [
-                (key, WindowKey(key.encode(), 15 * MINUTE).to_bytes(), b"new", 15 * MINUTE),
-                (key, late, b"late", 16 * MINUTE),
-                (key, b"short", b"unreadable", 16 * MINUTE),
-            ]
-        )
-        poll_until(lambda: windows_of(node, key)[-1] == (15 * MINUTE, "new"), 10, "the new window")
-        assert windows_of(node, key)[0] == (6 * MINUTE, f"{key}-6")
-        replica = next(task for task in node.node().tasks if task.task == "0_0").stores[0]
-        poll_until(lambda: node.node().tasks[0].stores[0].skipped_records == 1, 10, "the unreadable record")
-        assert replica.late_records in {0, 1}
-        poll_until(lambda: node.node().tasks[0].stores[0].late_records == 1, 10, "the late record")
+    # Stream time moves on: what is older than the retention is gone, whole segments of it from the disk, too.
+    late = WindowKey(key.encode(), 3 * MINUTE).to_bytes()
+    store.put_records(
+        [
+            (key, WindowKey(key.encode(), 15 * MINUTE).to_bytes(), b"new", 15 * MINUTE),
+            (key, late, b"late", 16 * MINUTE),
+            (key, b"short", b"unreadable", 16 * MINUTE),
+        ]
+    )
+    poll_until(lambda: windows_of(node, store, key)[-1] == (15 * MINUTE, "new"), 20, "the new window")
+    assert windows_of(node, store, key)[0] == (6 * MINUTE, f"{key}-6")
+    poll_until(lambda: store.replica().skipped_records == 1, 20, "the unreadable record")
+    poll_until(lambda: store.replica().late_records == 1, 20, "the late record")
 
-        # A restart finds the same, and still knows the stream time.
-        node.kill()
-        node.start()
-        fleet.wait_running([node])
-        assert windows_of(node, key)[0] == (6 * MINUTE, f"{key}-6")
+    # A restart finds the same, and still knows the stream time.
+    node.kill()
+    node.start()
+    fleet.wait_running([node])
+    assert windows_of(node, store, key)[0] == (6 * MINUTE, f"{key}-6")
 
-        with pytest.raises(LookupFailure) as failure:
-            node.get(key)
-        assert failure.value.reason is Reason.WRONG_STORE_KIND
+    with pytest.raises(LookupFailure) as failure:
+        store.get(key)
+    assert failure.value.reason is Reason.WRONG_STORE_KIND
 
 
-def scanned_windows(process: ServerProcess, **fields: Any) -> list[tuple[str, int, int, str]]:
+def scanned_windows(process: ServerProcess, store: ServedStore, **fields: Any) -> list[tuple[str, int, int, str]]:
     """Scan all pages of windows, as (key, start, sequence, value)."""
-    request = query_service_pb2.ScanWindowsRequest(store=STORE, **fields)
+    request = query_service_pb2.ScanWindowsRequest(store=store.name, **fields)
     found = []
     while True:
         page = process.call(process.query.ScanWindows, request)
@@ -107,107 +120,109 @@ def scanned_windows(process: ServerProcess, **fields: Any) -> list[tuple[str, in
         request.page_token = page.next_page_token
 
 
-def test_scan_of_windows(new_fleet: NewFleet) -> None:
+def test_scan_of_windows(serve: Serve, fleet: Fleet, node: ServerProcess, router: ServerProcess) -> None:
     spec = {"kind": "window", "retention_ms": 60 * MINUTE, "window_size_ms": MINUTE, "retain_duplicates": True}
-    with new_fleet(**spec) as (fleet, node):
-        keys = [*fleet.keys_in(0, 3), *fleet.keys_in(1, 3), fleet.keys_in(0)[0] + "\0"]
-        expected = [
-            (key, n * MINUTE, sequence, f"{key}-{n}-{sequence}")
-            for key in sorted(keys, key=str.encode)
-            for n in range(5)
-            for sequence in (0, 1, 2**31 - 1)
-        ]
-        fleet.put_records(
-            (key, WindowKey(key.encode(), start_ms, sequence).to_bytes(), value.encode(), start_ms)
-            for key, start_ms, sequence, value in reversed(expected)
-        )
-        router = fleet.router()
-        poll_until(lambda: succeeds(lambda: scanned_windows(router)), 20, "the router")
-        poll_until(lambda: scanned_windows(router) == expected, 20, "all windows")
-        assert scanned_windows(router, page_size=4) == expected
-        assert scanned_windows(router, page_size=7, reverse=True) == expected[::-1]
-        some = [each for each in expected if keys[1] <= each[0] <= keys[4] and MINUTE <= each[1] <= 3 * MINUTE]
-        bounds = {"from_key": types_pb2.Key(text=keys[1]), "to_key": types_pb2.Key(text=keys[4])}
-        assert scanned_windows(router, **bounds, from_ms=MINUTE, to_ms=3 * MINUTE, page_size=5) == some
-        for partition in range(2):
-            mine = [each for each in expected if fleet.partition_of(each[0]) == partition]
-            assert scanned_windows(node, partition=partition, page_size=6) == mine
-        prefix = types_pb2.Key(text=keys[0])
-        assert {each[0] for each in scanned_windows(router, prefix=prefix)} >= {keys[0], keys[0] + "\0"}
+    store = serve(**spec)
+    keys = [*fleet.keys_in(0, 3), *fleet.keys_in(1, 3), fleet.keys_in(0)[0] + "\0"]
+    expected = [
+        (key, n * MINUTE, sequence, f"{key}-{n}-{sequence}")
+        for key in sorted(keys, key=str.encode)
+        for n in range(5)
+        for sequence in (0, 1, 2**31 - 1)
+    ]
+    store.put_records(
+        (key, WindowKey(key.encode(), start_ms, sequence).to_bytes(), value.encode(), start_ms)
+        for key, start_ms, sequence, value in reversed(expected)
+    )
+    poll_until(lambda: succeeds(lambda: scanned_windows(router, store)), 20, "the router")
+    poll_until(lambda: scanned_windows(router, store) == expected, 20, "all windows")
+    assert scanned_windows(router, store, page_size=4) == expected
+    assert scanned_windows(router, store, page_size=7, reverse=True) == expected[::-1]
+    some = [each for each in expected if keys[1] <= each[0] <= keys[4] and MINUTE <= each[1] <= 3 * MINUTE]
+    bounds = {"from_key": types_pb2.Key(text=keys[1]), "to_key": types_pb2.Key(text=keys[4])}
+    assert scanned_windows(router, store, **bounds, from_ms=MINUTE, to_ms=3 * MINUTE, page_size=5) == some
+    for partition in range(2):
+        mine = [each for each in expected if fleet.partition_of(each[0]) == partition]
+        assert scanned_windows(node, store, partition=partition, page_size=6) == mine
+    prefix = types_pb2.Key(text=keys[0])
+    assert {each[0] for each in scanned_windows(router, store, prefix=prefix)} >= {keys[0], keys[0] + "\0"}
 
-        with pytest.raises(LookupFailure) as failure:
-            node.call(node.query.Scan, query_service_pb2.ScanRequest(store=STORE, partition=0))
-        assert failure.value.reason is Reason.WRONG_STORE_KIND
-        assert "ScanWindows" in failure.value.message
-
-
-def test_session_store(new_fleet: NewFleet) -> None:
-    with new_fleet(kind="session", retention_ms=10 * MINUTE, in_memory=True) as (fleet, node):
-        key = fleet.keys_in(1)[0]
-        merged = SessionKey(key.encode(), 2_000, 3_000)
-        sessions = [SessionKey(key.encode(), 0, 1_000), merged, SessionKey(key.encode(), 5_000, 9_000)]
-        fleet.put_records((key, each.to_bytes(), b"%d" % each.start_ms, each.end_ms) for each in sessions)
-        fleet.put_records([(key, merged.to_bytes(), None, 9_000)])
-
-        def fetch(**fields: Any) -> list[tuple[int, int, str]]:
-            request = query_service_pb2.FetchSessionsRequest(store=STORE, key=types_pb2.Key(text=key), **fields)
-            page = node.call(node.query.FetchSessions, request)
-            return [(each.start_ms, each.end_ms, each.value.text) for each in page.sessions]
-
-        expected = [(0, 1_000, "0"), (5_000, 9_000, "5000")]
-        poll_until(lambda: fetch() == expected, 10, "the sessions, less the merged one")
-        assert fetch(from_ms=1_000, to_ms=4_999) == expected[:1]
-        assert fetch(from_ms=1_001, to_ms=5_000) == expected[1:]
-        assert fetch(reverse=True) == expected[::-1]
-        assert not [path for path in (fleet.directory / "n1").rglob("*") if path.is_file()], "nothing of it is on disk"
-        node.kill()
-        node.start()
-        fleet.wait_running([node])
-        assert fetch() == expected
+    with pytest.raises(LookupFailure) as failure:
+        node.call(node.query.Scan, query_service_pb2.ScanRequest(store=store.name, partition=0))
+    assert failure.value.reason is Reason.WRONG_STORE_KIND
+    assert "ScanWindows" in failure.value.message
 
 
-def test_versioned_store(new_fleet: NewFleet) -> None:
-    with new_fleet(kind="versioned", retention_ms=10 * MINUTE) as (fleet, node):
-        key = fleet.keys_in(0)[0]
-        versions = [(MINUTE, b"one"), (3 * MINUTE, b"three"), (2 * MINUTE, b"two"), (4 * MINUTE, None)]
-        fleet.put_records((key, key.encode(), value, at) for at, value in versions)
+def test_session_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
+    store = serve(kind="session", retention_ms=10 * MINUTE, in_memory=True)
+    key = fleet.keys_in(1)[0]
+    merged = SessionKey(key.encode(), 2_000, 3_000)
+    sessions = [SessionKey(key.encode(), 0, 1_000), merged, SessionKey(key.encode(), 5_000, 9_000)]
+    store.put_records((key, each.to_bytes(), b"%d" % each.start_ms, each.end_ms) for each in sessions)
+    store.put_records([(key, merged.to_bytes(), None, 9_000)])
 
-        def as_of(at_ms: int | None) -> tuple[bool, str, int]:
-            request = query_service_pb2.GetAsOfRequest(store=STORE, key=types_pb2.Key(text=key), as_of_ms=at_ms)
-            answer = node.call(node.query.GetAsOf, request)
-            return answer.found, answer.value.text, answer.timestamp_ms
+    def fetch(**fields: Any) -> list[tuple[int, int, str]]:
+        request = query_service_pb2.FetchSessionsRequest(store=store.name, key=types_pb2.Key(text=key), **fields)
+        page = node.call(node.query.FetchSessions, request)
+        return [(each.start_ms, each.end_ms, each.value.text) for each in page.sessions]
 
-        poll_until(lambda: not as_of(None)[0] and as_of(3 * MINUTE)[0], 10, "all versions")
-        assert as_of(0) == (False, "", 0)
-        assert as_of(MINUTE) == (True, "one", MINUTE)
-        assert as_of(2 * MINUTE + 1) == (True, "two", 2 * MINUTE)
-        assert as_of(4 * MINUTE - 1) == (True, "three", 3 * MINUTE)
-        assert not node.get(key).found
+    expected = [(0, 1_000, "0"), (5_000, 9_000, "5000")]
+    poll_until(lambda: fetch() == expected, 20, "the sessions, less the merged one")
+    assert fetch(from_ms=1_000, to_ms=4_999) == expected[:1]
+    assert fetch(from_ms=1_001, to_ms=5_000) == expected[1:]
+    assert fetch(reverse=True) == expected[::-1]
+    assert not [path for path in (fleet.directory / "n1").rglob(f"{store.name}/**/*") if path.is_file()], (
+        "nothing of it is on disk"
+    )
+    node.kill()
+    node.start()
+    fleet.wait_running([node])
+    assert fetch() == expected
 
-        fleet.put_records([(key, key.encode(), b"late", 20 * MINUTE)])
-        poll_until(lambda: node.get(key).value.text == "late", 10, "the newest version")
-        with pytest.raises(LookupFailure) as failure:
-            as_of(MINUTE)
-        assert failure.value.reason is Reason.BEFORE_HISTORY
-        assert as_of(11 * MINUTE) == (False, "", 0)
+
+def test_versioned_store(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
+    store = serve(kind="versioned", retention_ms=10 * MINUTE)
+    key = fleet.keys_in(0)[0]
+    versions = [(MINUTE, b"one"), (3 * MINUTE, b"three"), (2 * MINUTE, b"two"), (4 * MINUTE, None)]
+    store.put_records((key, key.encode(), value, at) for at, value in versions)
+
+    def as_of(at_ms: int | None) -> tuple[bool, str, int]:
+        request = query_service_pb2.GetAsOfRequest(store=store.name, key=types_pb2.Key(text=key), as_of_ms=at_ms)
+        answer = node.call(node.query.GetAsOf, request)
+        return answer.found, answer.value.text, answer.timestamp_ms
+
+    poll_until(lambda: not as_of(None)[0] and as_of(3 * MINUTE)[0], 20, "all versions")
+    assert as_of(0) == (False, "", 0)
+    assert as_of(MINUTE) == (True, "one", MINUTE)
+    assert as_of(2 * MINUTE + 1) == (True, "two", 2 * MINUTE)
+    assert as_of(4 * MINUTE - 1) == (True, "three", 3 * MINUTE)
+    assert not store.get(key).found
+
+    store.put_records([(key, key.encode(), b"late", 20 * MINUTE)])
+    poll_until(lambda: store.get(key).value.text == "late", 20, "the newest version")
+    with pytest.raises(LookupFailure) as failure:
+        as_of(MINUTE)
+    assert failure.value.reason is Reason.BEFORE_HISTORY
+    assert as_of(11 * MINUTE) == (False, "", 0)
 
 
-def test_memory_store_stops_its_task_before_the_budget_is_gone(new_fleet: NewFleet, tmp_path: Path) -> None:
-    with new_fleet(in_memory=True) as (fleet, node):
-        first, second = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
-        fleet.put({first: "1", second: "2"})
-        poll_until(lambda: node.get(first).found and node.get(second).found, 10, "the values")
-        small = fleet.node("n2", memory_store_max_bytes=50_000)
-        fleet.reassign(0, standbys=("n2",))
-        fleet.wait_running([small])
-        assert small.get(first).found
-        fleet.put(dict.fromkeys(fleet.keys_in(0, 100), "x" * 1000))
-        task = poll_until(lambda: [t for t in small.node().tasks if t.state == "error"], 20, "the task to stop")[0]
-        assert "memory_store_max_bytes" in task.error
-        with pytest.raises(LookupFailure) as failure:
-            small.get(first)
-        assert failure.value.reason is Reason.TASK_FAILED
-        assert node.get(second).found, "other tasks go on"
+def test_memory_store_stops_its_task_before_the_budget_is_gone(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
+    store = serve(in_memory=True)
+    first, second = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
+    store.put({first: "1", second: "2"})
+    poll_until(lambda: store.get(first).found and store.get(second).found, 20, "the values")
+    small = fleet.node("small", memory_store_max_bytes=50_000)
+    fleet.reassign(0, standbys=("small",))
+    fleet.wait_running([small])
+    assert small.get(first, store=store.name).found
+    store.put(dict.fromkeys(fleet.keys_in(0, 100), "x" * 1000))
+    task = poll_until(lambda: [t for t in small.node().tasks if t.state == "error"], 20, "the task to stop")[0]
+    assert "memory_store_max_bytes" in task.error
+    with pytest.raises(LookupFailure) as failure:
+        small.get(first, store=store.name)
+    assert failure.value.reason is Reason.TASK_FAILED
+    assert store.get(second).found, "other tasks go on"
+    small.kill()
 
 
 def succeeds(call: Callable[[], object]) -> bool:
@@ -218,60 +233,51 @@ def succeeds(call: Callable[[], object]) -> bool:
     return True
 
 
-def client_of(fleet: Fleet) -> Client:
-    """Return a client of a router that has found its node."""
-    client = Client(f"127.0.0.1:{fleet.router().port}", timeout=20)
-    poll_until(lambda: succeeds(lambda: client.count(STORE)), 20, "the router")
-    return client
+def test_client_fetches_windows(serve: Serve, fleet: Fleet, client: Client) -> None:
+    store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
+    key = fleet.keys_in(1)[0]
+    store.put_records((key, WindowKey(key.encode(), n * MINUTE).to_bytes(), b"%d" % n, n * MINUTE) for n in range(5))
+    expected = [Window(n * MINUTE, (n + 1) * MINUTE, str(n)) for n in range(5)]
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    poll_until(lambda: list(client.fetch_windows(store.name, key, page_size=2)) == expected, 20, "the windows")
+    span = {"from_ms": MINUTE, "to_ms": 3 * MINUTE}
+    assert list(client.fetch_windows(store.name, key, **span, reverse=True)) == expected[3:0:-1]
+    with pytest.raises(LookupFailure, match="WRONG_STORE_KIND"):
+        list(client.fetch_sessions(store.name, key))
 
 
-def test_client_fetches_windows(new_fleet: NewFleet) -> None:
-    with new_fleet(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE) as (fleet, _):
-        key = fleet.keys_in(1)[0]
-        fleet.put_records(
-            (key, WindowKey(key.encode(), n * MINUTE).to_bytes(), b"%d" % n, n * MINUTE) for n in range(5)
-        )
-        expected = [Window(n * MINUTE, (n + 1) * MINUTE, str(n)) for n in range(5)]
-        with client_of(fleet) as client:
-            poll_until(lambda: list(client.fetch_windows(STORE, key, page_size=2)) == expected, 10, "the windows")
-            span = {"from_ms": MINUTE, "to_ms": 3 * MINUTE}
-            assert list(client.fetch_windows(STORE, key, **span, reverse=True)) == expected[3:0:-1]
-            with pytest.raises(LookupFailure, match="WRONG_STORE_KIND"):
-                list(client.fetch_sessions(STORE, key))
+def test_client_fetches_sessions(serve: Serve, fleet: Fleet, client: Client) -> None:
+    store = serve(kind="session", retention_ms=10 * MINUTE)
+    key = fleet.keys_in(1)[0]
+    expected = [Session(n * 1_000, n * 1_000 + 500, str(n)) for n in range(5)]
+    store.put_records(
+        (key, SessionKey(key.encode(), each.start_ms, each.end_ms).to_bytes(), each.value.encode(), each.end_ms)
+        for each in expected
+    )
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    poll_until(lambda: list(client.fetch_sessions(store.name, key, page_size=2)) == expected, 20, "the sessions")
+    found = client.fetch_sessions(store.name, key, from_ms=1_500, to_ms=3_000, reverse=True, page_size=1)
+    assert list(found) == expected[3:0:-1]
 
 
-def test_client_fetches_sessions(new_fleet: NewFleet) -> None:
-    with new_fleet(kind="session", retention_ms=10 * MINUTE) as (fleet, _):
-        key = fleet.keys_in(1)[0]
-        expected = [Session(n * 1_000, n * 1_000 + 500, str(n)) for n in range(5)]
-        fleet.put_records(
-            (key, SessionKey(key.encode(), each.start_ms, each.end_ms).to_bytes(), each.value.encode(), each.end_ms)
-            for each in expected
-        )
-        with client_of(fleet) as client:
-            poll_until(lambda: list(client.fetch_sessions(STORE, key, page_size=2)) == expected, 10, "the sessions")
-            found = client.fetch_sessions(STORE, key, from_ms=1_500, to_ms=3_000, reverse=True, page_size=1)
-            assert list(found) == expected[3:0:-1]
+def test_client_gets_as_of_and_in_batches(serve: Serve, fleet: Fleet, client: Client) -> None:
+    store = serve(kind="versioned", retention_ms=10 * MINUTE)
+    keys = [*fleet.keys_in(0, 600), *fleet.keys_in(1, 600)]
+    store.put_records((key, key.encode(), f"{key}-{n}".encode(), n * MINUTE) for n in (1, 3) for key in keys)
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    poll_until(lambda: client.count(store.name, exact=True).count == len(keys), 20, "the keys")
+    poll_until(lambda: all_latest(client, store.name, keys), 20, "more than one batch holds")
+    answer = client.get_as_of(store.name, keys[0], 2 * MINUTE)
+    assert (answer.found, answer.value, answer.timestamp_ms) == (True, f"{keys[0]}-1", MINUTE)
+    assert not client.get_as_of(store.name, keys[0], 0).found
+    wrong, absent = client.batch_get([Lookup("nowhere", keys[0]), Lookup(store.name, "absent")])
+    assert isinstance(wrong, LookupFailure)
+    assert wrong.reason is Reason.UNKNOWN_STORE
+    assert isinstance(absent, Answer)
+    assert not absent.found
 
 
-def test_client_gets_as_of_and_in_batches(new_fleet: NewFleet) -> None:
-    with new_fleet(kind="versioned", retention_ms=10 * MINUTE) as (fleet, _):
-        keys = [*fleet.keys_in(0, 600), *fleet.keys_in(1, 600)]
-        fleet.put_records((key, key.encode(), f"{key}-{n}".encode(), n * MINUTE) for n in (1, 3) for key in keys)
-        with client_of(fleet) as client:
-            poll_until(lambda: client.count(STORE, exact=True).count == len(keys), 20, "the keys")
-            poll_until(lambda: all_latest(client, keys), 20, "more than one batch holds")
-            answer = client.get_as_of(STORE, keys[0], 2 * MINUTE)
-            assert (answer.found, answer.value, answer.timestamp_ms) == (True, f"{keys[0]}-1", MINUTE)
-            assert not client.get_as_of(STORE, keys[0], 0).found
-            wrong, absent = client.batch_get([Lookup("nowhere", keys[0]), Lookup(STORE, "absent")])
-            assert isinstance(wrong, LookupFailure)
-            assert wrong.reason is Reason.UNKNOWN_STORE
-            assert isinstance(absent, Answer)
-            assert not absent.found
-
-
-def all_latest(client: Client, keys: list[str]) -> bool:
+def all_latest(client: Client, store: str, keys: list[str]) -> bool:
     """Tell whether one batch finds each key's second version."""
-    outcomes = client.batch_get(Lookup(STORE, key, Freshness(max_staleness_ms=60_000)) for key in keys)
+    outcomes = client.batch_get(Lookup(store, key, Freshness(max_staleness_ms=60_000)) for key in keys)
     return [isinstance(each, Answer) and each.value for each in outcomes] == [f"{key}-3" for key in keys]

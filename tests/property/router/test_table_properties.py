@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.choice import Standing, Suspicion, ask_order, judge
@@ -39,6 +39,8 @@ copies = st.builds(
     st.dictionaries(st.integers(0, 9), positions),
 )
 bounds = st.builds(Freshness, st.booleans(), st.none() | st.integers(0, 50), st.none() | st.integers(0, 50))
+# Drawing a fleet takes far longer than looking at one, and every run draws others.
+few = settings(max_examples=40)
 
 
 @st.composite
@@ -68,6 +70,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Member]:
     }
 
 
+@few
 @given(assignments(), fleets(), st.binary())
 def test_owners_cover_every_partition_and_keys_fall_inside(
     assignment: Assignment, members: dict[str, Member], key: bytes
@@ -85,6 +88,7 @@ def test_owners_cover_every_partition_and_keys_fall_inside(
         assert table.locate(name, key) in partitions
 
 
+@few
 @given(assignments(), fleets(), st.binary(), st.sets(st.sampled_from(NAMES)))
 def test_a_key_is_located_as_kafka_streams_tells_it(
     assignment: Assignment, members: dict[str, Member], key: bytes, suspects: set[str]
@@ -106,6 +110,7 @@ def test_a_key_is_located_as_kafka_streams_tells_it(
     assert sorted(candidate.host.instance_id for candidate in place.candidates) == sorted(holders.replicas)
 
 
+@few
 @given(assignments(), fleets(), st.binary())
 def test_a_global_store_is_routed_to_all_who_report_it(
     assignment: Assignment, members: dict[str, Member], key: bytes
@@ -121,6 +126,7 @@ def test_a_global_store_is_routed_to_all_who_report_it(
     assert table.locate(GLOBAL, key) in partitions
 
 
+@few
 @given(assignments(), fleets(), bounds, st.sets(st.sampled_from(NAMES)), st.integers(0, 50), racks)
 def test_copies_of_a_global_store_take_turns(
     assignment: Assignment, members: dict[str, Member], bound: Freshness, suspects: set[str], start: int, rack: str
@@ -139,6 +145,7 @@ def test_copies_of_a_global_store_take_turns(
         assert firsts.count(replica) == 60 / len(near), "and as often as the others"
 
 
+@few
 @given(assignments(), fleets(), fleets())
 def test_a_table_made_from_the_one_before_equals_one_made_anew(
     assignment: Assignment, before: dict[str, Member], after: dict[str, Member]
@@ -147,6 +154,7 @@ def test_a_table_made_from_the_one_before_equals_one_made_anew(
     assert compile_table(assignment, after, previous) == compile_table(assignment, after)
 
 
+@few
 @given(assignments(), fleets(), bounds, st.sets(st.sampled_from(NAMES)), racks)
 def test_every_replica_has_a_verdict_and_only_hopeless_ones_are_not_asked(
     assignment: Assignment, members: dict[str, Member], bound: Freshness, suspects: set[str], rack: str
