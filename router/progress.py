@@ -9,14 +9,13 @@ from router.table import Replica
 from statehouse.errors import LookupFailure, Reason
 
 _ROUNDS: Final = 2
-# About a second of pauses, in which processes that read the same topic have met.
-_HAND_OVER_ROUNDS: Final = 10
 
 PASSING: Final = frozenset(
     {
         Reason.PARTITION_NOT_OWNED,
         Reason.PARTITION_RESTORING,
         Reason.NOT_ACTIVE,
+        Reason.ACTIVE_UNCONFIRMED,
         Reason.NODE_SHUTTING_DOWN,
         Reason.ROUTING_NOT_READY,
         Reason.UNREACHABLE,
@@ -109,6 +108,5 @@ class Progress:
             return True
         if not self.passes:
             return False
-        if Reason.POSITION_NOT_REACHED in reasons:
-            return True
-        return rounds < (_HAND_OVER_ROUNDS if len(self.epochs) > 1 else _ROUNDS)
+        # An epoch on its way from one process to the next arrives; a position that exists is reached.
+        return len(self.epochs) > 1 or Reason.POSITION_NOT_REACHED in reasons or rounds < _ROUNDS

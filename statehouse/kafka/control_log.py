@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
@@ -26,6 +27,16 @@ _CONSUMER: dict[str, str | float | bool] = {
 _POLL_S = 0.1
 _BATCH = 500
 _REMIND_S = 10.0
+# An end that is not reached by then may be that of a log that was there before.
+_ASK_ANEW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the log ended when it was asked for (monotonic seconds): the next offset."""
+
+    asked_at: float
+    offset: int
 
 
 class ControlLogReader:
@@ -97,14 +108,19 @@ class ControlLogReader:
             if not self._wait_for_topic(consumer):
                 return
             consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-            position, confirm_at = 0, 0.0
+            position, ask_at = 0, 0.0
+            asked: _End | None = None
             while not self._stop.is_set():
                 for message in consumer.consume(_BATCH, _POLL_S):
                     position = max(position, self._deliver(message))
                 now = time.monotonic()
-                if now >= confirm_at:
-                    confirm_at = now + self._confirm_interval_s
-                    self._confirm(admin, position)
+                if now >= ask_at:
+                    ask_at = now + self._confirm_interval_s
+                    if asked is None or now - asked.asked_at > _ASK_ANEW_S:
+                        asked = self._ask_for_end(admin)
+                if asked is not None and position >= asked.offset:
+                    self._note_contact(asked)
+                    asked = None
         finally:
             consumer.close()
 
@@ -119,17 +135,24 @@ class ControlLogReader:
         self._on_record(message.key(), message.value(), message.timestamp()[1])
         return int(message.offset()) + 1
 
-    def _confirm(self, admin: AdminClient, position: int) -> None:
-        """Ask the broker for the end; being at it is contact."""
+    def _ask_for_end(self, admin: AdminClient) -> _End | None:
+        """Ask the broker where the log ends; None if it doesn't say."""
         asked_at = time.monotonic()
         try:
             ends = last_stable_offsets(admin, [(self._topic, 0)], timeout_s=2.0)
         except KafkaException:
-            return
-        if ends.get((self._topic, 0), position + 1) <= position:
-            self._contact_at = asked_at
-            self._caught_up.set()
-            self._on_contact()
+            return None
+        offset = ends.get((self._topic, 0))
+        return None if offset is None else _End(asked_at, offset)
+
+    def _note_contact(self, end: _End) -> None:
+        """Note that all there was when the end was asked for has been delivered.
+
+        Being at the end of that moment counts whenever it is reached: a log that grows all the time has moved on then.
+        """
+        self._contact_at = end.asked_at
+        self._caught_up.set()
+        self._on_contact()
 
     def _wait_for_topic(self, consumer: Consumer) -> bool:
         """Wait until the topic exists, and say so now and then; False if stopped meanwhile."""

@@ -23,6 +23,7 @@ def after(**failures: Reason) -> Progress:
     ("failures", "rounds"),
     [
         ({"a": Reason.UNREACHABLE, "b": Reason.PARTITION_RESTORING}, 2),
+        ({"a": Reason.ACTIVE_UNCONFIRMED}, 2),
         ({"a": Reason.UNREACHABLE, "b": Reason.TASK_FAILED}, 1),
         ({"a": Reason.UNREACHABLE, "b": Reason.OVERLOADED}, 1),
         ({"a": Reason.POSITION_NOT_REACHED, "b": Reason.UNREACHABLE}, MANY),
@@ -37,11 +38,12 @@ def test_rounds_follow_from_what_was_said_last(failures: dict[str, Reason], roun
     assert next((n for n in range(1, MANY) if not progress.goes_on_after(n)), MANY) == rounds
 
 
-def test_two_epochs_are_worth_more_rounds() -> None:
+def test_an_epoch_that_is_on_its_way_is_waited_for() -> None:
     progress = after(a=Reason.NOT_ACTIVE)
     progress.epochs.add(2)
-    assert progress.goes_on_after(9)
-    assert not progress.goes_on_after(10)
+    assert progress.goes_on_after(MANY)
+    progress.note(Replica("b", Role.STANDBY, None), LookupFailure(Reason.TASK_FAILED, "said so"))
+    assert not progress.goes_on_after(1)
 
 
 def test_who_is_overloaded_is_remembered() -> None:

@@ -81,3 +81,33 @@ def test_being_stopped_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet.stop()
     assert not quiet._thread.is_alive()
     assert not told
+
+
+class GrowingLog(Log):
+    """Has a record more each time it is read, and its end is always beyond what was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Record]:
+        self.read += 1
+        return [_At(self.read - 1)]
+
+
+class _At(Record):
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+
+def test_a_log_that_never_rests_is_caught_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = GrowingLog()
+    busy = reader(monkeypatch, log, on_broken=lambda _: None, confirm_interval_s=0.0)
+    monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): log.read + 3})
+    busy.start()
+    assert busy.wait_caught_up(DEADLINE_S)
+    assert busy.seconds_since_contact() is not None
+    busy.stop()
