@@ -32,7 +32,8 @@ log = structlog.get_logger(__name__)
 
 Send = Callable[[Node, str, bytes, float], Awaitable[bytes]]
 
-# Calls to a node that are under way before lookups begin to wait.
+# Calls to a node that are under way before lookups begin to wait. With two, fewer lookups went together and nodes took
+# more processor time for each, for no more lookups a second.
 _AT_ONCE: Final = 1
 # How long a call may keep others waiting.
 _LONGEST_WAIT_S: Final = 0.01
