@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -33,6 +34,8 @@ OnDefect = Callable[[Exception], None]
 Key = tuple[str, int]
 
 _POLL_S = 0.05
+# Without an answer by then librdkafka finds the leader by itself, a second later.
+_METADATA_S = 0.5
 
 
 class ReplicationEnded(StatehouseError):
@@ -116,10 +119,17 @@ class Replicator:
         def command(consumer: Consumer) -> None:
             if replica.topic_partition in self._replicas:
                 raise StatehouseError(f"{replica.topic_partition} is being read for another replica")
+            self._get_to_know(replica.topic_partition[0], consumer)
             consumer.incremental_assign([TopicPartition(*replica.topic_partition, replica.position)])
             self._replicas[replica.topic_partition] = replica
 
         return self._submit(command, needs_thread=True)
+
+    def _get_to_know(self, topic: str, consumer: Consumer) -> None:
+        """Ask who leads a topic that is new here: librdkafka itself would look for that only once a second."""
+        if all(topic != known for known, _partition in self._replicas):
+            with suppress(KafkaException):  # then it looks
+                consumer.list_topics(topic, timeout=_METADATA_S)
 
     def remove(self, replica: StoreReplica) -> Future[None]:
         """Stop reading a replica's partition; once the future is done the thread touches the replica no more."""

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from query_service import replication
 from query_service.replica import StoreReplica
@@ -21,12 +21,17 @@ class Log:
     """Stands for the consumer: finds nothing, until it breaks."""
 
     def __init__(self) -> None:
+        self.asked_for: list[str] = []
         self.assigned: list[tuple[str, int, int]] = []
         self.breaks = threading.Event()
 
     def poll(self, timeout_s: float) -> None:
         if self.breaks.wait(timeout_s / 10):
             raise RuntimeError("a defect")
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.asked_for.append(topic)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT), timeout)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned += [(each.topic, each.partition, each.offset) for each in partitions]
@@ -92,6 +97,21 @@ def test_a_refused_partition_is_not_read(replicator: Replicator, log: Log, monke
             replicator.add(replica_at(3)).result(5)
     replicator.add(replica_at(4)).result(5)
     assert log.assigned == [("topic", 0, 4)]
+
+
+def test_who_leads_a_topic_is_asked_when_it_is_new_and_does_not_have_to_be_known(
+    replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = replica_at(3), replica_at(4)
+    monkeypatch.setattr(second, "partition", 1)
+    for replica in (first, second):
+        replicator.add(replica).result(5)
+    assert log.assigned == [("topic", 0, 3), ("topic", 1, 4)]
+    assert log.asked_for == ["topic"]
+    for replica in (first, second):
+        replicator.remove(replica).result(5)
+    replicator.add(first).result(5)
+    assert log.asked_for == ["topic", "topic"], "it may have been deleted and created anew meanwhile"
 
 
 def test_a_defect_fails_the_replicas_and_leaves_nobody_waiting(replicator: Replicator, log: Log, told: Told) -> None:
