@@ -80,7 +80,7 @@ class QueryHandlers:
                 partial(_watch, self), query_service_pb2.WatchRequest.FromString
             ),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(QUERY_SERVICE, handlers),))
+        server.add_registered_method_handlers(QUERY_SERVICE, handlers)
 
     def deadline(self, context: Context) -> Deadline:
         """Return a call's deadline."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -11,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from statehouse.errors import ConfigurationError
 from statehouse.rpc.channels import KEEPALIVE
+from statehouse.rpc.requests import TolerantServer
 
 
 class RpcServer:
@@ -42,7 +44,8 @@ class RpcServer:
         self._services = tuple(services)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        register(self._server)
+        # Generated code asks for a whole server, and uses no more of it than this.
+        register(cast(grpc.aio.Server, TolerantServer(self._server)))
         reflection.enable_server_reflection(
             [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
         )

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from statehouse.errors import DOMAIN, LookupFailure, Reason, wire_name
+from statehouse.rpc.requests import refuse_unreadable
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +56,7 @@ def failing_cleanly(
 
     async def method(self: Any, request: Request, context: Context) -> Response:  # noqa: ANN401
         try:
+            refuse_unreadable(request)
             return await handler(self, request, context)
         except Exception as error:  # noqa: BLE001 - the caller is told, and the log
             await _abort(context, handler.__name__, error)

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import Producer
 
 from statehouse.assignment import TaskAssignment
-from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.partitioning import partition_for
-from statehouse.topology import SESSION, VERSIONED, WINDOW, StoreSpec, changelog_topic
 from tests.integration.docs.console import ELIDED, Command, commands, shape
 from tests.integration.routing.routed import UNHEDGED
 from tests.support.fleet import Fleet, ServerProcess
-from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
+from tests.support.stores_fleet import StoresFleet
 
 _ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = _ROOT / "docs" / "grpcurl.md"
-PARTITIONS: Final = 2
-MINUTE_MS: Final = 60_000
-BEGIN_MS: Final = 1_699_999_980_000
-# Of these only the type counts: addresses, places in logs, durations, names made up for a run.
 VOLATILE: Final = frozenset(
     {
         *("port", "incarnation", "version", "changelog_topic", "application_id"),
@@ -42,66 +33,21 @@ VOLATILE: Final = frozenset(
     }
 )
 
-Record = tuple[str, bytes, bytes, int]
-RECORDS: Final[dict[str, list[Record]]] = {
-    "counts": [
-        (name, name.encode(), json.dumps({"count": count}).encode(), BEGIN_MS)
-        for name, count in (("ann", 12), ("bob", 3), ("cat", 5), ("dan", 1))
-    ],
-    "clicks": [
-        (name, WindowKey(name.encode(), BEGIN_MS + number * MINUTE_MS).to_bytes(), b"%d" % number, BEGIN_MS)
-        for name in ("ann", "bob")
-        for number in range(2)
-    ],
-    "visits": [("ann", SessionKey(b"ann", BEGIN_MS, BEGIN_MS + 5_000).to_bytes(), b"3 pages", BEGIN_MS)],
-    "prices": [("ann", b"ann", price, 1_700_000_000_000 + 1_000 * n) for n, price in enumerate((b"10", b"12", b"9"))],
-}
-
 
 @pytest.fixture(scope="module")
 def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    application_id = f"grpcurl-{uuid.uuid4().hex[:8]}"
-    kinds = {"clicks": WINDOW, "visits": SESSION, "prices": VERSIONED}
-    beside = [
-        StoreSpec(
-            name,
-            changelog_topic(application_id, name),
-            PARTITIONS,
-            0,
-            kind=kind,
-            value_serde="string",
-            retention_ms=60 * MINUTE_MS,
-            window_size_ms=MINUTE_MS if kind == WINDOW else 0,
-        )
-        for name, kind in kinds.items()
-    ]
-    for spec in beside:
-        create_topic(kafka.bootstrap, spec.changelog_topic, PARTITIONS, {"cleanup.policy": "compact"})
     directory = tmp_path_factory.mktemp("grpcurl")
-    with Fleet(kafka.bootstrap, application_id, directory, value_serde="json", beside=beside) as fleet:
-        for name, records in RECORDS.items():
-            put(kafka.bootstrap, changelog_topic(application_id, name), records)
+    with StoresFleet(kafka.bootstrap, f"grpcurl-{uuid.uuid4().hex[:8]}", directory) as fleet:
         holders = {
-            partition_of("ann"): TaskAssignment("node-a", ("node-b",)),
-            partition_of("cat"): TaskAssignment("node-b"),
+            fleet.partition_of("ann"): TaskAssignment("node-a", ("node-b",)),
+            fleet.partition_of("cat"): TaskAssignment("node-b"),
         }
-        fleet.assign(*(holders[partition] for partition in range(PARTITIONS)), reason="a page of documentation")
+        fleet.assign(*(holders[partition] for partition in sorted(holders)), reason="a page of documentation")
         nodes = [fleet.node("node-a"), fleet.node("node-b")]
         router = fleet.router("router", **UNHEDGED)
         fleet.wait_running(nodes)
         poll_until(lambda: all(answers(router, name) for name in ("ann", "cat")), 30, "the router")
         yield fleet
-
-
-def put(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for key, record_key, value, timestamp_ms in records:
-        producer.produce(topic, key=record_key, value=value, partition=partition_of(key), timestamp=timestamp_ms)
-    assert producer.flush(30.0) == 0
-
-
-def partition_of(key: str) -> int:
-    return partition_for(key.encode(), PARTITIONS)
 
 
 def answers(router: ServerProcess, key: str) -> bool:

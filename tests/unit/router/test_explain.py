@@ -109,3 +109,12 @@ async def test_stores_nodes_and_partitions_are_listed(start: Start) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         await stub(fleet).ListPartitions(fleet_service_pb2.ListPartitionsRequest())
     assert from_rpc_error(caught.value).reason is Reason.UNKNOWN_STORE
+
+
+async def test_bytes_that_are_no_message_are_a_wrong_request(start: Start) -> None:
+    fleet = await start("a")
+    for method in ("FleetService/LocateKey", "FleetService/WatchFleet", "QueryService/Scan", "QueryService/Get"):
+        path = f"/statehouse.v1.{method}"
+        make = fleet.channel.unary_stream if "Watch" in method else fleet.channel.unary_unary
+        call: Any = make(path)(b"\xff\xff")
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
