@@ -134,11 +134,10 @@ class ServerProcess:
 
     @property
     def channel(self) -> grpc.Channel:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise AssertionError(f"{self.name} has ended with {self._process.returncode}:\n{self.log[-3000:]}")
+        """A connection, made when it is first asked for: how long a start takes is no part of a call's time."""
+        self._assert_runs()
         if self._channel is None:
-            self._channel = grpc.insecure_channel(
+            channel = grpc.insecure_channel(
                 self.target,
                 options=[
                     ("grpc.use_local_subchannel_pool", 1),
@@ -146,7 +145,16 @@ class ServerProcess:
                     ("grpc.max_reconnect_backoff_ms", 200),
                 ],
             )
+            connected = grpc.channel_ready_future(channel)
+            poll_until(lambda: connected.done() or not self.is_running, 60, f"{self.name} to listen")
+            self._channel = channel
+            self._assert_runs()
         return self._channel
+
+    def _assert_runs(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"{self.name} has ended with {self._process.returncode}:\n{self.log[-3000:]}")
 
     @property
     def query(self) -> query_service_pb2_grpc.QueryServiceStub:

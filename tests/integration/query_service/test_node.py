@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -106,13 +107,15 @@ def test_says_which_reads_it_must_not_answer(fleet: Fleet) -> None:
     epoch = fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n2"))
     fleet.wait_running([node, standby])
 
-    with pytest.raises(LookupFailure) as failure:
-        node.get(other)
-    assert failure.value.reason is Reason.PARTITION_NOT_OWNED
-    assert failure.value.route is not None
-    assert failure.value.route.epoch == epoch
-    assert failure.value.route.active.instance_id == "n2"
-    assert failure.value.route.active.port == standby.port
+    def route_elsewhere() -> Any:
+        """Return where the node says that the other key is, once it has heard of that node."""
+        with pytest.raises(LookupFailure) as failure:
+            node.get(other)
+        assert failure.value.reason is Reason.PARTITION_NOT_OWNED
+        return failure.value.route if failure.value.route is not None and failure.value.route.active.port else None
+
+    route = poll_until(route_elsewhere, 20, "the node to have heard of the other")
+    assert (route.epoch, route.active.instance_id, route.active.port) == (epoch, "n2", standby.port)
 
     with pytest.raises(LookupFailure) as failure:
         node.get(mine, store="nope")
