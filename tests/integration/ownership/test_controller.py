@@ -321,11 +321,11 @@ def test_a_reader_that_broke_stops_the_controller(
     fatal: list[Exception] = []
     controller = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, on_fatal=fatal.append)
     if moment == "while it starts":
-        monkeypatch.setattr(ControlLogReader, "_confirm", breaks)
+        monkeypatch.setattr(ControlLogReader, "_ask_for_end", breaks)
     controller.start()
     if moment == "while it runs":
         assert controller.wait_published(DEADLINE_S)
-        monkeypatch.setattr(ControlLogReader, "_confirm", breaks)
+        monkeypatch.setattr(ControlLogReader, "_ask_for_end", breaks)
     poll_until(lambda: not controller.is_alive, DEADLINE_S, "the controller to stop")
     assert [str(error) for error in fatal] == ["a defect"]
 

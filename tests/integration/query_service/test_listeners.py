@@ -100,7 +100,7 @@ class Breaking:
         if new == "RUNNING":
             cls, method = {
                 "a replicator": (Replicator, "_give_up_lost"),
-                "a control log": (ControlLogReader, "_confirm"),
+                "a control log": (ControlLogReader, "_ask_for_end"),
                 "what takes its records": (NodeOwnership, "take_member"),
             }[os.environ["BREAKS"]]
             setattr(cls, method, breaks)
@@ -187,7 +187,7 @@ def test_a_node_of_which_a_part_broke_ends_and_says_why(
     fleet.put({"a": "1"})
     node = fleet.node("n1", drain_timeout_ms=600_000)
     fleet.assign(TaskAssignment("n1"))
-    assert node.wait(20.0) == 1
+    assert node.wait() == 1
     assert "the node stops by a defect" in node.log
     assert "a thread's own fault" in node.log
     states = [new for _, _, new in events.of("node")]
