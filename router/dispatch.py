@@ -13,7 +13,7 @@ What a failure means decides what follows:
 - if every failure was of a kind that passes by itself, the candidates are asked once more after a short pause,
   which ends early when a newer table arrives;
 - while a new epoch reaches one process after the other, the old active has stepped down and the new one may not know
-  yet: once a lookup has met two epochs, they are asked again as long as there is time;
+  yet: once a lookup has met two epochs, they are asked again for some seconds;
 - while a replica has yet to reach the position that the caller has seen, and nothing worse was said, they are asked
   again as long as there is time: each such round is a wait at the nodes, which give up a little before the attempt
   does;

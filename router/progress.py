@@ -9,6 +9,8 @@ from router.table import Replica
 from statehouse.errors import LookupFailure, Reason
 
 _ROUNDS: Final = 2
+# About three seconds of pauses, in which processes that read the same topic have met, busy ones too.
+_HAND_OVER_ROUNDS: Final = 30
 
 PASSING: Final = frozenset(
     {
@@ -108,5 +110,6 @@ class Progress:
             return True
         if not self.passes:
             return False
-        # An epoch on its way from one process to the next arrives; a position that exists is reached.
-        return len(self.epochs) > 1 or Reason.POSITION_NOT_REACHED in reasons or rounds < _ROUNDS
+        if Reason.POSITION_NOT_REACHED in reasons:
+            return True
+        return rounds < (_HAND_OVER_ROUNDS if len(self.epochs) > 1 else _ROUNDS)
