@@ -117,7 +117,13 @@ class ControlLogReader:
                 if now >= ask_at:
                     ask_at = now + self._confirm_interval_s
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:
-                        asked = self._ask_for_end(admin)
+                        try:
+                            asked = self._ask_for_end(admin)
+                        except KafkaException as error:
+                            log.debug("the end can't be read at the moment", topic=self._topic, error=str(error))
+                            # What a client remembers of a broker that was away for long keeps it from asking the one
+                            # that came back.
+                            admin = clients.admin(self._bootstrap, self._client_id)
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
@@ -136,13 +142,14 @@ class ControlLogReader:
         return int(message.offset()) + 1
 
     def _ask_for_end(self, admin: AdminClient) -> _End | None:
-        """Ask the broker where the log ends; None if it doesn't say."""
+        """Ask the broker where the log ends; None if it doesn't say.
+
+        Raises:
+            KafkaException: it can't be asked.
+
+        """
         asked_at = time.monotonic()
-        try:
-            ends = last_stable_offsets(admin, [(self._topic, 0)], timeout_s=2.0)
-        except KafkaException:
-            return None
-        offset = ends.get((self._topic, 0))
+        offset = last_stable_offsets(admin, [(self._topic, 0)], timeout_s=2.0).get((self._topic, 0))
         return None if offset is None else _End(asked_at, offset)
 
     def _note_contact(self, end: _End) -> None:
