@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, reason_name
 from statehouse.local.ports import free_port
+from statehouse.topology import TaskId
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 from tests.support.fault_proxy import BOTH, FaultProxy
 from tests.support.fleet import STORE, Fleet, ServerProcess
@@ -122,6 +124,20 @@ class RoutedFleet:
         held = {name for holders in self.fleet.assignment.tasks.values() for name in holders.replicas}
         self.fleet.wait_running(self.nodes[name] for name in held)
         poll_until(lambda: self._is_known(held), 30, "the router to know that all is well")
+        for partition in range(self.fleet.partitions):
+            active = self.fleet.assignment.tasks[TaskId(0, partition)].active
+            if active is not None:
+                poll_until(partial(self._is_confirmed, active, partition), 30, f"{active} to be in touch with Kafka")
+
+        poll_until(lambda: all(map(self._knows_its_age, held)), 30, "every copy to know how stale it is")
+
+    def _knows_its_age(self, name: str) -> bool:
+        stores = [store for task in self.nodes[name].node().tasks for store in task.stores]
+        return all(store.HasField("staleness_ms") for store in stores)
+
+    def _is_confirmed(self, name: str, partition: int) -> bool:
+        """Whether a node claims to be active: one that a busy machine kept from Kafka for a while does not."""
+        return self.nodes[name].get(self.key(partition)).replica.role == types_pb2.REPLICA_ROLE_ACTIVE
 
     def _is_known(self, held: set[str]) -> bool:
         place = self.located()
