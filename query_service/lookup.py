@@ -22,7 +22,7 @@ from query_service.stores.windows import TimedStore
 from query_service.values import decoded_value
 from statehouse import ordered_keys, paging
 from statehouse.composite import SessionKey, WindowKey
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason, internal_error
 from statehouse.serdes import from_json_value, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2
@@ -94,7 +94,7 @@ class LookupEngine:
                 self._add_failure(response, failure)
             except Exception:
                 log.exception("defect in a lookup of a batch", store=request.store)
-                self._add_failure(response, LookupFailure(Reason.INTERNAL, "internal error; the server's log has it"))
+                self._add_failure(response, internal_error())
         return response
 
     def _add_failure(self, response: query_service_pb2.BatchGetResponse, failure: LookupFailure) -> None:

@@ -103,7 +103,7 @@ class Verdict:
 def judge(routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion]) -> tuple[Verdict, ...]:
     """Return a verdict for every replica, in the order a lookup would ask them."""
     verdicts = (_verdict(replica, bound, suspects.get(replica.instance_id), routes) for replica in routes.replicas)
-    is_by_rack = bound.suits_any and routes.has_near
+    is_by_rack = _is_by_rack(routes, bound)
     # Replicas come by preference and sorting is stable: only what the lookup adds is left to sort by.
     return tuple(
         sorted(verdicts, key=lambda each: (each.standing.value, each.waits, is_by_rack and not each.replica.is_near))
@@ -117,8 +117,8 @@ def ask_order(
 
     Where the first ones are equals, `turn`, which callers count up, says which of them comes first.
     """
-    is_by_rack = bound.suits_any and routes.has_near
-    if not (bound.active_only or bound.max_lag is not None or bound.at_least is not None or is_by_rack or suspects):
+    is_bound = bound.active_only or bound.max_lag is not None or bound.at_least is not None
+    if not (is_bound or suspects or _is_by_rack(routes, bound)):
         order, equals = routes.callable, routes.equals
     else:
         verdicts = [verdict for verdict in judge(routes, bound, suspects) if verdict.standing is not Standing.EXCLUDED]
@@ -126,6 +126,11 @@ def ask_order(
         equals = _equals([verdict.replica for verdict in verdicts if verdict.standing is Standing.INCLUDED])
     first = turn % equals if equals > 1 else 0
     return (*order[first:equals], *order[:first], *order[equals:]) if first else order
+
+
+def _is_by_rack(routes: PartitionRoutes, bound: Freshness) -> bool:
+    """Whether those in the router's rack come first."""
+    return bound.suits_any and routes.has_near
 
 
 def _equals(included: Sequence[Replica]) -> int:

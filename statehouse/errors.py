@@ -350,3 +350,8 @@ def wire_name(reason: Reason) -> str:
 def is_reason(error: BaseException, *reasons: Reason) -> bool:
     """Whether an error is a failed lookup of one of these reasons."""
     return isinstance(error, LookupFailure) and error.reason in reasons
+
+
+def internal_error() -> LookupFailure:
+    """Return what a caller is told of a defect; the log has the rest."""
+    return LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")

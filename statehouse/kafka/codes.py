@@ -8,6 +8,8 @@ from confluent_kafka import KafkaError
 
 PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 AUTO_OFFSET_RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+NO_LEADER_KNOWN: Final = KafkaError._NOENT  # noqa: SLF001
+TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001
 FENCED: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 )

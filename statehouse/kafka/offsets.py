@@ -7,6 +7,8 @@ from collections.abc import Collection
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from statehouse.kafka import codes
+
 _OUTDATED_LEADERS = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
@@ -14,8 +16,8 @@ _OUTDATED_LEADERS = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError._NOENT,  # noqa: SLF001 - the client's public constant: no leader known
-        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above: asked where no leader is any more
+        codes.NO_LEADER_KNOWN,
+        codes.TIMED_OUT,  # asked where no leader is any more
     }
 )
 

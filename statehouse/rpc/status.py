@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from statehouse.errors import DOMAIN, LookupFailure, Reason, wire_name
+from statehouse.errors import DOMAIN, LookupFailure, Reason, internal_error, wire_name
 from statehouse.rpc.requests import refuse_unreadable
 
 log = structlog.get_logger(__name__)
@@ -71,5 +71,5 @@ async def _abort(context: Context, name: str, error: Exception) -> None:
     """End a call with what its handler raised."""
     if not isinstance(error, LookupFailure):
         log.error("defect in a handler", method=name, exc_info=error)
-        error = LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")
+        error = internal_error()
     await context.abort_with_status(rpc_status.to_status(to_status(error)))

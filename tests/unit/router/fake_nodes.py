@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 import grpc
 import grpc.aio
+import pytest
 from grpc_status import rpc_status
 
 from router.server import RouterServer
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import key_range, next_page_token
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.status import to_status
 from statehouse.serdes import serde
 from statehouse.settings import RouterSettings
@@ -280,3 +282,10 @@ async def start_fleet(names: Sequence[str], **options: Any) -> Fleet:
         fleet.heartbeat(name)
     await fleet.publish(TaskAssignment(names[0], tuple(names[1:])))
     return fleet
+
+
+async def failure_of(lookup: Awaitable[object]) -> LookupFailure:
+    """Return what a lookup through a router fails with; one that doesn't fails the test."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await lookup
+    return from_rpc_error(caught.value)

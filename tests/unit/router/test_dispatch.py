@@ -5,28 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import grpc
-import grpc.aio
 import pytest
 
 from router.locate import keyed_call
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
-from tests.unit.router.fake_nodes import Fleet, wrong_owner
+from tests.unit.router.fake_nodes import Fleet, failure_of, wrong_owner
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
 RESTORING = LookupFailure(Reason.PARTITION_RESTORING, "at 5 of 10")
-
-
-async def _failure(lookup: Awaitable[object]) -> LookupFailure:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await lookup
-    return from_rpc_error(caught.value)
 
 
 async def _seconds(lookup: Awaitable[object]) -> float:
@@ -140,7 +131,7 @@ async def test_a_later_failure_does_not_hide_the_first(start: Start) -> None:
     fleet = await start("a")
     answers = [RESTORING, LookupFailure(Reason.INTERNAL, "internal error")]
     fleet.nodes["a"].failure = lambda: answers.pop(0)
-    failure = await _failure(fleet.get())
+    failure = await failure_of(fleet.get())
     assert not answers
     assert _reasons(failure) == {"a": Reason.PARTITION_RESTORING}
     assert "at 5 of 10" in failure.message
@@ -174,7 +165,7 @@ async def test_a_new_active_that_does_not_know_yet_is_asked_until_it_does(start:
     if is_behind:
         assert await lookup == "b"
     else:
-        assert _reasons(await _failure(lookup))["b"] is Reason.NOT_ACTIVE
+        assert _reasons(await failure_of(lookup))["b"] is Reason.NOT_ACTIVE
         assert len(answers) == 3, "two rounds, where nobody speaks of another epoch"
 
 
@@ -183,7 +174,7 @@ async def test_the_failure_names_every_candidate_and_the_first_error(start: Star
     await fleet.nodes["a"].kill()
     fleet.nodes["b"].failure = RESTORING
     fleet.nodes["c"].failure = LookupFailure(Reason.TASK_FAILED, "disk full")
-    failure = await _failure(fleet.get())
+    failure = await failure_of(fleet.get())
     assert failure.reason is Reason.NO_REPLICA_AVAILABLE
     assert _reasons(failure) == {
         "a": Reason.UNREACHABLE,
@@ -198,7 +189,7 @@ async def test_the_failure_names_every_candidate_and_the_first_error(start: Star
 async def test_a_store_without_standbys_says_so(start: Start) -> None:
     fleet = await start("a")
     await fleet.nodes["a"].kill()
-    failure = await _failure(fleet.get())
+    failure = await failure_of(fleet.get())
     assert "no standby is configured" in failure.message
     assert _reasons(failure) == {"a": Reason.UNREACHABLE}
 
@@ -206,7 +197,7 @@ async def test_a_store_without_standbys_says_so(start: Start) -> None:
 async def test_candidates_left_out_are_named_too(start: Start) -> None:
     fleet = await start("a", "b")
     fleet.nodes["a"].failure = LookupFailure(Reason.ACTIVE_UNCONFIRMED, "cut off")
-    failure = await _failure(fleet.get(freshness=types_pb2.Freshness(active_only=True)))
+    failure = await failure_of(fleet.get(freshness=types_pb2.Freshness(active_only=True)))
     assert _reasons(failure) == {"a": Reason.ACTIVE_UNCONFIRMED, "b": Reason.NOT_ACTIVE}
     assert not fleet.nodes["b"].gets
 
@@ -214,7 +205,7 @@ async def test_candidates_left_out_are_named_too(start: Start) -> None:
 async def test_a_final_failure_is_passed_through_at_once(start: Start) -> None:
     fleet = await start("a", "b")
     fleet.nodes["a"].failure = LookupFailure(Reason.VALUE_UNDECODABLE, "not JSON", {"key": "k"})
-    failure = await _failure(fleet.get())
+    failure = await failure_of(fleet.get())
     assert (failure.reason, failure.message, failure.metadata) == (
         Reason.VALUE_UNDECODABLE,
         "not JSON",
@@ -227,7 +218,7 @@ async def test_overload_is_never_sent_again_to_the_same_node(start: Start) -> No
     fleet = await start("a", "b")
     for node in fleet.nodes.values():
         node.failure = LookupFailure(Reason.OVERLOADED, "queue full")
-    failure = await _failure(fleet.get())
+    failure = await failure_of(fleet.get())
     assert failure.reason is Reason.OVERLOADED
     assert [len(node.gets) for node in fleet.nodes.values()] == [1, 1]
     fleet.nodes["b"].failure = None
@@ -253,9 +244,9 @@ async def test_the_callers_deadline_is_kept_and_the_failure_still_tells_why(star
     fleet = await start("a", "b", attempt_timeout_ms=5_000)
     for node in fleet.nodes.values():
         node.freeze()
-    seconds = await _seconds(_failure(fleet.get(timeout_s=0.6)))
+    seconds = await _seconds(failure_of(fleet.get(timeout_s=0.6)))
     assert seconds < 2.0
-    failure = await _failure(fleet.get(timeout_s=0.6))
+    failure = await failure_of(fleet.get(timeout_s=0.6))
     assert failure.reason is Reason.DEADLINE_EXCEEDED
     assert _reasons(failure) == {"a": Reason.ATTEMPT_TIMED_OUT, "b": Reason.ATTEMPT_TIMED_OUT}
 
@@ -299,7 +290,7 @@ async def test_an_active_reported_restoring_is_still_asked_when_nothing_else_is_
 
 async def test_a_request_from_another_router_is_refused(start: Start) -> None:
     fleet = await start("a")
-    failure = await _failure(fleet.get(forwarding=types_pb2.Forwarding(hops=1)))
+    failure = await failure_of(fleet.get(forwarding=types_pb2.Forwarding(hops=1)))
     assert failure.reason is Reason.HOP_LIMIT
     assert not fleet.nodes["a"].gets
 
@@ -321,13 +312,13 @@ async def test_a_request_that_cannot_be_routed_is_refused(
     start: Start, request_: query_service_pb2.GetRequest, reason: Reason
 ) -> None:
     fleet = await start("a")
-    assert (await _failure(fleet.query.Get(request_))).reason is reason
+    assert (await failure_of(fleet.query.Get(request_))).reason is reason
 
 
 async def test_bytes_that_are_no_request_are_refused(start: Start) -> None:
     fleet = await start("a")
     call = fleet.channel.unary_unary("/statehouse.v1.QueryService/Get")
-    assert (await _failure(call(b"\xff\xff"))).reason is Reason.INVALID_REQUEST
+    assert (await failure_of(call(b"\xff\xff"))).reason is Reason.INVALID_REQUEST
 
 
 async def test_a_store_new_to_a_node_leads_to_the_next(start: Start) -> None:
@@ -340,7 +331,7 @@ async def test_before_the_first_table_lookups_are_told_to_come_back() -> None:
     fleet = Fleet()
     await fleet.router.start()
     try:
-        failure = await _failure(fleet.get())
+        failure = await failure_of(fleet.get())
         assert failure.reason is Reason.ROUTING_NOT_READY
     finally:
         await fleet.stop()

@@ -6,14 +6,12 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 
-import grpc.aio
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
-from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
@@ -34,12 +32,6 @@ def _count(fleet: Fleet, metric: str, **labels: str) -> int:
 def _hedges(fleet: Fleet) -> dict[str, int]:
     counts = {outcome: _count(fleet, "hedges", outcome=outcome) for outcome in ("won", "lost", "refused")}
     return {outcome: count for outcome, count in counts.items() if count}
-
-
-async def _failure(lookup: Awaitable[object]) -> LookupFailure:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await lookup
-    return from_rpc_error(caught.value)
 
 
 async def test_the_standby_answers_for_an_active_that_is_late(start: Start) -> None:
@@ -84,7 +76,7 @@ async def test_a_quick_refusal_is_no_matter_for_a_hedge(start: Start) -> None:
 async def test_who_demands_the_active_gets_no_hedge(start: Start) -> None:
     fleet = await start("a", "b", **HASTY)
     fleet.nodes["a"].freeze()
-    failure = await _failure(fleet.get(timeout_s=0.5, freshness=types_pb2.Freshness(active_only=True)))
+    failure = await failure_of(fleet.get(timeout_s=0.5, freshness=types_pb2.Freshness(active_only=True)))
     assert failure.reason in {Reason.DEADLINE_EXCEEDED, Reason.ATTEMPT_TIMED_OUT}, "the router's word, or our own time"
     assert not fleet.nodes["b"].gets
     assert not _hedges(fleet)
@@ -136,7 +128,7 @@ async def test_a_slow_fleet_without_budget_is_waited_for(start: Start) -> None:
 async def test_a_failure_tells_what_the_budget_refused(start: Start) -> None:
     fleet = await start("a", attempt_timeout_ms=200, retry_budget_percent=0)
     fleet.nodes["a"].freeze()
-    failure = await _failure(fleet.get(timeout_s=1.0))
+    failure = await failure_of(fleet.get(timeout_s=1.0))
     assert failure.reason is Reason.DEADLINE_EXCEEDED
     assert failure.metadata["retry_budget_refused"] == "retry"
     assert "retry budget" in failure.message

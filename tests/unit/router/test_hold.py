@@ -6,16 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
-import grpc.aio
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.hold import HoldLimits, Holds, HoldVerdict, Window
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.failures import from_rpc_error
 from tests.support.polling import poll_until_async
-from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fake_nodes import Fleet, failure_of
 
 Start = Callable[..., Awaitable[Fleet]]
 PLACE, OTHER = ("scores", 0), ("scores", 1)
@@ -111,9 +108,7 @@ async def test_when_the_window_is_over_lookups_fail_and_later_ones_at_once(start
     fleet = await start("a", hold_window_ms=300)
     await fleet.nodes["a"].kill()
     for _ in range(2):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await fleet.get()
-        assert from_rpc_error(caught.value).reason is Reason.NO_REPLICA_AVAILABLE
+        assert (await failure_of(fleet.get())).reason is Reason.NO_REPLICA_AVAILABLE
     assert (_count(fleet, "held"), _count(fleet, "too_soon")) == (1, 1)
 
 
@@ -132,6 +127,5 @@ async def test_who_leaves_hands_the_turn_on(start: Start) -> None:
 async def test_what_does_not_pass_by_itself_is_not_held(start: Start) -> None:
     fleet = await start("a", hold_window_ms=60_000)
     fleet.nodes["a"].failure = LookupFailure(Reason.TASK_FAILED, "disk full")
-    with pytest.raises(grpc.aio.AioRpcError):
-        await fleet.get()
+    await failure_of(fleet.get())
     assert _count(fleet, "held") == 0

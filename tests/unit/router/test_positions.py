@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import grpc.aio
-import pytest
-
 from statehouse.errors import LookupFailure, Reason
 from statehouse.positions import Token
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import types_pb2
 from tests.support.polling import poll_until_async
-from tests.unit.router.fake_nodes import FakeNode, Fleet
+from tests.unit.router.fake_nodes import FakeNode, Fleet, failure_of
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
@@ -35,12 +31,6 @@ def behind_until(node: FakeNode, asked: int) -> Callable[[], LookupFailure | Non
     return lambda: behind(5) if len(node.gets) < asked else None
 
 
-async def _failure(lookup: Awaitable[object]) -> LookupFailure:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await lookup
-    return from_rpc_error(caught.value)
-
-
 async def test_the_nodes_are_asked_again_as_long_as_there_is_time(start: Start) -> None:
     fleet = await start("a", "b")
     fleet.nodes["a"].failure = behind(5)
@@ -53,7 +43,7 @@ async def test_the_nodes_are_asked_again_as_long_as_there_is_time(start: Start) 
 async def test_at_the_deadline_the_failure_tells_how_far_the_furthest_is(start: Start) -> None:
     fleet = await start("a", "b")
     fleet.nodes["a"].failure, fleet.nodes["b"].failure = behind(5), behind(15)
-    failure = await _failure(fleet.get(timeout_s=0.6, freshness=at_least(20)))
+    failure = await failure_of(fleet.get(timeout_s=0.6, freshness=at_least(20)))
     assert failure.reason is Reason.POSITION_NOT_REACHED
     assert (failure.metadata["position"], failure.metadata["wanted"]) == ("15", "20")
     assert {each.host.instance_id: each.detail for each in failure.candidates} == {
@@ -66,7 +56,7 @@ async def test_a_node_with_too_many_who_wait_is_not_asked_again(start: Start) ->
     fleet = await start("a", "b")
     fleet.nodes["a"].failure = behind(5)
     fleet.nodes["b"].failure = LookupFailure(Reason.OVERLOADED, "too many wait")
-    failure = await _failure(fleet.get(timeout_s=30.0, freshness=at_least(20)))
+    failure = await failure_of(fleet.get(timeout_s=30.0, freshness=at_least(20)))
     assert failure.reason is Reason.POSITION_NOT_REACHED
     assert [len(node.gets) for node in fleet.nodes.values()] == [1, 1]
 

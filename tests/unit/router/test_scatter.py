@@ -12,10 +12,9 @@ from router.wire import framed, frames
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.partitioning import partition_for
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
-from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
@@ -38,12 +37,6 @@ async def _spread(start: Start, **serdes: str) -> Fleet:
     while len(fleet.router.tables.current().stores[STORE].partitions[2].callable) < 2:
         await fleet.router.tables.wait_for_epoch(3, 0.02)
     return fleet
-
-
-async def _failure(lookup: Awaitable[object]) -> LookupFailure:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await lookup
-    return from_rpc_error(caught.value)
 
 
 async def _pages(fleet: Fleet, **fields: object) -> list[query_service_pb2.ScanResponse]:
@@ -96,7 +89,7 @@ async def test_a_scan_fails_with_the_name_of_the_partition(start: Start) -> None
     fleet = await _spread(start)
     await fleet.publish(TaskAssignment("a"), TaskAssignment("b"), TaskAssignment("a"), epoch=3)
     fleet.nodes["b"].failure = LookupFailure(Reason.TASK_FAILED, "disk full")
-    failure = await _failure(_pages(fleet))
+    failure = await failure_of(_pages(fleet))
     assert failure.reason is Reason.NO_REPLICA_AVAILABLE
     assert failure.message.startswith("partition 1: ")
     assert failure.metadata["partition"] == "1"
@@ -114,7 +107,7 @@ async def test_a_scan_fails_with_the_name_of_the_partition(start: Start) -> None
 async def test_a_scan_that_cannot_be_is_refused(start: Start, fields: dict[str, object], reason: Reason) -> None:
     fleet = await _spread(start)
     request = query_service_pb2.ScanRequest(store=STORE, **fields)  # type: ignore[arg-type]
-    assert (await _failure(fleet.query.Scan(request))).reason is reason
+    assert (await failure_of(fleet.query.Scan(request))).reason is reason
 
 
 async def test_what_does_not_decode_is_shown_raw_and_its_neighbours_typed(start: Start) -> None:
