@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +36,9 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
-    `attempt_timeout_ms` of the routers; None is their default. `nice` of the nodes: elsewhere each has a machine of its
-    own, here one that starts would take the processors from the router and the broker that all lookups go through.
+    `attempt_timeout_ms` of the routers; None is their default. `nice` of the nodes, and `starting_nice` until they
+    listen: elsewhere each has a machine of its own, here one that starts would take the processors from the router and
+    the broker that all lookups go through, and from the other nodes.
     """
 
     nodes: int = 5
@@ -47,6 +49,7 @@ class ClusterShape:
     session_timeout_ms: int = 10_000
     attempt_timeout_ms: int | None = None
     nice: int = 10
+    starting_nice: int = 19
 
 
 class RobustCluster(Servers):
@@ -97,8 +100,8 @@ class RobustCluster(Servers):
                 on_broken=self.defects.append,
             )
             self._log.start()
-            for _ in range(self.shape.nodes):
-                self.add_node()
+            for name in [self._begin_node() for _ in range(self.shape.nodes)]:
+                self._end_start(name)
             patience = self.shape.attempt_timeout_ms
             options = {} if patience is None else {"attempt_timeout_ms": patience}
             for number in range(self.shape.routers):
@@ -118,7 +121,7 @@ class RobustCluster(Servers):
 
     def node(self, name: str, *, prefix: Sequence[str] = (), host: str = LOOPBACK, **options: object) -> ServerProcess:
         """Start a node, after whatever must go before its command."""
-        return super().node(name, prefix=(*prefix, "nice", "-n", str(self.shape.nice)), host=host, **options)
+        return super().node(name, prefix=(*prefix, "nice", "-n", str(self.shape.starting_nice)), host=host, **options)
 
     def _start_controller(self) -> ServerProcess:
         """Start `process --static`: the ownership controller without Spark."""
@@ -160,6 +163,11 @@ class RobustCluster(Servers):
 
     def add_node(self) -> str:
         """Start a node under a new name; return that."""
+        name = self._begin_node()
+        self._end_start(name)
+        return name
+
+    def _begin_node(self) -> str:
         name = f"n{len(self.nodes) + 1}"
         self.nodes[name] = self._start_node(self, name)
         return name
@@ -168,6 +176,13 @@ class RobustCluster(Servers):
         """Start a node that has ended, under the same id and with the same directory."""
         assert not self.nodes[name].is_running
         self.nodes[name].start()
+        self._end_start(name)
+
+    def _end_start(self, name: str) -> None:
+        """Wait until a node listens, and give it the priority that it works with."""
+        self.nodes[name].node(timeout=_READY_S)
+        for thread in Path(f"/proc/{self.nodes[name].pid}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
 
     def stop(self, name: str) -> None:
         """Stop a node in order: it hands over, leaves, and ends."""

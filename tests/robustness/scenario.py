@@ -18,7 +18,13 @@ from tests.robustness.run import HISTORY_FILE, Size
 
 # The machine may be busy: a node that is only slow is given time, and competes with others' work as an equal.
 SMALL_SHAPE: Final = ClusterShape(
-    nodes=3, partitions=4, heartbeat_interval_ms=200, session_timeout_ms=3_000, attempt_timeout_ms=1_500, nice=0
+    nodes=3,
+    partitions=4,
+    heartbeat_interval_ms=200,
+    session_timeout_ms=3_000,
+    attempt_timeout_ms=1_500,
+    nice=0,
+    starting_nice=0,
 )
 SMALL: Final = Size(
     SMALL_SHAPE,

@@ -80,10 +80,13 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
             assert lookup.response.replica.host.instance_id in nodes
         got = controller.assignment.tasks_of("b")
         assert abs(len(got) - 2 * PARTITIONS // 3) <= 1, "it gets its fair share"
-        assert set(got) <= on_disk, "of what is on its disk"
-        assert list(got.values()).count(Role.ACTIVE) == PARTITIONS // 3, "and its share of the active tasks"
+        actives = {task for task, role in got.items() if role is Role.ACTIVE}
+        assert len(actives) == PARTITIONS // 3, "and its share of the active tasks"
+        assert actives <= on_disk, "of what is on its disk"
+        # Where the copies of the others stand decides which standby it gets last: one may be new to it.
+        assert len(set(got) - on_disk) <= 1
         restored = {task.task: task.stores[0] for task in nodes["b"].node().tasks}
-        for task in got:
+        for task in set(got) & on_disk:
             assert restored[str(task)].restored_from > 0, "restored from the checkpoint"
             assert restored[str(task)].restored_records <= 1, "only the tail was read"
 
