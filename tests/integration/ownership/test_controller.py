@@ -122,7 +122,7 @@ class Pulse:
         self._stop.set()
         self._thread.join(DEADLINE_S)
         self._producer.flush(DEADLINE_S)
-        self._producer.close()
+        del self._producer
 
 
 def published(bootstrap: str, application: str) -> list[Assignment]:
