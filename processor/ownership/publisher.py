@@ -6,6 +6,7 @@ Kafka Streams task fences its zombie (KIP-98).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -87,7 +88,12 @@ class AssignmentPublisher:
 
     def close(self) -> None:
         """Let go of the producer; what it has not committed is never seen."""
-        self._producer = None
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # The client reports a fatal error (being fenced) once more while it closes, and does so as a
+            # SystemError; what was to be said about it has been said.
+            with contextlib.suppress(KafkaException, SystemError):
+                producer.close(0.0)
 
 
 def _translated(error: Exception) -> StatehouseError:

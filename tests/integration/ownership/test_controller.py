@@ -122,7 +122,7 @@ class Pulse:
         self._stop.set()
         self._thread.join(DEADLINE_S)
         self._producer.flush(DEADLINE_S)
-        del self._producer
+        self._producer.close()
 
 
 def published(bootstrap: str, application: str) -> list[Assignment]:
