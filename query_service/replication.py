@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from query_service.faults import Fault
 from query_service.replica import LogLost, StoreReplica, monotonic_and_wall_ms
@@ -314,14 +316,13 @@ class EndOffsetWatcher:
             self._on_defect(error)
 
     def _watch(self) -> None:
-        admin = clients.admin(self._bootstrap, self._client_id)
+        admin = clients.RenewedAdmin(self._bootstrap, self._client_id)
         while not self._stop.wait(self._interval_s):
             replicas = self._replicas()
             positions = [replica.position for replica in replicas]
             asked_at, wall_ms = monotonic_and_wall_ms()
             try:
-                ends = last_stable_offsets(admin, {replica.topic_partition for replica in replicas}, timeout_s=5.0)
-                ids = topic_ids(admin, {replica.spec.changelog_topic for replica in replicas}, timeout_s=5.0)
+                ends, ids = admin.ask(partial(_ends_and_topic_ids, replicas))
             except KafkaException as error:
                 log.debug("end offsets can't be read at the moment", error=str(error))
                 continue
@@ -338,3 +339,11 @@ class EndOffsetWatcher:
                     replica.lost = LogLost(f"position {position} is beyond the end of the log {end}")
                 else:
                     replica.note_end(end, asked_at, wall_ms)
+
+
+def _ends_and_topic_ids(
+    replicas: Collection[StoreReplica], admin: AdminClient
+) -> tuple[Mapping[Key, int], Mapping[str, str]]:
+    """Ask for the ends of the replicas' partitions, and then for the ids of their topics."""
+    ends = last_stable_offsets(admin, {replica.topic_partition for replica in replicas}, timeout_s=5.0)
+    return ends, topic_ids(admin, {replica.spec.changelog_topic for replica in replicas}, timeout_s=5.0)

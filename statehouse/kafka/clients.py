@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 # librdkafka's own lines (reconnects, fencing) go through here instead of stderr.
 _LOG = logging.getLogger("statehouse.kafka")
+
+T = TypeVar("T")
 
 # Reconnect quickly: brokers restart, and staleness grows for as long as we are away.
 _COMMON: dict[str, str | float | bool] = {
@@ -52,3 +56,27 @@ def producer(bootstrap: str, client_id: str, **overrides: str | float | bool) ->
 def admin(bootstrap: str, client_id: str) -> AdminClient:
     """Return an admin client."""
     return AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, **_COMMON}, logger=_LOG)
+
+
+class RenewedAdmin:
+    """An admin client for who asks the brokers again and again: after a question that failed it is made anew.
+
+    What a client remembers of a broker that was away has kept it from asking the one that came back. For one thread.
+    """
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        self._bootstrap, self._client_id = bootstrap, client_id
+        self._admin = admin(bootstrap, client_id)
+
+    def ask(self, question: Callable[[AdminClient], T]) -> T:
+        """Return what a question that is put with the client is answered.
+
+        Raises:
+            KafkaException: it failed; the next one is put with another client.
+
+        """
+        try:
+            return question(self._admin)
+        except KafkaException:
+            self._admin = admin(self._bootstrap, self._client_id)
+            raise

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
@@ -103,7 +102,7 @@ class ControlLogReader:
 
     def _read(self) -> None:
         consumer = clients.consumer(self._bootstrap, self._client_id, **_CONSUMER)
-        admin = clients.admin(self._bootstrap, self._client_id)
+        admin = clients.RenewedAdmin(self._bootstrap, self._client_id)
         try:
             if not self._wait_for_topic(consumer):
                 return
@@ -138,7 +137,7 @@ class ControlLogReader:
         self._on_record(message.key(), message.value(), message.timestamp()[1])
         return int(message.offset()) + 1
 
-    def _ask_for_end(self, admin: AdminClient) -> _End | None:
+    def _ask_for_end(self, admin: clients.RenewedAdmin) -> _End | None:
         """Ask the broker where the log ends; None if it doesn't say.
 
         Raises:
@@ -147,7 +146,7 @@ class ControlLogReader:
         """
         asked_at = time.monotonic()
         place = (self._topic, 0)
-        offset = last_stable_offsets(admin, [place], timeout_s=2.0).get(place)
+        offset = admin.ask(lambda client: last_stable_offsets(client, [place], timeout_s=2.0)).get(place)
         return None if offset is None else _End(asked_at, offset)
 
     def _note_contact(self, end: _End) -> None:
