@@ -39,7 +39,6 @@ class LogReader:
     def __init__(self, bootstrap: str, client_id: str) -> None:
         self._bootstrap, self._client_id = bootstrap, f"{client_id}-watches"
         self._threads = ThreadPoolExecutor(_THREADS, "watch-log")
-        self._admin = clients.admin(bootstrap, self._client_id)
         self._under_way: dict[tuple[StoreReplica, int], asyncio.Future[Stretch | None]] = {}
 
     async def read(self, replica: StoreReplica, start: int, stop: int) -> Stretch | None:
@@ -84,9 +83,10 @@ class LogReader:
             consumer.close()
         if found is None:
             return None
+        admin = clients.admin(self._bootstrap, self._client_id)
         try:
-            settings = topic_settings(self._admin, topic, _ADMIN_TIMEOUT_S)
-            if topic_id(self._admin, topic, _ADMIN_TIMEOUT_S) != replica.topic_id:
+            settings = topic_settings(admin, topic, _ADMIN_TIMEOUT_S)
+            if topic_id(admin, topic, _ADMIN_TIMEOUT_S) != replica.topic_id:
                 return None
         except KafkaException as error:
             raise LogUnreadable(str(error)) from error

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 
 import structlog
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from query_service.admission import Admission
 from query_service.collector import NodeCollector, NodeFacts
@@ -131,9 +131,9 @@ class QueryNode:
             on_contact=self._members_in_touch,
             on_broken=self._thread_broke,
         )
-        self._producer = clients.producer(
-            settings.bootstrap, client_id, **{"message.timeout.ms": settings.session_timeout_ms}
-        )
+        self._client_id = client_id
+        self._producer = self._new_producer()
+        self._is_producer_lost = False
         self._host = types_pb2.Host(instance_id=instance_id, host=settings.advertised_host or settings.bind_host)
         self._admission = Admission(self._host, self.tasks.replicas, self._is_confirmed)
         self.open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
@@ -385,6 +385,15 @@ class QueryNode:
     def _is_confirmed(self) -> bool:
         return self._ownership.is_confirmed(self._assignment_log.seconds_since_contact())
 
+    def _new_producer(self) -> Producer:
+        """Return a producer of heartbeats; none waits for longer than it keeps us a member."""
+        settings = self._settings
+        timeout: dict[str, str | float | bool] = {"message.timeout.ms": settings.session_timeout_ms}
+        return clients.producer(settings.bootstrap, self._client_id, **timeout)
+
+    def _note_delivery(self, error: KafkaError | None, _message: Message) -> None:
+        self._is_producer_lost = error is not None
+
     async def _heartbeat_forever(self) -> None:
         """Write to the members topic at every interval, and at once when something changed."""
         await self._members_known.wait()
@@ -394,8 +403,11 @@ class QueryNode:
             if not self._ownership.is_silent:
                 key, value = encode_member(self.member())
                 with suppress(BufferError, KafkaException):  # the next heartbeat says the same, and more
-                    self._producer.produce(topic, key=key, value=value, partition=0)
+                    self._producer.produce(topic, key=key, value=value, partition=0, on_delivery=self._note_delivery)
                 self._producer.poll(0)
+                if self._is_producer_lost:
+                    self._producer.purge()
+                    self._producer, self._is_producer_lost = self._new_producer(), False
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._heartbeat_due.wait(), self._settings.heartbeat_interval_ms / 1000)
 

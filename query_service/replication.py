@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -94,6 +95,7 @@ class Replicator:
         self._on_defect = on_defect
         self._batch_records = batch_records
         self._replicas: dict[Key, StoreReplica] = {}
+        self._heard_at = time.monotonic()
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._submit_lock = threading.Lock()
         self._ended = False
@@ -124,6 +126,7 @@ class Replicator:
             self._get_to_know(replica.topic_partition[0], consumer)
             consumer.incremental_assign([TopicPartition(*replica.topic_partition, replica.position)])
             self._replicas[replica.topic_partition] = replica
+            self._heard_at = time.monotonic()
 
         return self._submit(command, needs_thread=True)
 
@@ -182,9 +185,27 @@ class Replicator:
                     continue
                 first = consumer.poll(_POLL_S)
                 if first is not None:
+                    self._heard_at = time.monotonic()
                     self._take([first, *consumer.consume(self._batch_records - 1, 0)], consumer)
+                elif self._misses_something():
+                    consumer.close()
+                    consumer = self._renewed()
         finally:
             consumer.close()
+
+    def _misses_something(self) -> bool:
+        """Whether nothing has come for long, though a log is known to go on: `clients` tells how that can be."""
+        return time.monotonic() - self._heard_at > clients.SILENCE_S and not all(
+            replica.is_at_known_end for replica in self._replicas.values()
+        )
+
+    def _renewed(self) -> Consumer:
+        """Return another consumer that goes on where each replica is."""
+        log.warning("nothing comes of logs that go on: the client is made anew", thread=self._thread.name)
+        consumer = clients.consumer(self._bootstrap, self._client_id)
+        consumer.incremental_assign([TopicPartition(*key, each.position) for key, each in self._replicas.items()])
+        self._heard_at = time.monotonic()
+        return consumer
 
     def _obey(self, consumer: Consumer) -> None:
         while not self._commands.empty():

@@ -137,8 +137,8 @@ class PartitionWriter:
         return producer
 
     def close(self) -> None:
-        """Forget the producer; what it had open is aborted by the next one, or by the broker in time."""
-        self._producer = None
+        """Forget the clients; what the producer had open is aborted by the next one, or by the broker in time."""
+        self._producer = self._markers = None
 
     def _transact(self, producer: Producer, batch_id: int, produce: Produce) -> None:
         assert self._markers is not None  # noqa: S101 - set wherever a producer is

@@ -1,10 +1,18 @@
-"""Configurations of librdkafka clients, in one place, so that every client behaves alike."""
+"""Configurations of librdkafka clients, in one place, so that every client behaves alike.
+
+A client may be lost for good: since 2.10 librdkafka drops every broker that a metadata answer does not name, and one
+that is just starting, with no other around, names none (confluentinc/librdkafka#5301). The client then has nobody left
+to ask. It happens to a few of a hundred clients in each restart of the only broker; no setting prevents it, and older
+versions wait a second at a time for what now takes milliseconds. So who reads or writes for long makes its client anew
+when it hears nothing: a reader after `SILENCE_S` without a record of a log that goes on, a writer when a record was not
+delivered in time.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -13,6 +21,9 @@ from confluent_kafka.admin import AdminClient
 _LOG = logging.getLogger("statehouse.kafka")
 
 T = TypeVar("T")
+
+SILENCE_S: Final = 5.0
+"""How long a reader waits for records that it knows to be there before it takes its client for lost."""
 
 # Reconnect quickly: brokers restart, and staleness grows for as long as we are away.
 _COMMON: dict[str, str | float | bool] = {

@@ -107,12 +107,19 @@ class ControlLogReader:
             if not self._wait_for_topic(consumer):
                 return
             consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-            position, ask_at = 0, 0.0
+            position, ask_at, heard_at = 0, 0.0, time.monotonic()
             asked: _End | None = None
             while not self._stop.is_set():
                 for message in consumer.consume(_BATCH, _POLL_S):
                     position = max(position, self._deliver(message))
+                    heard_at = time.monotonic()
                 now = time.monotonic()
+                if asked is not None and now - max(asked.asked_at, heard_at) > clients.SILENCE_S:
+                    log.warning("nothing comes of a log that goes on: the client is made anew", topic=self._topic)
+                    consumer.close()
+                    consumer = clients.consumer(self._bootstrap, self._client_id, **_CONSUMER)
+                    consumer.assign([TopicPartition(self._topic, 0, position or OFFSET_BEGINNING)])
+                    heard_at = now
                 if now >= ask_at:
                     ask_at = now + self._confirm_interval_s
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:

@@ -14,6 +14,7 @@ from query_service import replication
 from query_service.replica import StoreReplica
 from query_service.replication import EndOffsetWatcher, ReplicationEnded, Replicator
 from statehouse.errors import StatehouseError
+from tests.support.polling import poll_until
 from tests.unit.query_service.test_replica import replica_at
 
 
@@ -112,6 +113,21 @@ def test_who_leads_a_topic_is_asked_when_it_is_new_and_does_not_have_to_be_known
         replicator.remove(replica).result(5)
     replicator.add(first).result(5)
     assert log.asked_for == ["topic", "topic"], "it may have been deleted and created anew meanwhile"
+
+
+def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
+    replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, behind = replica_at(3), replica_at(4)
+    monkeypatch.setattr(behind, "partition", 1)
+    quiet.note_end(3, *replication.monotonic_and_wall_ms())
+    replicator.add(quiet).result(5)
+    monkeypatch.setattr(replication.clients, "SILENCE_S", 0.05)
+    replicator.add(behind).result(5)
+    behind.note_end(9, *replication.monotonic_and_wall_ms())
+    before = [("topic", 0, 3), ("topic", 1, 4)]
+    poll_until(lambda: len(log.assigned) > len(before), 5, "another client")
+    assert log.assigned[:4] == before * 2, "it goes on where each replica is"
 
 
 def test_a_defect_fails_the_replicas_and_leaves_nobody_waiting(replicator: Replicator, log: Log, told: Told) -> None:

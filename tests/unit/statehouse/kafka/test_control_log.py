@@ -111,3 +111,23 @@ def test_a_log_that_never_rests_is_caught_up_with(monkeypatch: pytest.MonkeyPatc
     assert busy.wait_caught_up(DEADLINE_S)
     assert busy.seconds_since_contact() is not None
     busy.stop()
+
+
+class LostLog(Log):
+    """Stands for a client that has no brokers any more."""
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Record]:
+        self.closed.wait(_timeout_s)
+        return []
+
+
+def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = LostLog()
+    found: list[Log] = [Log(), lost]
+    monkeypatch.setattr(control_log.clients, "SILENCE_S", 0.05)
+    healed = reader(monkeypatch, lost, on_broken=lambda _: None)
+    monkeypatch.setattr(control_log.clients, "consumer", lambda *_args, **_more: found.pop())
+    healed.start()
+    assert healed.wait_caught_up(DEADLINE_S)
+    assert lost.closed.is_set()
+    healed.stop()
