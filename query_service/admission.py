@@ -152,8 +152,8 @@ class Admission:
             raise self._restoring(task, replica)
         confirmed = self._is_confirmed()
         position = replica.position
-        staleness_ms = replica.staleness_ms(time.monotonic())
-        lag = replica.lag
+        now = time.monotonic()
+        staleness_ms, lag = replica.staleness_ms(now), replica.lag(now)
         claimed = claimed_role(task.role, confirmed=confirmed, epoch=assignment.epoch, requested_epoch=forwarding.epoch)
         # An unconfirmed active keeps its name for the check, so that the failure can say so.
         role = claimed if confirmed else task.role

@@ -29,7 +29,7 @@ _SUMS: Mapping[str, str] = {
     "partitions": "Replicas of the store's partitions",
     "position": "Next offsets needed, summed over partitions",
     "lag_records": "Records not yet applied, an upper bound, summed over partitions whose lag is known",
-    "lag_unknown": "Partitions whose lag is not known yet",
+    "lag_unknown": "Partitions whose lag is not known",
     "staleness_unknown": "Partitions that have not yet confirmed being at the end of their log",
     "restore_remaining_records": "What restores have yet to read, in offsets, summed over restoring partitions",
     "open_iterators": "Reads of ranges that hold the store open",
@@ -124,7 +124,7 @@ class NodeCollector(Collector):
             for store in list(task.stores.values()):
                 into = found[store.spec.name, task.role.name]
                 sums = into.sums
-                lag, staleness_ms = store.lag, store.staleness_ms(now)
+                lag, staleness_ms = store.lag(now), store.staleness_ms(now)
                 sums["partitions"] += 1
                 sums["position"] += store.position
                 sums["lag_records"] += lag or 0

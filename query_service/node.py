@@ -106,6 +106,7 @@ class QueryNode:
             resources=self.resources,
             restore_batch_records=settings.restore_batch_records,
             tail_bytes=settings.watch_tail_bytes,
+            ends_hold_s=settings.session_timeout_ms / 1000,
             cleanup_delay_s=settings.state_cleanup_delay_ms / 1000,
         )
         self._ends = EndOffsetWatcher(

@@ -28,9 +28,17 @@ log = structlog.get_logger(__name__)
 class StoreOpener:
     """Opens the stores of a node; asks the broker about their logs, so it belongs in a worker thread."""
 
-    def __init__(self, admin: AdminClient, resources: StoreResources, metrics: NodeMetrics, tail_bytes: int) -> None:
+    def __init__(
+        self,
+        admin: AdminClient,
+        resources: StoreResources,
+        metrics: NodeMetrics,
+        *,
+        tail_bytes: int,
+        ends_hold_s: float,
+    ) -> None:
         self._admin, self._resources, self._metrics = admin, resources, metrics
-        self._tail_bytes = tail_bytes
+        self._tail_bytes, self._ends_hold_s = tail_bytes, ends_hold_s
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
         """Return the store's replica, not yet read for.
@@ -79,6 +87,7 @@ class StoreOpener:
             since_ms=now_ms if spec.ephemeral else None,
             restored_to=None if spec.ephemeral else changelog.end_offset,
             restored_in_full=kept is None and not spec.ephemeral,
+            ends_hold_s=self._ends_hold_s,
         )
 
     def _open_kept(

@@ -56,6 +56,7 @@ class StoreReplica:
         since_ms: int | None = None,
         restored_to: int | None = None,
         restored_in_full: bool = False,
+        ends_hold_s: float | None = None,
     ) -> None:
         """Take an open store.
 
@@ -65,6 +66,7 @@ class StoreReplica:
         `since_ms`: when an ephemeral store began, empty, to follow its updates.
         `restored_to`: the log's end when the store was opened; None where nothing is restored.
         `restored_in_full`: the store is empty, and is restored from the start of the log.
+        `ends_hold_s`: how long after it was asked for an end tells the lag; None is for ever.
         """
         self.spec = spec
         self.partition = partition
@@ -85,6 +87,7 @@ class StoreReplica:
         self.closing = False  # the store waits for the reads under way to end
         self.lost: LogLost | None = None  # why the state can't be mended by reading on; its reader then fails it
         self._tombstones_kept_ms = tombstones_kept_ms
+        self._ends_hold_s = ends_hold_s
         self._confirmed_position: int | None = None
         self._checkpoint = checkpoint
         # Newer than the checkpoint's, and saved with the next one: that one's position is not behind the end meant.
@@ -126,11 +129,16 @@ class StoreReplica:
         asked = self._end
         return self.position >= (self.restored_to if asked is None else asked[0])
 
-    @property
-    def lag(self) -> int | None:
-        """Upper bound on the records not yet applied, None if unknown."""
-        end = self.end_offset
-        return None if end is None else max(0, end - self.position)
+    def lag(self, now: float) -> int | None:
+        """Upper bound on the records not yet applied, None if unknown.
+
+        It is of the end that was asked for last. Behind an end of long ago there may be any number of records, also for
+        a replica that has reached it.
+        """
+        end = self._end
+        if end is None or (self._ends_hold_s is not None and now - end[1] > self._ends_hold_s):
+            return None
+        return max(0, end[0] - self.position)
 
     def staleness_ms(self, now: float) -> int | None:
         """Milliseconds since this replica last confirmed being at the end, None if it never has."""

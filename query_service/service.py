@@ -209,7 +209,7 @@ def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:
         store=store.spec.name,
         position=store.position,
         end_offset=store.end_offset,
-        lag=store.lag,
+        lag=store.lag(now),
         staleness_ms=store.staleness_ms(now),
         restored_from=store.restored_from,
         restored_records=store.restored_records,

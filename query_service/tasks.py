@@ -62,11 +62,13 @@ class TaskManager:
         resources: StoreResources,
         restore_batch_records: int,
         tail_bytes: int,
+        ends_hold_s: float,
         cleanup_delay_s: float,
     ) -> None:
         self.replicas: dict[HeldId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
-        self._opener = StoreOpener(clients.admin(bootstrap, f"{client_id}-tasks"), resources, metrics, tail_bytes)
+        admin = clients.admin(bootstrap, f"{client_id}-tasks")
+        self._opener = StoreOpener(admin, resources, metrics, tail_bytes=tail_bytes, ends_hold_s=ends_hold_s)
         self._directory = directory
         self._on_change = on_change
         self._assignment = Assignment()

@@ -157,6 +157,15 @@ class NodeSettings(CommonSettings):
         return self
 
     @model_validator(mode="after")
+    def _lag_stays_known(self) -> Self:
+        if self.session_timeout_ms < 3 * self.confirm_interval_ms:
+            raise ValueError(
+                "session_timeout_ms must be at least 3 x confirm_interval_ms, or one late answer of the broker makes "
+                "every lag unknown: raise the first or lower the second"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _address_can_be_advertised(self) -> Self:
         if not self.advertised_host and self.bind_host in {"0.0.0.0", "::", "[::]"}:  # noqa: S104 - refused, not bound
             raise ValueError(f"bind_host {self.bind_host} is no address others can call: set advertised_host")

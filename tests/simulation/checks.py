@@ -187,6 +187,13 @@ class Checks:
                     "staleness is true",
                     f"{where}: {stamp.staleness_ms} ms at {stamp.position}, the end was {log.end_at(surely)} then",
                 )
+        if stamp.HasField("lag"):
+            surely = max(0.0, now - node.session_timeout_s - _ROUNDING_S)
+            if stamp.position + stamp.lag < log.end_at(surely):
+                self._broken(
+                    "lag is true of a session timeout ago",
+                    f"{where}: {stamp.lag} at {stamp.position}, the end was {log.end_at(surely)} then",
+                )
         self._check_bounds(request, stamp, where)
         if stamp.role == types_pb2.REPLICA_ROLE_ACTIVE:
             self._check_active(node, log.task, request.forwarding.epoch, stamp.epoch, where)

@@ -257,7 +257,15 @@ class SimulatedNode(Process):
             entries = {key: value for key in log.keys if (value := log.value_at(key, position)) is not None}
             place = Checkpoint(spec.changelog_topic, "id", position, int(self.world.time() * 1000))
             engine: Any = _MemoryEngine(entries, place)
-            store = StoreReplica(spec, partition, KeyValueStore(engine), place, _UNCOUNTED, restored_to=log.end)
+            store = StoreReplica(
+                spec,
+                partition,
+                KeyValueStore(engine),
+                place,
+                _UNCOUNTED,
+                restored_to=log.end,
+                ends_hold_s=self.session_timeout_s,
+            )
             replica.stores[store.folder] = store
         replica.to(TaskState.RESTORING)
         self.world.note(self.name, "restores {} as {}", task, replica.role.name)

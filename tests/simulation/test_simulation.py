@@ -17,6 +17,7 @@ import processor.ownership.planner
 import query_service.admission
 from processor.ownership.model import Fleet, Slot, Standing
 from query_service.ownership import claimed_role
+from query_service.replica import StoreReplica
 from statehouse.topology import Role
 from tests.simulation.__main__ import outcomes
 from tests.simulation.controller import STEPS
@@ -115,6 +116,16 @@ def forget_the_epoch_of_the_request() -> AbstractContextManager[object]:
     return patch.object(query_service.admission, "claimed_role", claims)
 
 
+def count_lag_to_an_old_end() -> AbstractContextManager[object]:
+    """The end that was named last is taken for the end, however long ago that was."""
+
+    def lag(replica: StoreReplica, _now: float) -> int | None:
+        end = replica.end_offset
+        return None if end is None else end - replica.position
+
+    return patch.object(StoreReplica, "lag", lag)
+
+
 def break_before_make() -> AbstractContextManager[object]:
     """Copies that are relieved are dropped in the epoch that relieves them."""
     drop = processor.ownership.planner._drop_surplus
@@ -146,6 +157,7 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
             ),
         ),
         (forget_the_epoch_of_the_request, ("ACTIVE is not claimed at an epoch older than the request's",)),
+        (count_lag_to_an_old_end, ("lag is true of a session timeout ago",)),
         (
             break_before_make,
             ("a relieved replica lingers", "make before break: the old active stays as standby"),

@@ -39,9 +39,15 @@ def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str
         with pytest.raises(LookupFailure) as failure:
             node.get(key, max_staleness_ms=1_000)
         assert failure.value.reason is Reason.STALENESS_EXCEEDS_BOUND
+        assert not stale.replica.HasField("lag"), "what was written meanwhile is unknown"
+        with pytest.raises(LookupFailure, match="lag unknown exceeds") as failure:
+            node.get(key, max_lag=1_000)
+        assert failure.value.reason is Reason.LAG_EXCEEDS_BOUND
 
         kafka.start()
         fleet.put({key: "2"})
         poll_until(lambda: node.get(key).value.text == "2", 30, "the update after the outage")
         poll_until(lambda: node.get(key).replica.role == types_pb2.REPLICA_ROLE_ACTIVE, 20, "the role confirmed")
         poll_until(lambda: node.get(key).replica.staleness_ms < 2_500, 20, "staleness to be small again")
+        poll_until(lambda: node.get(key).replica.HasField("lag"), 20, "lag to be known again")
+        assert node.get(key, max_lag=0).found

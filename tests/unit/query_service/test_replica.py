@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from query_service.checkpoint import Checkpoint
 from query_service.metrics import NodeMetrics
 from query_service.replica import StoreReplica
@@ -17,11 +19,12 @@ from statehouse.paging import KeyRange
 from statehouse.topology import Role, StoreSpec
 
 
-def replica_at(position: int, tail: Tail | None = None) -> StoreReplica:
+def replica_at(position: int, tail: Tail | None = None, ends_hold_s: float | None = None) -> StoreReplica:
     checkpoint = Checkpoint("topic", "id", position, int(time.time() * 1000))
     store = KeyValueStore(MemoryEngine(1_000_000))
     metrics = NodeMetrics().of("s", Role.ACTIVE)
-    return StoreReplica(StoreSpec("s", "topic", 1, 0), 0, store, checkpoint, metrics, tail=tail)
+    spec = StoreSpec("s", "topic", 1, 0)
+    return StoreReplica(spec, 0, store, checkpoint, metrics, tail=tail, ends_hold_s=ends_hold_s)
 
 
 def test_staleness_counts_from_the_last_end_reached_also_with_a_steady_lag() -> None:
@@ -33,7 +36,7 @@ def test_staleness_counts_from_the_last_end_reached_also_with_a_steady_lag() -> 
     staleness_ms = replica.staleness_ms(20.0)
     assert staleness_ms is not None
     assert 1_000 <= staleness_ms <= 3_000
-    assert replica.lag == 5
+    assert replica.lag(20.0) == 5
     replica.reach(190)
     assert replica.staleness_ms(20.0) == 1_000
 
@@ -43,6 +46,16 @@ def test_an_end_not_reached_confirms_nothing() -> None:
     replica.note_end(10, 1.0, 1)
     replica.reach(9)
     assert replica.staleness_ms(2.0) is None
+
+
+@pytest.mark.parametrize(("position", "lag"), [(5, 5), (10, 0), (12, 0)])
+def test_lag_is_unknown_until_an_end_is_known_and_when_that_is_of_too_long_ago(position: int, lag: int) -> None:
+    replica = replica_at(position, ends_hold_s=2.0)
+    assert replica.lag(1.0) is None
+    replica.note_end(10, 1.0, 1)
+    assert [replica.lag(now) for now in (1.0, 3.0, 3.01)] == [lag, lag, None]
+    replica.note_end(10, 3.5, 2)
+    assert replica.lag(4.0) == lag
 
 
 def test_the_time_of_the_last_end_is_saved_with_the_next_checkpoint() -> None:

@@ -53,6 +53,7 @@ async def tasks(state: StateDirectory, metrics: NodeMetrics) -> AsyncIterator[Ta
         resources=StoreResources(),
         restore_batch_records=10,
         tail_bytes=0,
+        ends_hold_s=10.0,
         cleanup_delay_s=0.0,
     )
     yield tasks

@@ -36,6 +36,8 @@ def test_fields_are_checked_against_each_other() -> None:
     base = {"application_id": "a", "instance_id": "n"}
     with pytest.raises(ConfigurationError, match="at least 3 x heartbeat_interval_ms"):
         load(NodeSettings, base | {"heartbeat_interval_ms": 1000, "session_timeout_ms": 2999})
+    with pytest.raises(ConfigurationError, match="at least 3 x confirm_interval_ms"):
+        load(NodeSettings, base | {"confirm_interval_ms": 4_000})
     with pytest.raises(ConfigurationError, match="set advertised_host"):
         load(NodeSettings, base | {"bind_host": "0.0.0.0"})
     load(NodeSettings, base | {"bind_host": "0.0.0.0", "advertised_host": "node-1"})
