@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,12 +17,33 @@ from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.positions import Token
 from statehouse.rpc.deadline import Deadline
+from statehouse.v1 import fleet_service_pb2
 
 # Commits remembered of a store. For a record from before them the oldest one serves: its position is later than needed.
 _TAIL: Final = 1_000
 _MAX_WAITS: Final = 10_000
 
 TopicPartition = tuple[str, int]
+
+
+def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPartition, int]:
+    """Return the largest offset of each topic partition that records name.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, there are none, or one has a negative offset.
+
+    """
+    found: dict[TopicPartition, int] = {}
+    for record in records:
+        place = (record.topic, record.partition)
+        if record.offset < 0:
+            # What a producer is told of a record that was not delivered: nothing will ever be processed of that.
+            message = f"offset {record.offset} of {record.topic}:{record.partition} is negative; was it delivered?"
+            raise LookupFailure(Reason.INVALID_REQUEST, message)
+        found[place] = max(record.offset, found.get(place, 0))
+    if not found:
+        raise LookupFailure(Reason.INVALID_REQUEST, "no records are named")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

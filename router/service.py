@@ -21,13 +21,13 @@ from router.fleet import FleetTracker
 from router.fleet_watch import FleetWatch
 from router.health import NodeHealth
 from router.holder import TableHolder
-from router.inputs import Inputs
+from router.inputs import Inputs, latest
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.scatter import Scatter
 from router.table import RoutingTable
 from router.watch import WatchRelay
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.topology import Role
@@ -243,12 +243,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> fleet_service_pb2.AwaitInputResponse:
         """Wait for the processor."""
         store = self._tables.current().store(request.store)
-        records: dict[tuple[str, int], int] = {}
-        for record in request.records:
-            place = (record.topic, record.partition)
-            records[place] = max(record.offset, records.get(place, 0))
-        if not records:
-            raise LookupFailure(Reason.INVALID_REQUEST, "no records are named")
+        records = latest(request.records)
         deadline = Deadline.of_call(context, self._default_timeout_s)
         token = await self._inputs.processed(store.spec.name, records, deadline)
         return fleet_service_pb2.AwaitInputResponse(at_least=token.to_proto())

@@ -127,12 +127,10 @@ def input_records(given: list[str] | None) -> list[InputRecord]:
         topic, _, place = text.partition(":")
         try:
             partition, offset = map(int, place.split(":"))
+            records.append(InputRecord(topic, partition, offset))
         except ValueError as error:
             message = f"{text!r} is not TOPIC:PARTITION:OFFSET: {error}"
             raise typer.BadParameter(message, param_hint="--after-input") from None
-        if min(partition, offset) < 0:
-            raise typer.BadParameter(f"{text!r}: neither may be negative", param_hint="--after-input")
-        records.append(InputRecord(topic, partition, offset))
     return records
 
 

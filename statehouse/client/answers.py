@@ -34,11 +34,23 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """A record of an input topic, as a producer's delivery report names it."""
+    """A record of an input topic, as a producer's delivery report names it.
+
+    Raises:
+        ValueError: partition or offset is negative, as in the report of a record that was not delivered.
+
+    """
 
     topic: str
     partition: int
     offset: int
+
+    def __post_init__(self) -> None:
+        if self.partition < 0 or self.offset < 0:
+            raise ValueError(
+                f"{self.topic}:{self.partition}:{self.offset}: partition and offset must not be negative; "
+                "a record that was not delivered has none"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import grpc.aio
 import pytest
 
-from router.inputs import CommitTail, Inputs
+from router.inputs import CommitTail, Inputs, latest
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.positions import Token
@@ -66,6 +66,15 @@ def test_the_first_commit_that_has_all_records_counts(
 def test_a_topic_that_is_no_input_is_refused(tail: CommitTail) -> None:
     with pytest.raises(LookupFailure, match="clicks, views") as caught:
         tail.positions({("scores", 0): 1})
+    assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+def test_of_several_records_of_a_partition_the_last_counts_and_a_negative_offset_is_refused() -> None:
+    records = [fleet_service_pb2.InputRecord(topic="clicks", offset=offset) for offset in (0, 4, 2)]
+    assert latest(records) == {CLICKS: 4}
+    records.append(fleet_service_pb2.InputRecord(topic="clicks", offset=-1))
+    with pytest.raises(LookupFailure, match="offset -1 of clicks:0 is negative") as caught:
+        latest(records)
     assert caught.value.reason is Reason.INVALID_REQUEST
 
 
@@ -129,4 +138,5 @@ async def test_the_service_answers_with_a_token_or_says_why_not(start: Start) ->
     assert await _await_input(fleet, ("clicks", 0, 2), ("clicks", 0, 5)) is Reason.INPUT_NOT_PROCESSED
     assert await _await_input(fleet, ("views", 0, 4)) is Reason.INVALID_REQUEST
     assert await _await_input(fleet) is Reason.INVALID_REQUEST
+    assert await _await_input(fleet, ("clicks", 0, 4), ("clicks", 0, -1001)) is Reason.INVALID_REQUEST
     assert await _await_input(fleet, ("clicks", 0, 4), store="nope") is Reason.UNKNOWN_STORE

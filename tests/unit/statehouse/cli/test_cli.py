@@ -104,7 +104,7 @@ def test_a_read_after_an_input_record_waits_for_it_first(run: Run, router: FakeR
     assert Token.from_proto(read.freshness.at_least) == Token({("boards", 3): 12})
 
 
-@pytest.mark.parametrize("wrong", ["x", "clicks:1", "clicks:a:1"])
+@pytest.mark.parametrize("wrong", ["x", "clicks:1", "clicks:a:1", "clicks:-1:1", "clicks:1:-1"])
 def test_what_names_no_input_record_is_refused(run: Run, wrong: str):
     result = run("get", "boards", "1", "--after-input", wrong)
     assert result.exit_code == ExitCode.USAGE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from statehouse.client import Answer, AsyncClient, Client, Freshness, Lookup, Session, Window
+from statehouse.client import Answer, AsyncClient, Client, Freshness, InputRecord, Lookup, Session, Window
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
 from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
@@ -195,6 +195,12 @@ def test_count_and_locate_and_fleet(client: Client):
     fleet = client.fleet()
     assert fleet.tasks[0].replicas[0].lag == 7
     assert fleet.tasks[0].replicas[0].position is None
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(-1, 0), (0, -1001)])
+def test_what_was_not_delivered_is_no_input_record(partition: int, offset: int):
+    with pytest.raises(ValueError, match=f"clicks:{partition}:{offset}: partition and offset must not be negative"):
+        InputRecord("clicks", partition, offset)
 
 
 def test_a_failure_keeps_its_reason_and_candidates(client: Client, router: FakeRouter):
