@@ -1,6 +1,9 @@
-"""Requests that can't be read, refused like any other wrong one.
+"""Requests that can't be read, or never come, refused like any other wrong one.
 
-gRPC would end such a call with UNKNOWN and write a traceback to the log, as if the server were at fault.
+gRPC would end a call with a request that can't be read with UNKNOWN and write a traceback to the log, as if the server
+were at fault. A call that its caller closes before he has sent the request it would not end at all: its asyncio server
+takes it for a cancelled one. So our methods are streams of requests to it, of which they read one; on the wire there is
+no difference.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What a handler gets in place of a request whose bytes are no message of its method."""
+    """What a handler gets in place of a request that isn't there, or whose bytes are no message of its method."""
 
     error: str
 
@@ -29,11 +32,11 @@ def refuse_unreadable(request: object) -> None:
     """Let a request pass.
 
     Raises:
-        LookupFailure: INVALID_REQUEST, it could not be read.
+        LookupFailure: INVALID_REQUEST, it could not be read, or never came.
 
     """
     if isinstance(request, Unreadable):
-        raise LookupFailure(Reason.INVALID_REQUEST, f"not a message of this method: {request.error}")
+        raise LookupFailure(Reason.INVALID_REQUEST, request.error)
 
 
 class TolerantServer:
@@ -54,14 +57,18 @@ class TolerantServer:
 def _tolerant(handler: Handler) -> Handler:
     parse: Callable[[bytes], Any] | None = handler.request_deserializer
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
-    if parse is None:
-        return handler
 
     def parsed(data: bytes) -> Any:  # noqa: ANN401 - any message
         try:
-            return parse(data)
+            return data if parse is None else parse(data)
         except DecodeError as error:
-            return Unreadable(str(error))
+            return Unreadable(f"not a message of this method: {error}")
 
-    make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-    return make(behaviour, parsed, handler.response_serializer)
+    async def on_first(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401 - as above
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            request = Unreadable("the call was closed before its request was sent")
+        return await behaviour(request, context)
+
+    make = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+    return make(on_first, parsed, handler.response_serializer)

@@ -134,9 +134,7 @@ def wrong(process: ServerProcess, method: Method, bodies: list[bytes]) -> str:
                 return ""
             info = reason_of(error)
             if info is None and code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                # A watch goes on until its caller leaves. A call that is closed before its request was sent is taken
-                # for a cancelled one by gRPC's asyncio server, which answers nothing and does not tell us.
-                if method.is_streaming or not bodies:
+                if method.is_streaming:  # a watch goes on until its caller leaves
                     return ""
                 continue
             if code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN} or (info is None and code not in _BY_GRPC):
