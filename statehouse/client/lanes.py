@@ -4,6 +4,11 @@ A unary call costs gRPC in Python more than the lookup does, so a program that a
 time on calls. An idle lane sends at once, and nothing waits for company: the queue is what gathers while a call is out
 (TCP's Nagle algorithm and group commit do the same). A call that is late no longer holds the queue up, so a lookup that
 takes long doesn't make the others wait for it, but for those that left together with it.
+
+The router's coalescing has this idea, too, and other needs. Here lookups that a program makes in one go shall be one
+call, so even the first waits until they are all there; a program may ask for any number, so those that wait are
+bounded. There lookups come one by one, from callers that are counted already, and the first goes as it is, without a
+task of its own.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class RoutedFleet:
 
     def _is_confirmed(self, name: str, partition: int) -> bool:
         """Whether a node claims to be active: one that a busy machine kept from Kafka for a while does not."""
-        return self.nodes[name].get(self.key(partition)).replica.role == types_pb2.REPLICA_ROLE_ACTIVE
+        return self.nodes[name].get(self.key(partition)).replica.role == ACTIVE
 
     def _is_known(self, held: set[str]) -> bool:
         place = self.located()
