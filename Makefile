@@ -9,6 +9,14 @@ GRPCURL := $(TOOLS)/grpcurl
 BUF := $(TOOLS)/buf
 LOAD_SOURCE := tests/robustness/load
 LOAD := $(TOOLS)/lookup-load
+# The programs of docs/other-languages.md.
+GO_CLIENT_SOURCE := tests/interop/clients/go
+GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go
+GO_CLIENT := $(TOOLS)/readkey
+JAVA_CLIENT_SOURCE := tests/interop/clients/java
+JAVA_CLIENT_BUILD := .tools/readkey
+JAVA_CLIENT := $(JAVA_CLIENT_BUILD)/readkey.jar
+PUBLIC_PROTOS := $(wildcard protos/statehouse/v1/*.proto)
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
 # program:package. ip and nft make the network namespaces that tests cut.
@@ -22,7 +30,8 @@ export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo up down test test-unit test-long robustness check fmt proto docs lock baseline clean
+.PHONY: help setup tools debian-tools demo up down test test-unit test-long robustness check fmt proto docs lock
+.PHONY: baseline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,8 +64,9 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_errors_doc.py --check
-	@gofmt -d $(LOAD_SOURCE) | (! grep .)
+	@gofmt -d $(LOAD_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
 	go -C $(LOAD_SOURCE) vet ./...
+	go -C $(GO_CLIENT_SOURCE) vet .
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
 	$(BUF) breaking --against $(CONTRACT)
@@ -65,7 +75,7 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 fmt: setup tools ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	gofmt -w $(LOAD_SOURCE)
+	gofmt -w $(LOAD_SOURCE) $(GO_CLIENT_SOURCE)/*.go
 	$(BUF) format --write
 
 proto: setup ## Generate the Python modules of the contract
@@ -94,7 +104,9 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: $(GRPCURL) $(BUF) $(LOAD) ## Build grpcurl, buf and lookup-load; install from Debian's packages what is missing of DEBIAN_TOOLS
+tools: debian-tools $(GRPCURL) $(BUF) $(LOAD) $(GO_CLIENT) $(JAVA_CLIENT) ## Build grpcurl, buf, lookup-load and the clients of the docs; install what is missing of DEBIAN_TOOLS
+
+debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
 	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } || \
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
@@ -108,5 +120,16 @@ $(BUF):
 $(LOAD): $(wildcard $(LOAD_SOURCE)/*.go $(LOAD_SOURCE)/go.*)
 	GOBIN=$(CURDIR)/$(TOOLS) go -C $(LOAD_SOURCE) install -buildvcs=false .
 
+$(GO_CLIENT_STUBS): $(PUBLIC_PROTOS) $(wildcard $(GO_CLIENT_SOURCE)/buf.gen.yaml $(GO_CLIENT_SOURCE)/go.*) | $(BUF)
+	cd $(GO_CLIENT_SOURCE) && buf generate $(CURDIR)/protos --path $(CURDIR)/protos/statehouse/v1
+
+$(GO_CLIENT): $(wildcard $(GO_CLIENT_SOURCE)/*.go $(GO_CLIENT_SOURCE)/go.*) $(GO_CLIENT_STUBS)
+	GOBIN=$(CURDIR)/$(TOOLS) go -C $(GO_CLIENT_SOURCE) install -buildvcs=false .
+
+$(JAVA_CLIENT): $(shell find $(JAVA_CLIENT_SOURCE) -type f) $(PUBLIC_PROTOS) | debian-tools
+	mvn -q -B package --file $(JAVA_CLIENT_SOURCE)/pom.xml -Dprotos=$(CURDIR)/protos -Dbuild.dir=$(CURDIR)/$(JAVA_CLIENT_BUILD)
+	touch $@
+
 clean: ## Remove what set-up, tests and runs left in this folder
-	rm -rf $(VENV) .tools .statehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .tools $(GO_CLIENT_SOURCE)/gen .statehouse
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

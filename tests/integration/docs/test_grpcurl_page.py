@@ -7,20 +7,23 @@ import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
+from word_sketch.sketches import new_sketch
 
+from processor.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
 from tests.integration.docs.console import ELIDED, Command, commands, shape
 from tests.integration.routing.routed import UNHEDGED
-from tests.support.fleet import Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until
-from tests.support.stores_fleet import StoresFleet
+from tests.support.stores_fleet import BEGIN_MS, StoresFleet
 
 _ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = _ROOT / "docs" / "grpcurl.md"
@@ -38,6 +41,9 @@ VOLATILE: Final = frozenset(
 def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     directory = tmp_path_factory.mktemp("grpcurl")
     with StoresFleet(kafka.bootstrap, f"grpcurl-{uuid.uuid4().hex[:8]}", directory) as fleet:
+        fleet.add_store("words", kind="count-min-sketch", value_serde="bytes")
+        say(fleet, "ann", ["spark"] * 3 + ["state"])
+        commit(fleet, {("sales", 0): 18})
         holders = {
             fleet.partition_of("ann"): TaskAssignment("node-a", ("node-b",)),
             fleet.partition_of("cat"): TaskAssignment("node-b"),
@@ -48,6 +54,23 @@ def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
         fleet.wait_running(nodes)
         poll_until(lambda: all(answers(router, name) for name in ("ann", "cat")), 30, "the router")
         yield fleet
+
+
+def say(fleet: Fleet, key: str, words: Iterable[str]) -> None:
+    """Write a sketch of words to the changelog, as the example's processor does."""
+    sketch = new_sketch()
+    for word in words:
+        sketch.update(word)
+    fleet.put_records([(key, key.encode(), sketch.serialize(), BEGIN_MS)], "words")
+
+
+def commit(fleet: Fleet, source_ends: Mapping[tuple[str, int], int]) -> None:
+    """Say, as the processor does after a micro-batch, that the store's inputs are in up to these offsets."""
+    commits = CommitsPublisher(
+        fleet.bootstrap, StoreChangelog(fleet.application_id, STORE, fleet.changelog, fleet.partitions)
+    )
+    commits.start()
+    commits.publish("query", 0, source_ends)
 
 
 def answers(router: ServerProcess, key: str) -> bool:
@@ -100,3 +123,11 @@ def test_what_the_page_shows_comes_back(fleet: Fleet) -> None:
             assert output.startswith("{"), command
         else:
             assert shape(output, VOLATILE) == shape(command.output, VOLATILE), f"{command.line}\n{output}"
+
+
+def test_every_call_is_on_the_page() -> None:
+    run = {word for command in commands(PAGE.read_text()) for word in command.line.split()}
+    for contract in (query_service_pb2, fleet_service_pb2, node_service_pb2):
+        for service in contract.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                assert f"{service.full_name}/{method.name}" in run
