@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.tail import Tail, compaction_of
+from statehouse.kafka.clients import RenewedAdmin
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.topics import topic_id, topic_settings
 from statehouse.topology import Role, StoreSpec
@@ -30,7 +32,7 @@ class StoreOpener:
 
     def __init__(
         self,
-        admin: AdminClient,
+        admin: RenewedAdmin,
         resources: StoreResources,
         metrics: NodeMetrics,
         *,
@@ -49,16 +51,7 @@ class StoreOpener:
             KafkaException: the broker can't be asked.
 
         """
-        settings = topic_settings(self._admin, spec.changelog_topic)
-        at = (spec.changelog_topic, partition)
-        changelog = Changelog(
-            spec.changelog_topic,
-            topic_id(self._admin, spec.changelog_topic),
-            earliest_offsets(self._admin, [at])[at],
-            last_stable_offsets(self._admin, [at])[at],
-            int(settings["delete.retention.ms"]) if "compact" in settings["cleanup.policy"] else None,
-            expires="delete" in settings["cleanup.policy"],
-        )
+        settings, changelog = self._admin.ask(partial(_settings_and_log, spec.changelog_topic, partition))
         # Taken after the ends: what a fresh store lacks by then it has not missed, it was not written yet.
         now_ms = monotonic_and_wall_ms()[1]
         path = directory.store_path(store_folder(spec, partition))
@@ -110,3 +103,18 @@ class StoreOpener:
         log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
         self._metrics.full_restore(spec.name, fault)
         return None
+
+
+def _settings_and_log(topic: str, partition: int, admin: AdminClient) -> tuple[Mapping[str, str], Changelog]:
+    """Ask for a topic's settings, and for what there is of a partition's log."""
+    settings = topic_settings(admin, topic)
+    at = (topic, partition)
+    changelog = Changelog(
+        topic,
+        topic_id(admin, topic),
+        earliest_offsets(admin, [at])[at],
+        last_stable_offsets(admin, [at])[at],
+        int(settings["delete.retention.ms"]) if "compact" in settings["cleanup.policy"] else None,
+        expires="delete" in settings["cleanup.policy"],
+    )
+    return settings, changelog

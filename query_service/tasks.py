@@ -67,7 +67,7 @@ class TaskManager:
     ) -> None:
         self.replicas: dict[HeldId, TaskReplica] = {}
         self._loop = asyncio.get_running_loop()
-        admin = clients.admin(bootstrap, f"{client_id}-tasks")
+        admin = clients.RenewedAdmin(bootstrap, f"{client_id}-tasks")
         self._opener = StoreOpener(admin, resources, metrics, tail_bytes=tail_bytes, ends_hold_s=ends_hold_s)
         self._directory = directory
         self._on_change = on_change

@@ -72,7 +72,8 @@ def admin(bootstrap: str, client_id: str) -> AdminClient:
 class RenewedAdmin:
     """An admin client for who asks the brokers again and again: after a question that failed it is made anew.
 
-    What a client remembers of a broker that was away has kept it from asking the one that came back. For one thread.
+    What a client remembers of a broker that was away has kept it from asking the one that came back. Threads may share
+    it: of two that fail at once each renews it.
     """
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
