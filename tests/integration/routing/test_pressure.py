@@ -10,13 +10,20 @@ from typing import Final
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.local.ports import free_port
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.integration.routing.routed import ACTIVE, STANDBY, RoutedFleet, verdicts
+from tests.support.fault_proxy import Direction, FaultProxy
 from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 
 # A quiet router has 5 tokens a second over 10 seconds, of which hedges get half.
 BURST: Final = 60
+# Late answers in a row that make a node slow.
+LATE_BEFORE_SLOW: Final = 5
+# Late by any measure, and less than an attempt's time.
+SLOWER_BY_S: Final = 2.0
 # All of a burst is under way before the first hedge.
 HEDGING: Final = {"hedge_min_ms": 500, "attempt_timeout_ms": 3_000, "retry_budget_percent": 0}
 
@@ -54,6 +61,25 @@ def test_a_late_answer_is_hedged_and_the_standby_wins(routed: RoutedFleet) -> No
     poll_until(lambda: routed.look_up().answer == ("a", ACTIVE), 30, "the active to answer again")
 
 
+def test_a_slow_node_is_asked_last_where_a_standby_may_answer(routed: RoutedFleet) -> None:
+    advertised_port = free_port()
+    slow = routed.node("slow", advertised_port=advertised_port)
+    with FaultProxy(slow.port, port=advertised_port) as link:
+        routed.place("slow", "b")
+        assert routed.look_up().asked == ["slow answered"], "it is connected from now on"
+        link.delay(SLOWER_BY_S, Direction.DOWNSTREAM)
+        stories = routed.look_up_at_once(LATE_BEFORE_SLOW)
+        assert [story.asked for story in stories] == [["slow overtaken", "beside it b answered"]] * LATE_BEFORE_SLOW
+        story = routed.look_up(max_lag=1_000)
+        assert story.asked == ["b answered"]
+        assert story.candidates == ["b usable", "slow ATTEMPT_TIMED_OUT"]
+        assert story.told.candidates[-1].detail.startswith("slow")
+        assert routed.look_up(active_only=True).answer == ("slow", ACTIVE), "slow is not dead"
+        link.heal()
+        poll_until(lambda: routed.look_up().asked == ["slow answered"], 30, "the node to be asked in its turn again")
+        routed.place("a", "b")
+
+
 def test_what_the_budget_has_no_hedge_for_waits_and_is_answered_all_the_same(routed: RoutedFleet) -> None:
     routed.place("a", "b")
     with frozen(routed, "a"):
@@ -89,13 +115,14 @@ def beyond_the_end(routed: RoutedFleet) -> types_pb2.Positions:
 
 
 def test_a_router_with_as_many_lookups_as_it_admits_refuses_more_at_once(routed: RoutedFleet) -> None:
-    epoch = routed.place("a", "b")
-    narrow = routed.fleet.router("narrow", max_lookups=1, **HEDGING)
+    epoch, metrics_port = routed.place("a", "b"), free_port()
+    narrow = routed.fleet.router("narrow", max_lookups=1, metrics_port=metrics_port, **HEDGING)
     poll_until(lambda: is_ready(narrow, epoch), 30, "the second router to be ready")
     with frozen(routed, "a"), ThreadPoolExecutor(1) as threads:
         demanding = routed.request(active_only=True)
         waiting = threads.submit(lambda: ServerProcess.call(narrow.query.Get, demanding, 10.0))
-        poll_until(lambda: is_refused(narrow, routed.request()), 10, "the first lookup to take all the room")
+        poll_until(lambda: has_open_lookup(metrics_port), 8, "the first lookup to take all the room")
+        assert is_refused(narrow, routed.request())
         assert not waiting.done()
         routed.nodes["a"].thaw()
         assert waiting.result(30).replica.role == ACTIVE
@@ -107,6 +134,10 @@ def is_ready(router: ServerProcess, epoch: int) -> bool:
         return ServerProcess.call(router.fleet.ListStores, fleet_service_pb2.ListStoresRequest()).epoch == epoch
     except LookupFailure:
         return False
+
+
+def has_open_lookup(metrics_port: int) -> bool:
+    return scrape(metrics_port).value("statehouse_router_open_lookups") == 1
 
 
 def is_refused(router: ServerProcess, request: query_service_pb2.GetRequest) -> bool:
