@@ -83,7 +83,9 @@ def test_a_position_is_waited_for_within_the_deadline(routed: RoutedFleet) -> No
     beyond = types_pb2.Positions(positions=[types_pb2.StorePosition(store=STORE, partition=0, position=seen + 1)])
     story = routed.look_up(at_least=beyond, timeout=1.0)
     assert story.failure == "POSITION_NOT_REACHED"
-    assert set(story.asked) <= {"a POSITION_NOT_REACHED", "b POSITION_NOT_REACHED"}
+    # On a busy machine a node's word may come when the router has no time left to wait for it.
+    outcomes = {asked.split()[-1] for asked in story.asked}
+    assert outcomes <= {"POSITION_NOT_REACHED", "ATTEMPT_TIMED_OUT"}
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lambda: routed.look_up(at_least=beyond))
         poll_until(lambda: not waiting.done(), 1, "the lookup to wait")
