@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -39,6 +40,7 @@ class LogReader:
     def __init__(self, bootstrap: str, client_id: str) -> None:
         self._bootstrap, self._client_id = bootstrap, f"{client_id}-watches"
         self._threads = ThreadPoolExecutor(_THREADS, "watch-log")
+        self._admin = clients.RenewedAdmin(bootstrap, self._client_id)
         self._under_way: dict[tuple[StoreReplica, int], asyncio.Future[Stretch | None]] = {}
 
     async def read(self, replica: StoreReplica, start: int, stop: int) -> Stretch | None:
@@ -83,13 +85,13 @@ class LogReader:
             consumer.close()
         if found is None:
             return None
-        admin = clients.admin(self._bootstrap, self._client_id)
         try:
-            settings = topic_settings(admin, topic, _ADMIN_TIMEOUT_S)
-            if topic_id(admin, topic, _ADMIN_TIMEOUT_S) != replica.topic_id:
-                return None
+            settings = self._admin.ask(partial(topic_settings, topic=topic, timeout_s=_ADMIN_TIMEOUT_S))
+            now_id = self._admin.ask(partial(topic_id, topic=topic, timeout_s=_ADMIN_TIMEOUT_S))
         except KafkaException as error:
             raise LogUnreadable(str(error)) from error
+        if now_id != replica.topic_id:
+            return None
         # Judged by what holds after the reading: what is spared now was spared then.
         now_ms = monotonic_and_wall_ms()[1]
         whole_from = compaction_of(settings).whole_from(start, found.with_following, now_ms)

@@ -140,13 +140,7 @@ class Run:
 
     def wait_traffic(self, seconds: float) -> None:
         """Let traffic go on for so long, as a part of what is tested."""
-        until = self.recorder.now + seconds
-
-        def is_over() -> bool:
-            self.traffic.require_running()
-            return self.recorder.now >= until
-
-        poll_until(is_over, seconds + 10, f"{seconds:g} s of traffic")
+        self.traffic.wait(seconds)
 
     def _take_epoch(self, at: float, assignment: Assignment) -> None:
         tasks = [assignment.tasks.get(TaskId(0, number)) for number in range(self.size.shape.partitions)]

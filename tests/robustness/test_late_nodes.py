@@ -116,7 +116,7 @@ class LateNodes:
             traffic = Traffic(targets, self.keys, fleet.partition_of, RATE, self._recorder, bounds)
             self._traffic = parts.enter_context(traffic)
             self._parts = parts.pop_all()
-        self.wait_traffic(WARM_UP_S)
+        self._traffic.wait(WARM_UP_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,19 +134,10 @@ class LateNodes:
         before, began_at, processors = scrape(self._metrics_port), self._recorder.now, ProcessorTime.now()
         hedge_after_ms = self._hedge_after_ms()
         yield
-        self.wait_traffic(PHASE_S)
+        self._traffic.wait(PHASE_S)
         busy = ProcessorTime.now().since(processors).busy_percent
         after = scrape(self._metrics_port)
         self.phases.append(Phase(name, others, began_at, self._recorder.now, before, after, hedge_after_ms, busy))
-
-    def wait_traffic(self, seconds: float) -> None:
-        until = self._recorder.now + seconds
-
-        def is_over() -> bool:
-            self._traffic.require_running()
-            return self._recorder.now >= until
-
-        poll_until(is_over, seconds + 10, f"{seconds:g} s of traffic")
 
     def wait_usable(self) -> None:
         """Wait until the router would ask every replica in its turn."""

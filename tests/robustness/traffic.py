@@ -13,6 +13,7 @@ from tests.robustness.history import ACTIVE_ONLY, ANY, AT_LEAST, MAX_LAG, MAX_ST
 from tests.robustness.outcomes import Client, Outcomes
 from tests.robustness.sender import Sender
 from tests.support.fleet import STORE
+from tests.support.polling import poll_until
 
 BOUNDS: Final = (ANY, AT_LEAST, MAX_STALENESS, ANY, MAX_LAG, AT_LEAST, ACTIVE_ONLY, ANY)
 """The bound of each client."""
@@ -87,6 +88,7 @@ class Traffic:
         }
         outcomes = Outcomes(clients, list(partitions.items()), recorder)
         self._sender = Sender(plan, outcomes.take, _TIMEOUT_S)
+        self._recorder = recorder
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
@@ -100,6 +102,16 @@ class Traffic:
     def require_running(self) -> None:
         """Raise AssertionError if lookups are no longer sent, or not understood."""
         self._sender.require_running()
+
+    def wait(self, seconds: float) -> None:
+        """Let it go on for so long; raise as `require_running`."""
+        until = self._recorder.now + seconds
+
+        def is_over() -> bool:
+            self.require_running()
+            return self._recorder.now >= until
+
+        poll_until(is_over, seconds + 10, f"{seconds:g} s of traffic")
 
 
 def _part(**fields: Any) -> str:
