@@ -13,6 +13,7 @@ from processor.ownership.model import PlannerSettings
 from processor.ownership.observed import observe
 from processor.ownership.preview import added_nodes, preview, show
 from processor.ownership.settings import OwnershipSettings
+from processor.restarts import RestartPolicy
 from processor.settings import ProcessorSettings
 from processor.static import run_static
 from statehouse.cli.options import OutputOption
@@ -59,6 +60,10 @@ def process(
         int | None, typer.Option(help="Restarts or losses of a node after which it gets nothing new for a while.")
     ] = None,
     flap_window_ms: Annotated[int | None, typer.Option(help="How long they are remembered.")] = None,
+    max_query_restarts: Annotated[
+        int | None, typer.Option(help="Restarts of a query that keeps dying before the process ends.")
+    ] = None,
+    query_restart_window_ms: Annotated[int | None, typer.Option(help="How long a query's death is remembered.")] = None,
     source_wait_ms: Annotated[int | None, typer.Option(help="Longest wait for source topics.")] = None,
     bind_host: Annotated[str | None, typer.Option(help="Address that metrics are served on.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; default none.")] = None,
@@ -152,6 +157,12 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
         changelog_additional_retention_ms=given.changelog_additional_retention_ms,
         updates_retention_ms=given.updates_retention_ms,
         ownership=_ownership(given),
+        restarts=RestartPolicy(
+            max_restarts=given.max_query_restarts,
+            window_s=given.query_restart_window_ms / 1000,
+            backoff_s=given.query_restart_backoff_ms / 1000,
+            backoff_max_s=given.query_restart_backoff_max_ms / 1000,
+        ),
         source_wait_s=given.source_wait_ms / 1000,
         bind_host=given.bind_host,
         metrics_port=given.metrics_port,

@@ -45,6 +45,16 @@ class ProcessorMetrics:
             buckets=_BATCH_BUCKETS_S,
             registry=self.registry,
         )
+        self._restarts = Counter(
+            "statehouse_processor_query_restarts",
+            "Starts of a query after it had died.",
+            ("query",),
+            registry=self.registry,
+        )
+
+    def restarted(self, query: str) -> None:
+        """Count another start of a query that had died."""
+        self._restarts.labels(query).inc()
 
     def batch(self, store: str, batch_id: int, counts: Counts[str], took_s: float) -> None:
         """Take a committed batch's counts."""

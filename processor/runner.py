@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +16,8 @@ import structlog
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from processor.application import Application, OutputMode, Store
 from processor.checkpoint import CheckpointReader
@@ -26,11 +25,13 @@ from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog
 from processor.metrics import ProcessorMetrics
 from processor.operators.lru import lru
 from processor.ownership.controller import OwnershipController
+from processor.reasons import beginning
 from processor.session import open_session
 from processor.settings import ProcessorSettings
 from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget
 from processor.sources import KafkaSources
+from processor.supervision import QueryDied, Started, SupervisedQuery
 from processor.topics import ApplicationTopics, create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
@@ -41,12 +42,6 @@ from statehouse.topology import dead_letters_topic
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.2
-_REASON_LINES_MAX: Final = 8
-_RAISED_BY_PYTHON: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", re.MULTILINE)
-
-
-class QueryDied(StatehouseError):
-    """A store's streaming query ended by itself; the cause is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +76,7 @@ class Topology:
 class _Running:
     """A store's query, with what belongs to it."""
 
-    query: StreamingQuery
-    sink: StoreSink
+    query: SupervisedQuery
     repeater: IdleRepeater
 
 
@@ -121,10 +115,10 @@ class Processor:
         log.info("processor started", application_id=application_id, stores=[*topics.stores])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
-        """Wait until `is_stopping` says so; asks five times a second.
+        """Wait until `is_stopping` says so, starting queries again that die; looks five times a second.
 
         Raises:
-            QueryDied: a query ended by itself, or what belongs to it failed for good.
+            QueryDied: a query died too often, or what belongs to it failed for good.
 
         """
         while not is_stopping():
@@ -132,10 +126,7 @@ class Processor:
             if self._failure is not None:
                 raise QueryDied(str(self._failure)) from self._failure
             for running in self._running:
-                failure = running.sink.failure
-                if failure is not None or not running.query.isActive:
-                    reason = failure or running.query.exception() or "without an error"
-                    raise QueryDied(f"query {running.query.name} ended: {_beginning(reason)}")
+                running.query.look(time.monotonic())
 
     def stop(self) -> None:
         """Finish the batches under way, within `stop_timeout_s`, and end the queries.
@@ -144,12 +135,7 @@ class Processor:
         """
         for running in self._running:
             running.repeater.stop()
-            if not running.sink.drain(self._settings.stop_timeout_s):
-                log.warning("batch cut off; raise stop_timeout_s to wait longer", query=running.query.name)
-            try:
-                running.query.stop()
-            except Py4JError as error:
-                log.warning("query did not stop in time; its end is the process's", reason=_beginning(error))
+            running.query.stop(self._settings.stop_timeout_s)
         self._running.clear()
         if self._controller is not None:
             self._controller.stop()
@@ -204,23 +190,29 @@ class Processor:
             write_timeout_s=settings.write_timeout_s,
         )
         on_batch = partial(self.metrics.batch, store.name)
-        sink = StoreSink(target, checkpoint, commits, on_batch, layout=store.layout, tasks=settings.sink_tasks)
         latest = checkpoint.latest_committed()
         if latest is not None:
             # Says at once that the processor lives, before the first batch has anything to do.
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
-        with _set_for_a_while(session, _query_settings(store)):
-            query = (
-                frame.writeStream.queryName(store.name)
-                .outputMode(store.output_mode)
-                .option("checkpointLocation", directory)
-                .trigger(processingTime=f"{round(settings.commit_interval_s * 1000)} milliseconds")
-                .foreachBatch(sink)
-                .start()
-            )
-        repeater = IdleRepeater(commits, lambda: sink.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
+
+        def begin() -> Started:
+            sink = StoreSink(target, checkpoint, commits, on_batch, layout=store.layout, tasks=settings.sink_tasks)
+            with _set_for_a_while(session, _query_settings(store)):
+                query = (
+                    frame.writeStream.queryName(store.name)
+                    .outputMode(store.output_mode)
+                    .option("checkpointLocation", directory)
+                    .trigger(processingTime=f"{round(settings.commit_interval_s * 1000)} milliseconds")
+                    .foreachBatch(sink)
+                    .start()
+                )
+            return Started(query, sink)
+
+        on_restart = partial(self.metrics.restarted, store.name)
+        query = SupervisedQuery(store.name, begin, settings.restarts, on_restart)
+        repeater = IdleRepeater(commits, lambda: query.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
         repeater.start()
-        return _Running(query, sink, repeater)
+        return _Running(query, repeater)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -280,17 +272,6 @@ def _set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iter
             session.conf.set(name, value)
 
 
-def _beginning(reason: object) -> str:
-    """Return what a reason comes to: Spark's go on with stacks of three programs, which its own log has.
-
-    Of an exception in a Python worker it is the line below the last traceback, else the first lines.
-    """
-    raised = _RAISED_BY_PYTHON.findall(str(reason))
-    if raised:
-        return str(raised[-1])
-    return "\n".join(str(reason).splitlines()[:_REASON_LINES_MAX])
-
-
 def run(topology_module: str, settings: ProcessorSettings) -> int:
     """Run an application until SIGINT or SIGTERM; return the exit code: 0, or 1 after saying why."""
     # A handler may run in the middle of anything, another handler included: no lock, no logging in it.
@@ -314,6 +295,9 @@ def run(topology_module: str, settings: ProcessorSettings) -> int:
         exit_code = 1
     except KafkaException as failure:
         log.error("processor stopped", error="KafkaException", reason=failure.args[0].str())  # noqa: TRY400 - same
+        exit_code = 1
+    except (PySparkException, Py4JError) as failure:
+        log.error("processor stopped", error=type(failure).__name__, reason=beginning(failure))  # noqa: TRY400 - same
         exit_code = 1
     finally:
         if processor is not None:

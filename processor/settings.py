@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from processor.ownership.settings import OwnershipSettings
+from processor.restarts import RestartPolicy
 from statehouse.errors import ConfigurationError
 
 
@@ -40,6 +41,8 @@ class ProcessorSettings:
     """How long the broker keeps the updates of an ephemeral store."""
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     """The ownership controller's; its heartbeat interval is also how often an idle query repeats its commit record."""
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    """How often a query that died is started again before the process ends."""
     transaction_timeout_s: float = 60.0
     """How long a transaction of a task that hangs may hold readers back."""
     write_timeout_s: float = 60.0

@@ -268,6 +268,17 @@ class ProcessSettings(CommonSettings):
     flap_window_ms: int = Field(
         600_000, ge=1, description="how long that is remembered, and the longest a node has to be steady for"
     )
+    max_query_restarts: int = Field(
+        5,
+        ge=0,
+        description="restarts of a query that died, within query_restart_window_ms or without a batch in between, "
+        "before the process ends; Kafka Streams shuts down at the first failure, unless a handler says otherwise",
+    )
+    query_restart_window_ms: int = Field(600_000, ge=1, description="how long a query's death is remembered")
+    query_restart_backoff_ms: int = Field(
+        1_000, ge=1, description="pause before a query's first restart; doubles with each death remembered"
+    )
+    query_restart_backoff_max_ms: int = Field(30_000, ge=1, description="longest pause before a query's restart")
     source_wait_ms: int = Field(60_000, ge=0, description="longest wait for source topics at the start")
     bind_host: str = Field("127.0.0.1", description="address that /metrics is served on")
     metrics_port: int | None = Field(None, ge=0, le=65_535, description="port of /metrics; unset serves none")

@@ -118,6 +118,7 @@ class StoreSink:
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
+        self.committed: int | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -159,6 +160,7 @@ class StoreSink:
             counts[kind] += records
         source_ends = self._checkpoint.source_ends(batch_id)
         self._commits.publish(self._target.query_id, batch_id, source_ends)
+        self.committed = batch_id
         took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)
         records = counts[CHANGELOG] + counts[TOMBSTONE]

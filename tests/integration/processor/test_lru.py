@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.operators.lru import lru
 from processor.operators.recency import Update, bounded
-from processor.runner import _beginning
+from processor.reasons import beginning
 from statehouse.partitioning import partition_for
 
 SCHEMA = (
@@ -92,4 +92,4 @@ def test_batches_displace_the_least_recently_updated_whatever_order_their_rows_c
 def test_a_batch_that_nothing_orders_ends_the_query_with_a_reason(spark: SparkSession, tmp_path: Path):
     with pytest.raises(StreamingQueryException) as failure:
         run(spark, tmp_path, [[row("k1", "9", 1), row("k1", "10", 1)]])
-    assert "key b'k1' has two updates in one batch" in _beginning(failure.value)
+    assert "key b'k1' has two updates in one batch" in beginning(failure.value)

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from processor.runner import Processor, Topology, _beginning
+from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
 from statehouse.local.ports import free_port
@@ -23,26 +23,6 @@ def test_a_module_that_is_not_there_is_named():
 def test_a_module_without_a_topology_is_refused():
     with pytest.raises(ConfigurationError, match="must define application_id"):
         Topology.load("examples.leaderboard.sample")
-
-
-def test_a_long_reason_is_cut():
-    assert _beginning("\n".join("abcdefghijkl")) == "\n".join("abcdefgh")
-
-
-def test_the_reason_of_a_python_worker_stands_below_its_traceback():
-    reason = """[STREAM_FAILED] An exception was thrown from the Python worker:
-Traceback (most recent call last):
-  File "worker.py", line 1, in main
-    process()
-    ~~~~~~~^^
-pyspark.errors.PythonException: An exception was thrown from the Python worker:
-Traceback (most recent call last):
-  File "worker.py", line 1, in main
-    process()
-statehouse.errors.ConfigurationError: key b'k1' has two updates
-	at org.apache.spark.api.python.BasePythonRunner
-"""
-    assert _beginning(reason) == "statehouse.errors.ConfigurationError: key b'k1' has two updates"
 
 
 def processor(metrics_port: int) -> Processor:
