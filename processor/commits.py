@@ -1,10 +1,10 @@
-"""The commits topic: after each batch, and now and then while idle, how far a store's inputs are processed."""
+"""The commits topic: after each batch, and now and then while idle, how far the inputs of each store are processed."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,35 +26,34 @@ _PAUSE_S: Final = 0.2
 
 
 class Superseded(StatehouseError):
-    """Another processor of the same application and store has started; this one must stop."""
+    """Another processor of the same application has started the query; this one must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreChangelog:
     """A store and where its records go."""
 
-    application_id: str
     store: str
     topic: str
     partition_count: int
 
 
 class CommitsPublisher:
-    """Writes a store's commit records. Thread-safe.
+    """Writes the commit records of a query's stores. Thread-safe.
 
     Its producer is transactional for the fence alone: a driver that was replaced can't put an older batch over a
     newer one. It is initialised once and never again, so being fenced is final.
     """
 
-    def __init__(self, bootstrap: str, changelog: StoreChangelog) -> None:
-        self._changelog = changelog
-        self._topic = commits_topic(changelog.application_id)
-        client_id = f"{changelog.application_id}-{changelog.store}-commits"
+    def __init__(self, bootstrap: str, application_id: str, query: str, changelogs: Sequence[StoreChangelog]) -> None:
+        self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
+        self._topic = commits_topic(application_id)
+        client_id = f"{application_id}-{query}-commits"
         transactional: dict[str, str | int] = {"transactional.id": client_id, "linger.ms": 0}
         self._producer: Producer = clients.producer(bootstrap, client_id, **transactional)
         self._admin = clients.admin(bootstrap, client_id)
         self._lock = threading.Lock()
-        self._last: commits_pb2.Commit | None = None
+        self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
         self._superseded: Superseded | None = None
 
@@ -76,60 +75,65 @@ class CommitsPublisher:
                 return
 
     def publish(self, query_id: str, batch_id: int, source_ends: Offsets, *, idle: bool = False) -> None:
-        """Write the record of a committed batch, with the changelog's ends as they are now.
+        """Write the records of a committed batch, one a store, with the changelogs' ends as they are now.
 
         Raises:
             Superseded: a newer driver has fenced this one.
-            KafkaException: it could not be written.
+            KafkaException: they could not be written.
 
         """
-        changelog = self._changelog
-        partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
-        ends = last_stable_offsets(self._admin, partitions, _RPC_TIMEOUT_S)
-        record = commits_pb2.Commit(
-            store=changelog.store,
-            query_id=query_id,
-            batch_id=batch_id,
-            source_ends=_offsets(source_ends),
-            changelog_ends=_offsets(ends),
-            idle=idle,
-        )
+        partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
+        ends = last_stable_offsets(self._admin, partitions, _RPC_TIMEOUT_S) if partitions else {}
+        records = [
+            commits_pb2.Commit(
+                store=changelog.store,
+                query_id=query_id,
+                batch_id=batch_id,
+                source_ends=_offsets(source_ends),
+                changelog_ends=_offsets({at: end for at, end in ends.items() if at[0] == changelog.topic}),
+                idle=idle,
+            )
+            for changelog in self._changelogs
+        ]
         with self._lock:
-            self._write(record)
+            self._write(records)
 
     def repeat(self, idle_for_s: float) -> bool:
-        """Write the last record again, marked idle, if none was written for that long; whether it was."""
+        """Write the last records again, marked idle, if none were written for that long; whether they were."""
         with self._lock:
-            if self._last is None or time.monotonic() - self._last_at < idle_for_s:
+            if not self._last or time.monotonic() - self._last_at < idle_for_s:
                 return False
-            record = commits_pb2.Commit()
-            record.CopyFrom(self._last)
-            record.idle = True
-            self._write(record)
+            records = []
+            for last in self._last:
+                record = commits_pb2.Commit()
+                record.CopyFrom(last)
+                record.idle = True
+                records.append(record)
+            self._write(records)
             return True
 
-    def _write(self, record: commits_pb2.Commit) -> None:
+    def _write(self, records: list[commits_pb2.Commit]) -> None:
         if self._superseded is not None:
             raise self._superseded
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 self._producer.begin_transaction()
-                self._producer.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
+                for record in records:
+                    self._producer.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
                 self._producer.commit_transaction(_RPC_TIMEOUT_S)
             except KafkaException as failure:
                 self._recover(failure, attempt)
             else:
-                self._last, self._last_at = record, time.monotonic()
+                self._last, self._last_at = records, time.monotonic()
                 return
 
     def _recover(self, failure: KafkaException, attempt: int) -> None:
         """Make ready for another attempt, or raise."""
         error: KafkaError = failure.args[0]
         if error.code() in codes.FENCED:
-            changelog = self._changelog
             self._superseded = Superseded(
-                f"another processor of {changelog.application_id} publishes store {changelog.store} now; this one "
-                "stops. Run one processor an application."
+                f"another processor of {self._application_id} runs query {self._query} now; this one stops. Run one "
+                "processor an application."
             )
             raise self._superseded from failure
         if attempt == _ATTEMPTS_MAX or not (error.retriable() or error.txn_requires_abort()):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
@@ -19,20 +18,21 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from processor.application import Application, OutputMode, Store
+from processor.application import Application
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog
 from processor.metrics import ProcessorMetrics
-from processor.operators.lru import lru
+from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
+from processor.queries import bounded_frame, query_settings, set_for_a_while
 from processor.reasons import beginning
 from processor.session import open_session
 from processor.settings import ProcessorSettings
-from processor.sink.batch import StoreSink
-from processor.sink.protocol import SinkTarget
+from processor.sink.batch import OutputRows, StoreSink
+from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sources import KafkaSources
 from processor.supervision import QueryDied, Started, SupervisedQuery
-from processor.topics import ApplicationTopics, create_topics, wait_for_sources
+from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
@@ -74,7 +74,7 @@ class Topology:
 
 @dataclass(slots=True)
 class _Running:
-    """A store's query, with what belongs to it."""
+    """A query that was started, with what belongs to it."""
 
     query: SupervisedQuery
     repeater: IdleRepeater
@@ -103,16 +103,15 @@ class Processor:
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets_per_trigger)
         app = Application(application_id, sources)
         self._topology.build(app)
-        if not app.stores and not app.global_stores:
-            raise ConfigurationError(f"application {application_id} declares no store: call app.store(...) in build")
+        app.check()
         topics = self._create_topics(app)
         self._serve_metrics()
         self._controller = self._start_controller(app, topics)
         # All frames first: a running query's batches change the environment that Python functions are wrapped with.
-        frames = [_bounded(store, topics) for store in app.stores]
-        for store, frame in zip(app.stores, frames, strict=True):
-            self._running.append(self._start_query(session, store, frame, topics))
-        log.info("processor started", application_id=application_id, stores=[*topics.stores])
+        frames = [bounded_frame(query, topics.outputs) for query in app.queries]
+        for query, frame in zip(app.queries, frames, strict=True):
+            self._running.append(self._start_query(session, query, frame, topics))
+        log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
         """Wait until `is_stopping` says so, starting queries again that die; looks five times a second.
@@ -145,8 +144,7 @@ class Processor:
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
         admin = clients.admin(self._settings.bootstrap, f"{app.application_id}-processor")
-        read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.global_stores}
-        counts = wait_for_sources(admin, sorted(read), self._settings.source_wait_s)
+        counts = wait_for_sources(admin, foreign_sources(app), self._settings.source_wait_s)
         return create_topics(admin, app, counts, self._settings)
 
     def _serve_metrics(self) -> None:
@@ -156,8 +154,8 @@ class Processor:
             log.info("metrics served", host=host, port=self._metrics_server.port)
 
     def _start_controller(self, app: Application, topics: ApplicationTopics) -> OwnershipController:
-        declared = [*(store.declaration for store in app.stores), *app.global_stores]
-        stores = [replace(store, partition_count=topics.stores[store.name]) for store in declared]
+        declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
+        stores = [replace(store, partition_count=topics.outputs[store.name]) for store in declared]
         controller = OwnershipController(
             self._settings.bootstrap, app.application_id, stores, self._settings.ownership, on_fatal=self._fail
         )
@@ -165,54 +163,58 @@ class Processor:
         return controller
 
     def _start_query(
-        self, session: SparkSession, store: Store, frame: DataFrame, topics: ApplicationTopics
+        self, session: SparkSession, query: Query, frame: DataFrame, topics: ApplicationTopics
     ) -> _Running:
         settings, application_id = self._settings, self._topology.application_id
-        directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{store.name}"
+        directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
         checkpoint = CheckpointReader(session, directory)
-        changelog = StoreChangelog(
-            application_id, store.name, store.declaration.changelog_topic, topics.stores[store.name]
-        )
-        if store.max_entries is not None and changelog.topic not in topics.created and not checkpoint.exists():
+        changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.name]) for each in query.stores]
+        if query.max_entries is not None and changelogs[0].topic not in topics.created and not checkpoint.exists():
             admin = clients.admin(settings.bootstrap, f"{application_id}-start")
-            refuse_lost_recency(admin, changelog, directory)
-        commits = CommitsPublisher(settings.bootstrap, changelog)
+            refuse_lost_recency(admin, changelogs[0], directory)
+        commits = CommitsPublisher(settings.bootstrap, application_id, query.name, changelogs)
         commits.start()
         target = SinkTarget(
             bootstrap=settings.bootstrap,
             application_id=application_id,
-            store=store.name,
-            changelog_topic=changelog.topic,
-            partition_count=changelog.partition_count,
+            query=query.name,
+            outputs=tuple(
+                OutputTopic(each.name, each.topic, topics.outputs[each.name], each.record_cache)
+                for each in query.outputs
+            ),
             dead_letters_topic=dead_letters_topic(application_id),
             dead_letters_partition_count=topics.dead_letters,
             transaction_timeout_s=settings.transaction_timeout_s,
             write_timeout_s=settings.write_timeout_s,
+            record_cache_max_bytes=settings.record_cache_max_bytes,
         )
-        on_batch = partial(self.metrics.batch, store.name)
+        outputs = [
+            OutputRows(topics.outputs[each.name], each.layout, each.where, each.columns) for each in query.outputs
+        ]
+        on_batch = partial(self.metrics.batch, query.name)
         latest = checkpoint.latest_committed()
         if latest is not None:
             # Says at once that the processor lives, before the first batch has anything to do.
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
 
         def begin() -> Started:
-            sink = StoreSink(target, checkpoint, commits, on_batch, layout=store.layout, tasks=settings.sink_tasks)
-            with _set_for_a_while(session, _query_settings(store)):
-                query = (
-                    frame.writeStream.queryName(store.name)
-                    .outputMode(store.output_mode)
+            sink = StoreSink(target, checkpoint, commits, on_batch, outputs, tasks=settings.sink_tasks)
+            with set_for_a_while(session, query_settings(query)):
+                started = (
+                    frame.writeStream.queryName(query.name)
+                    .outputMode(query.output_mode)
                     .option("checkpointLocation", directory)
                     .trigger(processingTime=f"{round(settings.commit_interval_s * 1000)} milliseconds")
                     .foreachBatch(sink)
                     .start()
                 )
-            return Started(query, sink)
+            return Started(started, sink)
 
-        on_restart = partial(self.metrics.restarted, store.name)
-        query = SupervisedQuery(store.name, begin, settings.restarts, on_restart)
-        repeater = IdleRepeater(commits, lambda: query.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
+        on_restart = partial(self.metrics.restarted, query.name)
+        running = SupervisedQuery(query.name, begin, settings.restarts, on_restart)
+        repeater = IdleRepeater(commits, lambda: running.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
         repeater.start()
-        return _Running(query, repeater)
+        return _Running(running, repeater)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -237,39 +239,6 @@ def refuse_lost_recency(admin: AdminClient, changelog: StoreChangelog, directory
             "would never displace the entries it has. Restore the checkpoint, give the store another name, or delete "
             "the topic while the processor is stopped, so that it begins anew"
         )
-
-
-def _bounded(store: Store, topics: ApplicationTopics) -> DataFrame:
-    """Return a store's frame, bounded if it is to be; a bound is one of each partition of the changelog."""
-    if store.max_entries is None:
-        return store.frame
-    return lru(store.frame, store.max_entries, topics.stores[store.name])
-
-
-def _query_settings(store: Store) -> dict[str, str]:
-    """Return the settings of Spark that a store's query needs and others must not have."""
-    settings = {}
-    if store.max_entries is not None:
-        # Spark refuses state operators after an aggregate in update mode, since they could take its rows for late.
-        # The LRU knows no event time, so that nothing is late for it.
-        settings["spark.sql.streaming.statefulOperator.checkCorrectness.enabled"] = "false"
-    if store.output_mode is OutputMode.APPEND:
-        # What the last events close must not wait for the next ones.
-        settings["spark.sql.streaming.noDataMicroBatches.enabled"] = "true"
-    return settings
-
-
-@contextmanager
-def _set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of Spark for the queries started meanwhile: each takes a copy when it starts."""
-    before = {name: session.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            session.conf.set(name, value)
 
 
 def run(topology_module: str, settings: ProcessorSettings) -> int:

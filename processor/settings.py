@@ -27,6 +27,9 @@ class ProcessorSettings:
     sink_tasks: int = 1
     """Tasks that write a batch; each writes several partitions at once. More help batches of very many keys, but
     then a partition's producer moves between worker processes and has to be initialised more often."""
+    record_cache_max_bytes: int = 10_000_000
+    """Rows of a batch and sink partition that are looked through at once for later ones of the same key. Kafka
+    Streams' `statestore.cache.max.bytes` is 10 MB, too, for all stores of an instance."""
     master: str | None = None
     """Spark master; None: as spark-submit says, else local[*]."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class ProcessorSettings:
             raise ConfigurationError("bootstrap is empty: name at least one broker as host:port")
         if not self.checkpoint_dir:
             raise ConfigurationError("checkpoint_dir is empty: without it a restart would process everything again")
-        for name in ("max_offsets_per_trigger", "shuffle_partitions", "sink_tasks"):
+        for name in ("max_offsets_per_trigger", "shuffle_partitions", "sink_tasks", "record_cache_max_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1")
         for name in ("transaction_timeout_s", "write_timeout_s", "stop_timeout_s"):

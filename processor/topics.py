@@ -10,7 +10,8 @@ from typing import Final
 import structlog
 from confluent_kafka.admin import AdminClient
 
-from processor.application import Application, Source, SourceKind, Store
+from processor.application import Application, Source, SourceKind
+from processor.outputs import Output
 from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
@@ -48,9 +49,9 @@ _REMIND_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ApplicationTopics:
-    """The partition counts of the application's topics: of each store's, global ones among them, by its name."""
+    """The partition counts of the application's topics, by the names of its outputs and global stores."""
 
-    stores: Mapping[str, int]
+    outputs: Mapping[str, int]
     dead_letters: int
     created: frozenset[str]
     """Names of those that this start has created."""
@@ -91,17 +92,19 @@ def create_topics(
         ConfigurationError: a store wants another partition count than its changelog has.
 
     """
-    topics = {store.name: store.declaration.changelog_topic for store in app.stores}
     dead_letters = dead_letters_topic(app.application_id)
-    existing = partition_counts(admin, [*topics.values(), dead_letters])
+    existing = partition_counts(admin, [*(output.topic for output in app.outputs), dead_letters])
     largest = _largest(app.sources, source_counts)
-    counts = {store.name: store.partitions or existing[topics[store.name]] or largest for store in app.stores}
+    counts = {output.name: output.partitions or existing[output.topic] or largest for output in app.outputs}
     dead_letters_count = existing[dead_letters] or max(counts.values(), default=1)
     specs = [
         TopicSpec(
-            topics[store.name], counts[store.name], store_topic_config(store, settings), settings.replication_factor
+            output.topic,
+            counts[output.name],
+            output_topic_config(output, settings, exists=existing[output.topic] is not None),
+            settings.replication_factor,
         )
-        for store in app.stores
+        for output in app.outputs
     ]
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
     created = frozenset(ensure_topics(admin, specs))
@@ -111,13 +114,28 @@ def create_topics(
     return ApplicationTopics(counts, dead_letters_count, created)
 
 
-def store_topic_config(store: Store, settings: ProcessorSettings) -> dict[str, str]:
-    """Return the settings of the topic that a store is published to, the store's own over ours.
+def foreign_sources(app: Application) -> list[str]:
+    """Return the topics that an application reads and doesn't write itself."""
+    read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.global_stores}
+    return sorted(read - {output.topic for output in app.outputs})
+
+
+def output_topic_config(output: Output, settings: ProcessorSettings, *, exists: bool) -> dict[str, str]:
+    """Return the settings of the topic that an output is published to, its own over ours.
+
+    A topic that is no store's and was there before is somebody's: only what the code names is applied to it.
+    """
+    if output.declaration is None:
+        return ({} if exists else _ANY_TIMESTAMP) | dict(output.config)
+    return _store_topic_config(output.declaration, settings) | dict(output.config)
+
+
+def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettings) -> dict[str, str]:
+    """Return the settings of the topic that a store is published to.
 
     Where the broker deletes by time, it counts from when a record was written, never from its event time
     (docs/adr/0004). Where it only compacts, records carry the event time.
     """
-    declaration = store.declaration
     lag_ms = settings.min_compaction_lag_ms
     if declaration.ephemeral:
         retention = str(settings.updates_retention_ms)
@@ -133,7 +151,7 @@ def store_topic_config(store: Store, settings: ProcessorSettings) -> dict[str, s
             ours |= _ROLLED_BY_SIZE_ALONE
     if not declaration.ephemeral:
         ours["min.compaction.lag.ms"] = str(lag_ms)
-    return ours | dict(store.config)
+    return ours
 
 
 def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) -> None:
@@ -154,6 +172,10 @@ def create_control_topics(admin: AdminClient, application_id: str, replication_f
 
 
 def _largest(sources: Sequence[Source], counts: Mapping[str, int]) -> int:
-    """Return the largest source's partition count; global tables don't count, as they aren't partitioned state."""
-    partitioned = [counts[source.topic] for source in sources if source.kind is not SourceKind.GLOBAL_TABLE]
+    """Return the largest source's partition count, of those that have one already.
+
+    Global tables don't count, as they aren't partitioned state.
+    """
+    known = [source for source in sources if source.topic in counts]
+    partitioned = [counts[source.topic] for source in known if source.kind is not SourceKind.GLOBAL_TABLE]
     return max(partitioned or list(counts.values()), default=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,15 +13,51 @@ Json = Any
 
 
 class Aggregator(Protocol):
-    """A fold over a key's rows. The state is JSON, None before the first row."""
+    """A fold over a key's rows. The state is JSON, None before the first row and after one that ended it."""
 
-    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json:
-        """Return the state with this row, of which null columns are absent; may change the state it was given."""
+    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json | None:
+        """Return the state with this row, of which null columns are absent; may change the state it was given.
+
+        None forgets the key: its entry gets a tombstone, the next row begins anew.
+        """
         ...
 
     def render(self, state: Json) -> Json | None:
         """Return the store's value for a state, None for a tombstone."""
         ...
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count a key's rows."""
+
+    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json:  # noqa: ARG002
+        """Return one more."""
+        return 1 if state is None else state + 1
+
+    def render(self, state: Json) -> Json:
+        """Return the number."""
+        return state
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Combine a key's rows with each other; the first is kept as `first` makes it, not combined with anything.
+
+    Kafka Streams' `reduce`. Both functions return JSON; `combine` gets what there is and the next row, and may return
+    None, which forgets the key.
+    """
+
+    combine: Callable[[Json, Mapping[str, Any]], Json | None]
+    first: Callable[[Mapping[str, Any]], Json | None] = dict
+
+    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json | None:  # noqa: ARG002
+        """Return the first row, or what there is combined with this one."""
+        return self.first(row) if state is None else self.combine(state, row)
+
+    def render(self, state: Json) -> Json:
+        """Return what there is."""
+        return state
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StructType
 
 from processor.operators import order
 from processor.operators.aggregators import Aggregator
 from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, MISSING, PAYLOAD, ROW, KeyProgram, KeyState, Kind
+from processor.operators.order import Order
+from processor.operators.packing import pack, unpack
+from processor.plans import cached
 from processor.rows import (
     DELETED,
     DETAIL,
@@ -31,11 +34,8 @@ from processor.rows import (
 )
 
 _JOIN_TYPE: Final = f"{EVENT} string, {ROW} string, {MISSING} string"
-_AGGREGATE_TYPE: Final = f"{KEY} binary, {VALUE} binary, {TIMESTAMP} long, {EVENT} string, {MISSING} string"
+AGGREGATE_TYPE: Final = f"{KEY} binary, {VALUE} binary, {TIMESTAMP} long, {EVENT} string, {MISSING} string"
 _STATE_TYPE: Final = "row string, aggregate string"
-
-# Packing must not change a value: times to the microsecond, and numbers that JSON doesn't have.
-_PACKING: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "allowNonNumericNumbers": "true"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Lookup:
         table: a parsed table (`parse_json_table`).
         on: the stream's column that names the row; compared as text with `table_key`.
         columns: new column -> the table's column.
-        missing: dead-letter reason of an event whose row isn't there.
+        missing: dead-letter reason of an event whose row isn't there; inner joins only.
         name: for messages.
 
     """
@@ -58,46 +58,76 @@ class Lookup:
     name: str
 
 
-def stream_table_join(stream: DataFrame, lookup: Lookup) -> DataFrame:
-    """Inner join: each event with the table's row as it is when the event is processed.
+class JoinType(StrEnum):
+    """What becomes of an event whose row isn't in the table."""
+
+    INNER = "inner"
+    """It becomes a dead letter: nothing is lost without a word."""
+    LEFT = "left"
+    """It goes on with nulls in the place of the row's columns, also where it has no key to look up."""
+
+
+def stream_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinType.INNER) -> DataFrame:
+    """Join each event with the table's row as it is when the event is processed; `how` is "inner" or "left".
 
     Rows apply in the order of `order.by_time`; a later update changes later events only. Put the stream before the
     table wherever both are named: Spark asks sources for their ends in that order, so that a row written before an
     event is in the event's batch at the latest (holds for up to four sources a query).
     """
-    events = _with_key_checked(stream, lookup)
-    put_out = _apply(_unite(events, lookup), KeyProgram(lookup.name, order.by_time), _JOIN_TYPE)
+    return _join(stream, lookup, how, order.by_time)
+
+
+def stream_global_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinType.INNER) -> DataFrame:
+    """Join each event with a global table's row: as `stream_table_join`, but a batch's rows apply before its events.
+
+    `lookup.on` may be any column of the stream: the key that Kafka Streams' KeyValueMapper gives.
+    """
+    return _join(stream, lookup, how, order.tables_first)
+
+
+def _join(stream: DataFrame, lookup: Lookup, how: str, ordered: Callable[..., Order]) -> DataFrame:
+    is_inner = JoinType(how) is JoinType.INNER
+    events = without_null_keys(stream, lookup.on) if is_inner else stream
+    program = KeyProgram(lookup.name if is_inner else None, ordered)
+    put_out = apply_by_key(_unite(events, lookup), program, _JOIN_TYPE)
     row_type = lookup.table.select(*_row_columns(lookup)).schema
-    unpacked = put_out.select(_unpack(EVENT, events.schema), _unpack(ROW, row_type), MISSING)
+    unpacked = put_out.select(unpack(EVENT, events.schema), unpack(ROW, row_type), MISSING)
     return unpacked.select(*_event_columns(events.columns, lookup), *(f"{ROW}.{name}" for name in lookup.columns))
 
 
-def global_table_aggregate(stream: DataFrame, lookup: Lookup, aggregator: Aggregator) -> DataFrame:
+def global_table_aggregate(
+    stream: DataFrame, lookup: Lookup, aggregator: Aggregator, *, record_cache: bool = True
+) -> DataFrame:
     """Join with a global table and aggregate by the same key; gives a store's rows `key, value, timestamp`.
 
     All rows of the global table in a batch apply before its events. A key gives one record a batch, where its value
-    changed, with the time of the latest event applied. Dead letters pass through.
+    changed, with the time of the latest event applied; with `record_cache=False` one for each event that changed it.
+    Dead letters pass through.
     """
-    events = _with_key_checked(stream, lookup)
-    program = KeyProgram(lookup.name, order.tables_first, aggregator)
-    put_out = _apply(_unite(events, lookup), program, _AGGREGATE_TYPE)
+    events = without_null_keys(stream, lookup.on)
+    program = KeyProgram(lookup.name, order.tables_first, aggregator, record_cache)
+    put_out = apply_by_key(_unite(events, lookup), program, AGGREGATE_TYPE)
     refused = events.select(*ORIGIN, *VERDICT)
-    unpacked = put_out.select(KEY, VALUE, TIMESTAMP, _unpack(EVENT, refused.schema), MISSING)
-    # Of a record the event is null, of a dead letter the record.
+    unpacked = put_out.select(KEY, VALUE, TIMESTAMP, unpack(EVENT, refused.schema), MISSING)
+    letters = dict(zip(refused.columns, _event_columns(refused.columns, lookup), strict=True))
+    return unpacked.select(*records_or_letters(letters, record_cache=record_cache))
+
+
+def records_or_letters(letters: Mapping[str, Column], *, record_cache: bool) -> list[Column]:
+    """Return a store's rows: of a record the letter is null, of a dead letter the record."""
     own = {KEY: F.col(KEY), VALUE: F.col(VALUE), TIMESTAMP: F.timestamp_millis(TIMESTAMP)}
-    columns = dict(zip(refused.columns, _event_columns(refused.columns, lookup), strict=True))
-    return unpacked.select(
-        *(F.coalesce(own[name], column).alias(name) if name in own else column for name, column in columns.items())
-    )
+    columns = {name: F.coalesce(own[name], each) if name in own else each for name, each in letters.items()}
+    aliased = {name: column.alias(name) for name, column in columns.items()}
+    return list((aliased | {VALUE: cached(columns[VALUE])} if record_cache else aliased).values())
 
 
-def _with_key_checked(stream: DataFrame, lookup: Lookup) -> DataFrame:
-    """Refuse events without a key to look up."""
-    no_key = F.col(REASON).isNull() & F.col(lookup.on).isNull()
+def without_null_keys(stream: DataFrame, key: str) -> DataFrame:
+    """Make dead letters of events that have nothing in the column which they are grouped by."""
+    no_key = F.col(REASON).isNull() & F.col(key).isNull()
     return stream.withColumns(
         {
             REASON: F.when(no_key, DeadLetterReason.NULL_KEY.value).otherwise(F.col(REASON)),
-            DETAIL: F.when(no_key, f"{lookup.on} is null").otherwise(F.col(DETAIL)),
+            DETAIL: F.when(no_key, f"{key} is null").otherwise(F.col(DETAIL)),
         }
     )
 
@@ -110,10 +140,10 @@ def _unite(events: DataFrame, lookup: Lookup) -> DataFrame:
         _group(F.col(lookup.on)),
         F.when(refused, Kind.DEAD_LETTER.value).otherwise(Kind.EVENT.value).alias(KIND),
         *place,
-        _pack(*events.columns),
+        pack(*events.columns).alias(PAYLOAD),
     )
     kind = F.when(refused, Kind.DEAD_LETTER.value).when(F.col(DELETED), Kind.DELETE.value).otherwise(Kind.ROW.value)
-    content = F.when(refused, _pack(*ORIGIN, *VERDICT)).otherwise(_pack(*_row_columns(lookup)))
+    content = F.when(refused, pack(*ORIGIN, *VERDICT)).otherwise(pack(*_row_columns(lookup)))
     packed_rows = lookup.table.select(_group(F.col(TABLE_KEY)), kind.alias(KIND), *place, content.alias(PAYLOAD))
     return packed_events.union(packed_rows).toDF(*IN_COLUMNS)
 
@@ -132,21 +162,14 @@ def _event_columns(names: Iterable[str], lookup: Lookup) -> list[Column]:
     return [found.get(name, F.col(f"{EVENT}.{name}")).alias(name) for name in names]
 
 
-def _pack(*columns: Column | str) -> Column:
-    return F.to_json(F.struct(*columns), _PACKING).alias(PAYLOAD)
-
-
-def _unpack(name: str, schema: StructType) -> Column:
-    return F.from_json(F.col(name), schema, _PACKING).alias(name)
-
-
 def _group(key: Column) -> Column:
     """Group by the key; dead letters, which need no state, by where they came from, to spread them."""
     somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
     return F.when(F.col(REASON).isNull() & key.isNotNull(), key.cast("string")).otherwise(somewhere).alias(GROUP)
 
 
-def _apply(united: DataFrame, program: KeyProgram, out_type: str) -> DataFrame:
+def apply_by_key(united: DataFrame, program: KeyProgram, out_type: str) -> DataFrame:
+    """Run a key program on a frame with the columns of IN_COLUMNS; gives the program's own."""
     return united.groupBy(GROUP).transformWithState(
         statefulProcessor=_KeyProcessor(program), outputStructType=out_type, outputMode="Update", timeMode="None"
     )

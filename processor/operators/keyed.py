@@ -73,15 +73,17 @@ class KeyProgram:
     """What happens with a key's rows of a micro-batch.
 
     Attributes:
-        table_name: for the dead letter of an event whose key isn't in the table.
+        table_name: for the dead letter of an event whose key isn't in the table; None: events need no row of a table.
         order: sort key of a row.
         aggregator: None to put out each joined event, else the aggregate's value where it changed.
+        record_cache: put out the aggregate's value once, as it is in the end; else after each event that changed it.
 
     """
 
-    table_name: str
+    table_name: str | None
     order: Callable[..., Order]
     aggregator: Aggregator | None = None
+    record_cache: bool = True
 
     @property
     def out_columns(self) -> tuple[str, ...]:
@@ -108,10 +110,10 @@ class KeyProgram:
         if not live:
             return out, None
         live.sort(key=lambda item: item[0])
-        replay = _Replay(self, load(), out)
+        replay = _Replay(self, key, load(), out)
         for _, kind, position, payload in live:
             replay.apply(kind, position, payload)
-        return replay.finish(key)
+        return replay.finish()
 
     def _refused(self, event: str, missing: str | None) -> OutRow:
         if self.aggregator is None:
@@ -122,36 +124,45 @@ class KeyProgram:
 class _Replay:
     """A key's rows applied one by one."""
 
-    def __init__(self, program: KeyProgram, state: KeyState, out: list[OutRow]) -> None:
-        self._program, self._before, self._out = program, state, out
+    def __init__(self, program: KeyProgram, key: str, state: KeyState, out: list[OutRow]) -> None:
+        self._program, self._key, self._before, self._out = program, key.encode(), state, out
         self._row = state.row
         self._columns: dict[str, Any] = {} if state.row is None or program.aggregator is None else json.loads(state.row)
         self._aggregate = None if state.aggregate is None else json.loads(state.aggregate)
+        self._text = state.aggregate
         self._event_time_ms: int | None = None
 
     def apply(self, kind: Kind, position: Position, payload: str) -> None:
         aggregator = self._program.aggregator
         if kind is Kind.EVENT:
-            if self._row is None:
+            if self._row is None and self._program.table_name is not None:
                 self._out.append(self._program._refused(payload, f"not in {self._program.table_name}"))  # noqa: SLF001
             elif aggregator is None:
                 self._out.append((payload, self._row, None))
             else:
                 self._aggregate = aggregator.add(self._aggregate, json.loads(payload) | self._columns, position)
                 self._event_time_ms = max(self._event_time_ms or 0, position.timestamp_ms)
+                if not self._program.record_cache:
+                    self._put_out_change(position.timestamp_ms)
             return
         self._row = None if kind is Kind.DELETE else payload
         if aggregator is not None:
             self._columns = {} if self._row is None else json.loads(self._row)
 
-    def finish(self, key: str) -> tuple[list[OutRow], KeyState | None]:
+    def finish(self) -> tuple[list[OutRow], KeyState | None]:
         """Return what to put out, the aggregate's value if it changed among it, and the new state."""
-        aggregator, text = self._program.aggregator, self._before.aggregate
-        if aggregator is not None and self._event_time_ms is not None:
-            text = json.dumps(self._aggregate, separators=(",", ":"))
-            if text != self._before.aggregate:
-                value = aggregator.render(self._aggregate)
-                rendered = None if value is None else compact_json(value).encode()
-                self._out.append((key.encode(), rendered, self._event_time_ms, None, None))
-        after = KeyState(self._row, text)
+        if self._event_time_ms is not None:
+            self._put_out_change(self._event_time_ms)
+        after = KeyState(self._row, self._text)
         return self._out, None if after == self._before else after
+
+    def _put_out_change(self, event_time_ms: int) -> None:
+        """Put the aggregate's value out if it isn't what was put out last."""
+        assert self._program.aggregator is not None  # noqa: S101 - events are aggregated
+        text = None if self._aggregate is None else json.dumps(self._aggregate, separators=(",", ":"))
+        if text == self._text:
+            return
+        self._text = text
+        value = None if text is None else self._program.aggregator.render(self._aggregate)
+        rendered = None if value is None else compact_json(value).encode()
+        self._out.append((self._key, rendered, event_time_ms, None, None))

@@ -1,8 +1,8 @@
 """A store of bounded size, as Spark's state operator: each changelog partition keeps its last updated entries.
 
-A partition's keys in order of recency are one state value, read and written whole: an update costs no call to the JVM,
-a batch costs in proportion to `max_entries`. On two busy cores a batch of 20,000 updates of distinct keys took about
-1.8 s with 1,000 entries a partition and 2.6 s with 100,000, with two partitions.
+A partition's entries in order of recency are one state value, read and written whole: an update costs no call to the
+JVM, a batch costs in proportion to `max_entries`. On two busy cores a batch of 20,000 updates of distinct keys took
+about 1.8 s with 1,000 entries a partition and 2.6 s with 100,000, with two partitions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from processor.operators.recency import Place, Update, bounded, in_order
+from processor.operators.aggregators import Aggregator
+from processor.operators.packing import own_columns, pack
+from processor.operators.recency import Place, Update, bounded, folded, in_order
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
-from processor.sink.batch import sink_rows
+from processor.sink.batch import OutputRows, sink_rows
 from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS
 
 _COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
@@ -26,26 +28,38 @@ _OUT_TYPE: Final = (
     f"{KEY} binary, {VALUE} binary, {TIMESTAMP_MS} bigint, {TOPIC} string, {PARTITION} int, {OFFSET} bigint, "
     f"{REASON} string, {DETAIL} string"
 )
-# An Arrow stream of one column. Spark's own array type costs twice as much on its way to Python and back.
-_STATE_TYPE: Final = "keys binary"
-_KEYS: Final = pa.schema([pa.field("key", pa.binary())])
+# An Arrow stream. Spark's own array type costs twice as much on its way to Python and back.
+_STATE_TYPE: Final = "entries binary"
+_ENTRIES: Final = pa.schema([pa.field("key", pa.binary()), pa.field("aggregate", pa.string())])
 _row_of = itemgetter(*_COLUMNS)
+Entries = dict[bytes, str]
+"""A partition's keys, the least recently updated first, each with its aggregate as JSON text ("" if none is kept)."""
 
 
-def lru(frame: DataFrame, max_entries: int, partition_count: int) -> DataFrame:
+def lru(frame: DataFrame, max_entries: int, partition_count: int, aggregator: Aggregator | None = None) -> DataFrame:
     """Bound a store's frame to `max_entries` keys in each of the changelog's partitions.
 
     The updates of a batch apply in the order of their timestamps, then of partition and offset (`in_order`); what an
-    update displaces comes as a null value. A key gives one row a batch at most. Dead letters pass through.
+    update displaces comes as a null value. A key gives one row a batch at most. Dead letters pass through. With an
+    aggregator the rows are events, and a displaced key's aggregate is forgotten with it.
     """
-    rows = sink_rows(frame, partition_count).select(SINK_PARTITION, *_COLUMNS)
+    updates = frame if aggregator is None else _with_events_as_values(frame)
+    rows = sink_rows(updates, [OutputRows(partition_count)]).select(SINK_PARTITION, *_COLUMNS)
     kept = rows.groupBy(SINK_PARTITION).transformWithState(
-        statefulProcessor=_LruProcessor(max_entries),
+        statefulProcessor=_LruProcessor(max_entries, aggregator),
         outputStructType=_OUT_TYPE,
         outputMode="Update",
         timeMode="None",
     )
     return kept.withColumn(TIMESTAMP, F.timestamp_millis(TIMESTAMP_MS)).drop(TIMESTAMP_MS)
+
+
+def _with_events_as_values(frame: DataFrame) -> DataFrame:
+    """Put an event's own columns, as JSON, in the place of its value; a dead letter keeps what it has."""
+    event = pack(*own_columns(frame))
+    if REASON not in frame.columns:
+        return frame.withColumn(VALUE, event)
+    return frame.withColumn(VALUE, F.when(F.col(REASON).isNull(), event.cast("binary")).otherwise(F.col(VALUE)))
 
 
 def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
@@ -56,27 +70,28 @@ def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
     )
 
 
-def _packed(keys: list[bytes]) -> bytes:
+def _packed(entries: Entries) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _KEYS) as stream:
-        stream.write_batch(pa.record_batch([pa.array(keys, pa.binary())], schema=_KEYS))
+    columns = [pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.string())]
+    with pa.ipc.new_stream(sink, _ENTRIES) as stream:
+        stream.write_batch(pa.record_batch(columns, schema=_ENTRIES))
     return bytes(sink.getvalue())
 
 
-def _unpacked(data: bytes) -> list[bytes]:
+def _unpacked(data: bytes) -> Entries:
     with pa.ipc.open_stream(data) as stream:
-        keys: list[bytes] = stream.read_all()["key"].to_pylist()
-    return keys
+        table = stream.read_all()
+    return dict(zip(table["key"].to_pylist(), table["aggregate"].to_pylist(), strict=True))
 
 
 class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
-    """Runs `bounded` on a partition's rows of a batch: a call to the JVM each to read and to write the keys."""
+    """Runs a partition's rows of a batch: a call to the JVM each to read and to write the entries."""
 
-    def __init__(self, max_entries: int) -> None:
-        self._max_entries = max_entries
+    def __init__(self, max_entries: int, aggregator: Aggregator | None) -> None:
+        self._max_entries, self._aggregator = max_entries, aggregator
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._keys = handle.getValueState("keys", _STATE_TYPE)
+        self._entries = handle.getValueState("entries", _STATE_TYPE)
 
     def handleInputRows(  # noqa: N802 - Spark's names
         self,
@@ -93,12 +108,17 @@ class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts a
                 yield out(*row)
         if not placed:
             return
-        kept = self._keys.get()
-        recency = () if kept is None else _unpacked(kept[0])
-        publish, keys = bounded(recency, in_order(placed), self._max_entries)
-        self._keys.update((_packed(keys),))
+        kept = self._entries.get()
+        publish, entries = self._applied({} if kept is None else _unpacked(kept[0]), in_order(placed))
+        self._entries.update((_packed(entries),))
         for update in publish:
             yield out(*update, None, None, None, None, None)
+
+    def _applied(self, entries: Entries, placed: list[tuple[Place, Update]]) -> tuple[list[Update], Entries]:
+        if self._aggregator is not None:
+            return folded(entries, placed, self._aggregator, self._max_entries)
+        publish, keys = bounded(entries, (update for _, update in placed), self._max_entries)
+        return publish, dict.fromkeys(keys, "")
 
     def close(self) -> None:
         pass

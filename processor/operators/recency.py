@@ -5,11 +5,15 @@ Kafka Streams' in-memory LRU map counts reads as uses. Here reads happen on quer
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+from processor.operators.aggregators import Aggregator
+from processor.operators.json_text import compact_json
+from processor.operators.order import Position
 from statehouse.errors import ConfigurationError
 
 
@@ -30,7 +34,7 @@ class Place(NamedTuple):
     topic: str
 
 
-def in_order(placed: Iterable[tuple[Place, Update]]) -> list[Update]:
+def in_order(placed: Iterable[tuple[Place, Update]]) -> list[tuple[Place, Update]]:
     """Return a batch's updates in the order in which they apply: by time, then by where they came from.
 
     It doesn't depend on the order they are given in, since a batch that is run again must give the same and its rows
@@ -49,7 +53,34 @@ def in_order(placed: Iterable[tuple[Place, Update]]) -> list[Update]:
                 "events must keep the columns topic, partition and offset of its source when it has max_entries; an "
                 "aggregate must be grouped by the store's key alone"
             )
-    return [update for _, update in ordered]
+    return ordered
+
+
+def folded(
+    entries: Mapping[bytes, str], events: Iterable[tuple[Place, Update]], aggregator: Aggregator, max_entries: int
+) -> tuple[list[Update], dict[bytes, str]]:
+    """Aggregate a batch's events, in their order, in a store of bounded size; return what to publish, and the entries.
+
+    An event's value is its row as JSON text, an entry its aggregate as such, the least recently updated entry first. A
+    displaced entry's aggregate is forgotten with it. What is published is as of `bounded`.
+    """
+    aggregates = dict(entries)
+    updates = []
+    for place, event in events:
+        # What `bounded` will have displaced before this event, it must not find.
+        state = aggregates.pop(event.key, None)
+        row = json.loads(event.value or "{}")
+        position = Position(place.timestamp_ms, place.partition, place.offset)
+        after = aggregator.add(None if state is None else json.loads(state), row, position)
+        value = None if after is None else aggregator.render(after)
+        rendered = None if value is None else compact_json(value).encode()
+        updates.append(Update(event.key, rendered, event.timestamp_ms))
+        if rendered is not None:
+            aggregates[event.key] = json.dumps(after, separators=(",", ":"))
+        if len(aggregates) > max_entries:
+            del aggregates[next(iter(aggregates))]
+    publish, _ = bounded(entries, updates, max_entries)
+    return publish, aggregates
 
 
 def bounded(recency: Iterable[bytes], updates: Iterable[Update], max_entries: int) -> tuple[list[Update], list[bytes]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -20,31 +20,35 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher
-from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, DeadLetterReason
-from processor.sink.layouts import Layout, Refusal
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.sink.layouts import TOPIC_OUTPUT, Layout
 from processor.sink.protocol import SinkTarget
 from processor.sink.tasks import (
     CHANGELOG,
     COUNTS_SCHEMA,
+    OUTPUT,
     SINK_PARTITION,
     SKIPPED,
     TASK_COLUMNS,
     TIMESTAMP_MS,
     TOMBSTONE,
+    Counts,
     SinkTask,
-    changelog_partitions,
+    placement_hashes,
 )
 
 log = structlog.get_logger(__name__)
 
-OnBatch = Callable[[int, Counter[str], float], None]
-"""Told of each batch: id, counts by kind (changelog, tombstone, skipped, or a dead letter's reason), seconds."""
+OnBatch = Callable[[int, Counts, float], None]
+"""Told of each batch: id, counts by output and kind (changelog, tombstone, skipped or a dead letter's reason), seconds.
+"""
 
 _POOL = "STATEHOUSE_WORKER_POOL"
 # Each store's batches come in a thread of its own, and all wrap Python functions with the one environment.
 _PLANNING = threading.Lock()
-_PLAIN: Final = Layout()
 _SUFFIX: Final = "_suffix"
+_HASH: Final = "_hash"
+_RECORD: Final = "_record"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
 
 
@@ -67,41 +71,70 @@ def _own_workers(context: SparkContext) -> Iterator[None]:
         context.environment.pop(_POOL, None)
 
 
-def sink_rows(frame: DataFrame, partition_count: int, layout: Layout = _PLAIN) -> DataFrame:
-    """Return a store's frame as the tasks take it: record keys, and each row with its sink partition.
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """Which of a query's rows go to an output, and what a record of it is made of."""
 
-    A record belongs to the changelog partition of its key without window or session; a dead letter to its source
-    partition's number, modulo. Rows that can't be records become dead letters.
+    partition_count: int
+    layout: Layout = field(default_factory=Layout)
+    where: Column | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+
+def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
+    """Return a query's frame as the tasks take it: a row for each record, with its output and its sink partition.
+
+    A record belongs to the partition of its key without window or session; a dead letter to its source partition's
+    number, modulo, and so does a record without a key. Rows that can't be records become dead letters.
     """
-    have = frame.columns
+    placed_by = F.arrow_udf(placement_hashes, "int")
+    records = _records(frame, outputs).withColumn(_HASH, placed_by(F.when(F.col(REASON).isNull(), F.col(KEY))))
+    counts = [output.partition_count for output in outputs]
+    of_output = F.array(*map(F.lit, counts))[F.col(OUTPUT)]
+    count = F.when(F.col(REASON).isNotNull(), F.lit(max(counts))).otherwise(of_output)
+    sink_partition = F.coalesce(F.col(_HASH), F.col(PARTITION), F.lit(0)) % count
+    record_key = F.when(F.col(REASON).isNotNull(), F.col(KEY)).otherwise(F.concat(KEY, _SUFFIX))
+    return records.withColumns({SINK_PARTITION: sink_partition, KEY: record_key}).select(*TASK_COLUMNS)
+
+
+def _records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
+    """Make a row's records of it, in one pass: a query's operators must not run once for each output."""
+    of_outputs = [_record(frame.columns, place, output) for place, output in enumerate(outputs)]
+    if len(outputs) == 1 and outputs[0].where is None:
+        return frame.select(*of_outputs[0])
+    refused = F.col(REASON).isNotNull() if REASON in frame.columns else F.lit(False)
+    dead_letter = _record(frame.columns, 0, OutputRows(1, Layout(TOPIC_OUTPUT)))
+    made = [F.when(refused, F.struct(*dead_letter))]
+    for output, columns in zip(outputs, of_outputs, strict=True):
+        wanted = ~refused if output.where is None else ~refused & output.where
+        made.append(F.when(wanted, F.struct(*columns)))
+    exploded = frame.select(F.explode(F.array_compact(F.array(*made))).alias(_RECORD))
+    return exploded.select(f"{_RECORD}.*")
+
+
+def _record(have: Sequence[str], place: int, output: OutputRows) -> list[Column]:
+    """Return the columns of an output's record, but for its partition."""
+    source = {name: F.col(name) for name in have} | dict(output.columns)
     columns: dict[str, Column] = {
-        name: F.col(name).cast(kind) if name in have else F.lit(None).cast(kind)
+        name: source[name].cast(kind) if name in source else F.lit(None).cast(kind)
         for name, kind in _OPTIONAL_TYPES.items()
     }
-    columns |= {name: F.col(name).cast("binary") for name in (KEY, VALUE)}
-    stamped = F.unix_millis(F.col(TIMESTAMP).cast("timestamp")) if TIMESTAMP in have else F.lit(None).cast("bigint")
-    columns[TIMESTAMP_MS] = stamped
-    null_key = Refusal(F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a store's row without a key")
+    columns |= {OUTPUT: F.lit(place)} | {name: source[name].cast("binary") for name in (KEY, VALUE)}
+    stamped = source[TIMESTAMP].cast("timestamp") if TIMESTAMP in source else F.lit(None).cast("timestamp")
+    columns[TIMESTAMP_MS] = F.unix_millis(stamped)
     reason, detail = columns[REASON], columns[DETAIL]
-    for refusal in (null_key, *layout.refusals(have)):
+    for refusal in output.layout.refusals(source):
         is_first = reason.isNull() & refusal.condition
         detail = F.when(is_first, refusal.detail).otherwise(detail)
         reason = F.when(is_first, refusal.reason.value).otherwise(reason)
     columns |= {REASON: reason, DETAIL: detail}
-    suffix = layout.suffix(have)
+    suffix = output.layout.suffix(source)
     columns[_SUFFIX] = F.lit(b"") if suffix is None else suffix
-    rows = frame.select(*(column.alias(name) for name, column in columns.items()))
-    place = F.arrow_udf(lambda keys: changelog_partitions(keys, partition_count), "int")
-    refused = F.col(REASON).isNotNull()
-    placed = rows.withColumn(SINK_PARTITION, place(F.when(~refused, F.col(KEY))))
-    of_dead_letter = F.coalesce(F.col(PARTITION), F.lit(0)) % partition_count
-    sink_partition = F.when(refused, of_dead_letter).otherwise(F.col(SINK_PARTITION))
-    record_key = F.when(refused, F.col(KEY)).otherwise(F.concat(KEY, _SUFFIX))
-    return placed.withColumns({SINK_PARTITION: sink_partition, KEY: record_key}).select(*TASK_COLUMNS)
+    return [column.alias(name) for name, column in columns.items()]
 
 
 class StoreSink:
-    """What Spark calls with each micro-batch of a store's query (`foreachBatch`)."""
+    """What Spark calls with each micro-batch of a query (`foreachBatch`)."""
 
     def __init__(
         self,
@@ -109,12 +142,12 @@ class StoreSink:
         checkpoint: CheckpointReader,
         commits: CommitsPublisher,
         on_batch: OnBatch,
+        outputs: Sequence[OutputRows],
         *,
-        layout: Layout = _PLAIN,
         tasks: int,
     ) -> None:
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
-        self._layout, self._tasks = layout, tasks
+        self._outputs, self._tasks = outputs, tasks
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -152,26 +185,26 @@ class StoreSink:
         count = self._target.partition_count
         task = SinkTask(self._target, batch_id)
         with _PLANNING:
-            rows = sink_rows(frame, count, self._layout).repartitionById(min(count, self._tasks), SINK_PARTITION)
+            rows = sink_rows(frame, self._outputs).repartitionById(min(count, self._tasks), SINK_PARTITION)
             with _own_workers(frame.sparkSession.sparkContext):
                 written = rows.mapInArrow(task, COUNTS_SCHEMA)
-        counts: Counter[str] = Counter()
-        for _, kind, records in written.collect():
-            counts[kind] += records
+        counts: Counts = Counter()
+        for _, output, kind, records in written.collect():
+            counts[output, kind] += records
         source_ends = self._checkpoint.source_ends(batch_id)
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
         took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)
-        records = counts[CHANGELOG] + counts[TOMBSTONE]
-        refused = {kind: number for kind, number in counts.items() if kind not in (CHANGELOG, TOMBSTONE, SKIPPED)}
+        records = sum(number for (_, kind), number in counts.items() if kind in (CHANGELOG, TOMBSTONE))
+        refused = {kind: number for (name, kind), number in counts.items() if not name and kind != SKIPPED}
         report = log.warning if refused else log.info
         report(
             "batch committed",
-            store=self._target.store,
+            query=self._target.query,
             batch_id=batch_id,
             records=records,
             dead_letters=refused,
-            skipped_partitions=counts[SKIPPED],
+            skipped_partitions=counts["", SKIPPED],
             took_ms=round(took_s * 1000),
         )

@@ -33,6 +33,12 @@ from statehouse.errors import ConfigurationError
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED
 from statehouse.topology import WINDOW as WINDOW_KIND
 
+TOPIC_OUTPUT: Final = "topic"
+"""The kind of an output that is no store's: any record may stand in it, one without a key too."""
+
+Columns = Mapping[str, Column]
+"""A frame's columns by name, or what stands in their place for one output."""
+
 # Types as `DataFrame.dtypes` says them.
 _SERIALIZED: Final = ("string", "binary", "void")
 _INTEGRAL: Final = ("int", "bigint")
@@ -74,7 +80,7 @@ class Layout:
         needed = self._needed(types)
         absent = [name for name in needed if name not in types]
         if absent:
-            raise ConfigurationError(f"store {store!r}: its frame lacks {', '.join(absent)}; it has {', '.join(types)}")
+            raise ConfigurationError(f"{store!r}: its frame lacks {', '.join(absent)}; it has {', '.join(types)}")
         for name, allowed in needed.items():
             if allowed and types[name] not in allowed:
                 raise ConfigurationError(
@@ -110,19 +116,25 @@ class Layout:
         """Whether the bounds of its sessions stand in the struct of Spark's `session_window`."""
         return self.kind == SESSION and _in_struct(columns, SESSION_WINDOW, SESSION_START)
 
-    def suffix(self, columns: Collection[str]) -> Column | None:
+    def suffix(self, columns: Columns) -> Column | None:
         """Return what follows the key in the record's key, None where that is the key."""
         if self.kind == WINDOW_KIND:
-            return F.concat(_big_endian(_window_start(columns), 8), _big_endian(self._sequence(), 4))
+            return F.concat(_big_endian(_window_start(columns), 8), _big_endian(self._sequence(columns), 4))
         if self.kind == SESSION:
             start, end = self._session(columns)
             return F.concat(_big_endian(end, 8), _big_endian(start, 8))
         return None
 
-    def refusals(self, columns: Collection[str]) -> list[Refusal]:
-        """Return why rows of this kind are refused, null keys apart."""
+    def refusals(self, columns: Columns) -> list[Refusal]:
+        """Return why rows of this kind are refused."""
+        if self.kind == TOPIC_OUTPUT:
+            return []
+        null_key = Refusal(columns[KEY].isNull(), DeadLetterReason.NULL_KEY, "a store's row without a key")
+        return [null_key, *self._refusals_of_times(columns)]
+
+    def _refusals_of_times(self, columns: Columns) -> list[Refusal]:
         if self.kind == WINDOW_KIND:
-            start, sequence = _window_start(columns), self._sequence()
+            start, sequence = _window_start(columns), self._sequence(columns)
             return [
                 Refusal(_not_within(start, 0), DeadLetterReason.INVALID_TIME, "no window start, or one before 1970"),
                 Refusal(
@@ -137,18 +149,18 @@ class Layout:
             return [Refusal(_not_within(start, 0) | _not_within(end, start), DeadLetterReason.INVALID_TIME, detail)]
         if self.kind == VERSIONED:
             # To Kafka's client library 0 means "now".
-            time, detail = F.unix_millis(F.col(TIMESTAMP)), "a version without a timestamp after 1970 began"
+            time, detail = F.unix_millis(columns[TIMESTAMP]), "a version without a timestamp after 1970 began"
             return [Refusal(_not_within(time, 1), DeadLetterReason.INVALID_TIME, detail)]
         return []
 
-    def _sequence(self) -> Column:
-        return F.col(SEQUENCE).cast("bigint") if self.retain_duplicates else F.lit(0)
+    def _sequence(self, columns: Columns) -> Column:
+        return columns[SEQUENCE].cast("bigint") if self.retain_duplicates else F.lit(0)
 
-    def _session(self, columns: Collection[str]) -> tuple[Column, Column]:
+    def _session(self, columns: Columns) -> tuple[Column, Column]:
         if not self.takes_sparks_sessions(columns):
-            return F.unix_millis(F.col(SESSION_START)), F.unix_millis(F.col(SESSION_END))
-        end = F.unix_millis(F.col(f"{SESSION_WINDOW}.end")) - self.inactivity_gap_ms
-        return F.unix_millis(F.col(f"{SESSION_WINDOW}.start")), end
+            return F.unix_millis(columns[SESSION_START]), F.unix_millis(columns[SESSION_END])
+        bounds = columns[SESSION_WINDOW]
+        return F.unix_millis(bounds["start"]), F.unix_millis(bounds["end"]) - self.inactivity_gap_ms
 
 
 def _in_struct(columns: Collection[str], struct: str, bound: str) -> bool:
@@ -156,8 +168,9 @@ def _in_struct(columns: Collection[str], struct: str, bound: str) -> bool:
     return struct in columns and bound not in columns
 
 
-def _window_start(columns: Collection[str]) -> Column:
-    return F.unix_millis(F.col(f"{WINDOW}.start" if _in_struct(columns, WINDOW, WINDOW_START) else WINDOW_START))
+def _window_start(columns: Columns) -> Column:
+    in_struct = _in_struct(columns, WINDOW, WINDOW_START)
+    return F.unix_millis(columns[WINDOW]["start"] if in_struct else columns[WINDOW_START])
 
 
 def _not_within(number: Column, least: int | Column, most: int | None = None) -> Column:

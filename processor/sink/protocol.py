@@ -40,20 +40,48 @@ class WriteTimeout(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class OutputTopic:
+    """One of the topics that a query writes to. `name` is the store's, or the topic's own."""
+
+    name: str
+    topic: str
+    partition_count: int
+    record_cache: bool = False
+    """Whether only the last of a key's rows in a batch is written."""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """Where a query's batches go; the same for all its tasks."""
+    """Where a query's batches go; the same for all its tasks.
+
+    Sink partition p writes partition p of each output that has one, in one transaction.
+    """
 
     bootstrap: str
     application_id: str
-    store: str
-    changelog_topic: str
-    partition_count: int
+    query: str
+    outputs: tuple[OutputTopic, ...]
     dead_letters_topic: str
     dead_letters_partition_count: int
     query_id: str = ""
     """Spark's, from the checkpoint; filled in at the first batch, as Spark chooses it when the query starts."""
     transaction_timeout_s: float = 60.0
     write_timeout_s: float = 60.0
+    record_cache_max_bytes: int = 10_000_000
+
+    @property
+    def partition_count(self) -> int:
+        """How many sink partitions there are: as many as the largest output has."""
+        return self._largest.partition_count
+
+    @property
+    def marker_topic(self) -> str:
+        """The topic whose partitions the markers are offsets of; they have nothing to do with its records."""
+        return self._largest.topic
+
+    @property
+    def _largest(self) -> OutputTopic:
+        return max(self.outputs, key=lambda output: output.partition_count)  # of several the first
 
     @property
     def marker_group(self) -> str:
@@ -62,7 +90,7 @@ class SinkTarget:
 
     def transactional_id(self, partition: int) -> str:
         """Whoever initialises it last is the partition's only writer."""
-        return f"{self.application_id}-{self.store}-{partition}"
+        return f"{self.application_id}-{self.query}-{partition}"
 
 
 Produce = Callable[[Producer], None]
@@ -106,7 +134,7 @@ class PartitionWriter:
                     raise
                 if time.monotonic() >= deadline:
                     raise WriteTimeout(
-                        f"partition {self._partition} of store {self._target.store} could not be written in "
+                        f"partition {self._partition} of query {self._target.query} could not be written in "
                         f"{self._target.write_timeout_s:g} s: {error.str()}"
                     ) from failure
                 log.info("sink partition initialised again", partition=self._partition, reason=error.name())
@@ -160,7 +188,7 @@ class PartitionWriter:
         self._marker = batch_id + 1
 
     def _marker_at(self, offset: int | None = None) -> TopicPartition:
-        at = TopicPartition(self._target.changelog_topic, self._partition)
+        at = TopicPartition(self._target.marker_topic, self._partition)
         if offset is not None:
             at.offset = offset
         return at

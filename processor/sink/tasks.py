@@ -1,4 +1,4 @@
-"""The executors' part of the sink: tasks write the changelog partitions' shares of a batch, a transaction each.
+"""The executors' part of the sink: tasks write the sink partitions' shares of a batch, a transaction each.
 
 What goes back to the driver is counts.
 """
@@ -6,7 +6,7 @@ What goes back to the driver is counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,15 +20,25 @@ from processor.sink.protocol import WRITERS, SinkTarget, produce_record
 from statehouse.partitioning import partition_for
 
 SINK_PARTITION: Final = "_sink_partition"
+OUTPUT: Final = "_output"
+"""Which of the target's outputs a row is for, by its place among them."""
 TIMESTAMP_MS: Final = "_timestamp_ms"
 
 # What a task needs of a row, in this order.
-TASK_COLUMNS: Final = (SINK_PARTITION, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
+TASK_COLUMNS: Final = (SINK_PARTITION, OUTPUT, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
 
-COUNTS_SCHEMA: Final = "sink_partition int, kind string, records long"
+COUNTS_SCHEMA: Final = "sink_partition int, output string, kind string, records long"
 _COUNTS_TYPE: Final = pa.schema(
-    [pa.field("sink_partition", pa.int32()), pa.field("kind", pa.string()), pa.field("records", pa.int64())]
+    [
+        pa.field("sink_partition", pa.int32()),
+        pa.field("output", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("records", pa.int64()),
+    ]
 )
+
+Counts = Counter[tuple[str, str]]
+"""Records by output and kind. The output is a store's or topic's name, "" where it is the query as a whole."""
 
 # Kinds of counts besides the dead letters' reasons.
 CHANGELOG: Final = "changelog"
@@ -40,10 +50,25 @@ _ROWS_MAX: Final = 1000  # turned into Python objects at a time
 _NO_TIMESTAMP: Final = 0  # librdkafka's "now"
 
 
-def changelog_partitions(keys: pa.Array, partition_count: int) -> pa.Array:
-    """Return the changelog partition of each key, null for a null key."""
-    found = [None if key is None else partition_for(key, partition_count) for key in keys.to_pylist()]
-    return pa.array(found, pa.int32())
+_NTH: Final = "_nth"
+_HASHES: Final = 2**31  # a partition count so large that its remainder is the hash itself
+
+
+def placement_hashes(keys: pa.Array) -> pa.Array:
+    """Return the number of each key that, modulo a topic's partition count, is its partition; null for a null key."""
+    return pa.array([None if key is None else partition_for(key, _HASHES) for key in keys.to_pylist()], pa.int32())
+
+
+def last_of_each_key(rows: pa.Table, cached_outputs: Sequence[int]) -> pa.Table:
+    """Leave out the rows of cached outputs that a later one of the same key follows; the others keep their order."""
+    numbered = rows.append_column(_NTH, pa.array(range(rows.num_rows), pa.int64()))
+    is_cached = pc.and_(pc.is_in(rows[OUTPUT], pa.array(cached_outputs, pa.int32())), pc.is_null(rows[REASON]))
+    cached = numbered.filter(is_cached)
+    last = cached.group_by([OUTPUT, KEY]).aggregate([(_NTH, "max")])[f"{_NTH}_max"]
+    if len(last) == cached.num_rows:
+        return rows
+    kept = pa.concat_arrays([*last.chunks, *numbered.filter(pc.invert(is_cached))[_NTH].chunks])
+    return rows.take(pc.take(kept, pc.sort_indices(kept)))
 
 
 @dataclass(frozen=True)
@@ -71,32 +96,45 @@ class SinkTask:
             yield from pool.map(self._write, partitions, shares)
 
     def _write(self, partition: int, rows: pa.Table) -> pa.RecordBatch:
-        counts: Counter[str] = Counter()
+        counts: Counts = Counter()
 
         def produce(producer: Producer) -> None:
             counts.clear()
-            for batch in rows.to_batches(_ROWS_MAX):
-                for row in batch.to_pylist():
-                    counts[self._produce(producer, partition, row)] += 1
+            for share in self._through_cache(rows):
+                for batch in share.to_batches(_ROWS_MAX):
+                    for row in batch.to_pylist():
+                        counts[self._produce(producer, partition, row)] += 1
 
         if not WRITERS.writer(self.target, partition).write(self.batch_id, produce):
-            counts = Counter({SKIPPED: 1})
-        columns = [[partition] * len(counts), list(counts), list(counts.values())]
+            counts = Counter({("", SKIPPED): 1})
+        outputs, kinds = ([name[place] for name in counts] for place in (0, 1))
+        columns = [[partition] * len(counts), outputs, kinds, list(counts.values())]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _COUNTS_TYPE, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=_COUNTS_TYPE)
 
-    def _produce(self, producer: Producer, partition: int, row: dict[str, Any]) -> str:
+    def _through_cache(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield what is written of the rows: of each full cache what it holds when it is full."""
+        cached = [place for place, output in enumerate(self.target.outputs) if output.record_cache]
+        if not cached:
+            yield rows
+            return
+        size = max(1, rows.num_rows * self.target.record_cache_max_bytes // max(1, rows.nbytes))
+        for start in range(0, rows.num_rows, size):
+            yield last_of_each_key(rows.slice(start, size), cached)
+
+    def _produce(self, producer: Producer, partition: int, row: dict[str, Any]) -> tuple[str, str]:
         timestamp = max(row[TIMESTAMP_MS] or _NO_TIMESTAMP, _NO_TIMESTAMP)
         if row[REASON] is None:
+            output = self.target.outputs[row[OUTPUT]]
             produce_record(
                 producer,
-                self.target.changelog_topic,
+                output.topic,
                 partition,
                 key=row[KEY],
                 value=row[VALUE],
                 timestamp=timestamp,
             )
-            return TOMBSTONE if row[VALUE] is None else CHANGELOG
+            return output.name, TOMBSTONE if row[VALUE] is None else CHANGELOG
         origin = {"source_topic": row[TOPIC], "source_partition": row[PARTITION], "source_offset": row[OFFSET]}
         headers = {"reason": row[REASON], "detail": row[DETAIL] or ""}
         # An aggregate's row comes from no single record.
@@ -110,4 +148,4 @@ class SinkTask:
             timestamp=timestamp,
             headers=[(name, text.encode()) for name, text in headers.items()],
         )
-        return str(row[REASON])
+        return "", str(row[REASON])

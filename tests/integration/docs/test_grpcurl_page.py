@@ -66,9 +66,8 @@ def say(fleet: Fleet, key: str, words: Iterable[str]) -> None:
 
 def commit(fleet: Fleet, source_ends: Mapping[tuple[str, int], int]) -> None:
     """Say, as the processor does after a micro-batch, that the store's inputs are in up to these offsets."""
-    commits = CommitsPublisher(
-        fleet.bootstrap, StoreChangelog(fleet.application_id, STORE, fleet.changelog, fleet.partitions)
-    )
+    changelog = StoreChangelog(STORE, fleet.changelog, fleet.partitions)
+    commits = CommitsPublisher(fleet.bootstrap, fleet.application_id, STORE, [changelog])
     commits.start()
     commits.publish("query", 0, source_ends)
 

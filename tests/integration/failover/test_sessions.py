@@ -141,8 +141,8 @@ def test_a_session_never_goes_back_while_its_active_freezes_and_comes_back(own_p
 
 def test_a_producer_reads_what_became_of_its_record(pair: Pair, caller: ThreadPoolExecutor) -> None:
     fleet = pair.fleet
-    changelog = StoreChangelog(fleet.application_id, STORE, fleet.changelog, 1)
-    commits = CommitsPublisher(fleet.bootstrap, changelog)
+    changelog = StoreChangelog(STORE, fleet.changelog, 1)
+    commits = CommitsPublisher(fleet.bootstrap, fleet.application_id, STORE, [changelog])
     commits.start()
     record = InputRecord("clicks", 0, 7)
 

@@ -161,5 +161,6 @@ def test_faults_and_their_outcomes_are_documented() -> None:
 
 def test_processor_s_metrics_are_documented() -> None:
     metrics = ProcessorMetrics()
-    metrics.batch("boards", 7, Counter(changelog=3, tombstone=1, not_json=2, skipped=4), 0.25)
+    counts = Counter({("boards", "changelog"): 3, ("boards", "tombstone"): 1, ("", "not_json"): 2, ("", "skipped"): 4})
+    metrics.batch("scores", 7, counts, 0.25)
     assert_documented(scrape_registry(metrics.registry), "processor")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.sink.batch import sink_rows
+from processor.sink.batch import OutputRows, sink_rows
 from processor.sink.layouts import Layout
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.partitioning import partition_for
@@ -27,7 +27,7 @@ def at(ms: int) -> datetime:
 
 def rows(frame: DataFrame, layout: Layout) -> list[Any]:
     layout.check("store", dict(frame.dtypes))
-    return sink_rows(frame, PARTITIONS, layout).collect()
+    return sink_rows(frame, [OutputRows(PARTITIONS, layout)]).collect()
 
 
 @pytest.fixture(params=[True, False], ids=["ansi", "not-ansi"])

@@ -38,7 +38,7 @@ def start(spark: SparkSession, kafka: EmbeddedKafka, directory: Path, app_id: st
     app.store(STORE, FRAME, max_entries=max_entries)
     settings = ProcessorSettings(bootstrap=kafka.bootstrap, checkpoint_dir=str(directory))
     topics = ApplicationTopics({STORE: PARTITIONS}, 1, frozenset())
-    Processor(Topology(app_id, lambda _app: None), settings)._start_query(spark, app.stores[0], NoFrame(), topics)
+    Processor(Topology(app_id, lambda _app: None), settings)._start_query(spark, app.queries[0], NoFrame(), topics)
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """The sink's protocol against a real broker: replays, zombies, failures half way."""
 
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
-from processor.sink.protocol import PartitionWriter, SinkTarget, WriteTimeout, produce_record
-from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS, SinkTask
+from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, WriteTimeout, produce_record
+from processor.sink.tasks import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS, SinkTask, last_of_each_key
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from tests.integration.processor.support import headers, messages
@@ -23,20 +24,19 @@ def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     names = {name: f"{application}-{name}" for name in ("changelog", "dead")}
     create_topic(kafka.bootstrap, names["changelog"], partitions=3)
     create_topic(kafka.bootstrap, names["dead"], partitions=2)
-    return SinkTarget(
-        kafka.bootstrap, application, "store", names["changelog"], 3, names["dead"], 2, query_id=uuid.uuid4().hex
-    )
+    outputs = (OutputTopic("store", names["changelog"], 3),)
+    return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, query_id=uuid.uuid4().hex)
 
 
 def record(target: SinkTarget, text: str, partition: int = 0):
     def produce(producer: Producer):
-        produce_record(producer, target.changelog_topic, partition, key=b"k", value=text.encode(), timestamp=1)
+        produce_record(producer, target.outputs[0].topic, partition, key=b"k", value=text.encode(), timestamp=1)
 
     return produce
 
 
 def values(target: SinkTarget):
-    return [message.value().decode() for message in messages(target.bootstrap, target.changelog_topic)]
+    return [message.value().decode() for message in messages(target.bootstrap, target.outputs[0].topic)]
 
 
 def test_a_batch_is_written_once_whoever_writes_it_again(target: SinkTarget):
@@ -103,37 +103,37 @@ def test_a_query_with_a_fresh_checkpoint_writes_its_batches_again(target: SinkTa
 
 def test_what_the_broker_refuses_for_good_is_not_tried_again(target: SinkTarget):
     def too_large(producer: Producer):
-        produce_record(producer, target.changelog_topic, 0, key=b"k", value=b"x" * 2_000_000, timestamp=1)
+        produce_record(producer, target.outputs[0].topic, 0, key=b"k", value=b"x" * 2_000_000, timestamp=1)
 
     with pytest.raises(KafkaException):
         PartitionWriter(target, 0).write(0, too_large)
 
 
 def test_an_unreachable_broker_ends_in_a_bounded_time():
-    target = SinkTarget("127.0.0.1:1", "a", "s", "c", 1, "d", 1, query_id="q", write_timeout_s=0.3)
+    target = SinkTarget("127.0.0.1:1", "a", "s", (OutputTopic("s", "c", 1),), "d", 1, "q", write_timeout_s=0.3)
     writer = PartitionWriter(target, 0)
-    with pytest.raises(WriteTimeout, match="partition 0 of store s could not be written"):
+    with pytest.raises(WriteTimeout, match="partition 0 of query s could not be written"):
         writer.write(0, lambda _producer: None)
 
 
 def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     keys = [b"1", b"2", b"6"]
     rows = [
-        {SINK_PARTITION: partition_for(key, 3), KEY: key, VALUE: value, TIMESTAMP_MS: 1234}
+        {SINK_PARTITION: partition_for(key, 3), OUTPUT: 0, KEY: key, VALUE: value, TIMESTAMP_MS: 1234}
         for key, value in zip(keys, (b"a", None, b"c"), strict=True)
     ]
     refused = {KEY: None, VALUE: b"\xffraw", TIMESTAMP_MS: 77, TOPIC: "scores", PARTITION: 5, OFFSET: 9}
     rows.append({SINK_PARTITION: 5 % 3, REASON: "not_json", DETAIL: "why", **refused})
-    columns = dict.fromkeys((SINK_PARTITION, KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL))
+    columns = dict.fromkeys(TASK_COLUMNS)
     batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
 
     counts = [row for counted in SinkTask(target, 0)([batch]) for row in counted.to_pylist()]
-    by_kind = {
-        kind: sum(row["records"] for row in counts if row["kind"] == kind) for kind in {row["kind"] for row in counts}
-    }
-    assert by_kind == {"changelog": 2, "tombstone": 1, "not_json": 1}
+    by_kind: Counter[tuple[str, str]] = Counter()
+    for row in counts:
+        by_kind[row["output"], row["kind"]] += row["records"]
+    assert by_kind == {("store", "changelog"): 2, ("store", "tombstone"): 1, ("", "not_json"): 1}
 
-    found = messages(target.bootstrap, target.changelog_topic)
+    found = messages(target.bootstrap, target.outputs[0].topic)
     assert {message.key(): (message.value(), message.partition(), message.timestamp()[1]) for message in found} == {
         key: (value, partition_for(key, 3), 1234) for key, value in zip(keys, (b"a", None, b"c"), strict=True)
     }
@@ -149,8 +149,42 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
 
     again = [row for counted in SinkTask(target, 0)([batch]) for row in counted.to_pylist()]
     assert {row["kind"] for row in again} == {"skipped"}
-    assert len(messages(target.bootstrap, target.changelog_topic)) == 3
+    assert len(messages(target.bootstrap, target.outputs[0].topic)) == 3
 
 
 def test_a_task_without_rows_does_nothing(target: SinkTarget):
     assert list(SinkTask(target, 0)([])) == []
+
+
+def rows_of(*rows: tuple[int, str | None, str]) -> pa.Table:
+    """Rows of (output, key, value); a value that begins with ! is a dead letter."""
+    columns = dict.fromkeys(TASK_COLUMNS)
+    given = [
+        {OUTPUT: output, KEY: key and key.encode(), VALUE: value.encode(), REASON: "bad" if value[0] == "!" else None}
+        for output, key, value in rows
+    ]
+    schema = pa.schema([(OUTPUT, pa.int32()), (KEY, pa.binary()), (VALUE, pa.binary()), (REASON, pa.string())])
+    return pa.Table.from_pylist([columns | row for row in given], schema=schema)
+
+
+def test_the_record_cache_keeps_the_last_row_of_each_key_of_its_outputs():
+    given = [(0, "a", "1"), (1, "a", "2"), (0, "b", "3"), (0, "a", "4"), (1, "a", "5"), (0, "a", "!6"), (0, "a", "!7")]
+    rows = rows_of(*given)
+    kept = [value.decode() for value in last_of_each_key(rows, [0])[VALUE].to_pylist()]
+    assert kept == ["2", "3", "4", "5", "!6", "!7"], "dead letters and other outputs go on as they are"
+    assert last_of_each_key(rows, [0, 1])[VALUE].to_pylist() == [b"3", b"4", b"5", b"!6", b"!7"]
+
+
+def test_a_full_record_cache_is_flushed_early(target: SinkTarget):
+    outputs = (replace(target.outputs[0], record_cache=True),)
+    rows = rows_of(*((0, "k", str(number)) for number in range(100)))
+    partition = pa.array([0] * 100, pa.int32())
+    for name in (TIMESTAMP_MS, SINK_PARTITION):
+        rows = rows.append_column(name, partition)
+    whole = SinkTask(replace(target, outputs=outputs), 0)
+    assert [share.num_rows for share in whole._through_cache(rows)] == [1]
+    tight = SinkTask(replace(target, outputs=outputs, record_cache_max_bytes=rows.nbytes // 4), 0)
+    shares = list(tight._through_cache(rows))
+    assert [share.num_rows for share in shares] == [1] * len(shares)
+    assert 4 <= len(shares) <= 6
+    assert shares[-1][VALUE].to_pylist() == [b"99"]

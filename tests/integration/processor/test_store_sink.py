@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
-from processor.sink.batch import Draining, StoreSink
-from processor.sink.protocol import SinkTarget
+from processor.sink.batch import Draining, OutputRows, StoreSink
+from processor.sink.layouts import TOPIC_OUTPUT, Layout
+from processor.sink.protocol import OutputTopic, SinkTarget
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
@@ -34,13 +36,18 @@ class Checkpoint:
 
 
 @pytest.fixture
-def changelog(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
+def application(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
+    """An application's id; its topics are there."""
     application = unique_name("app")
-    changelog = StoreChangelog(application, STORE, f"{application}-changelog", 3)
-    create_topic(kafka.bootstrap, changelog.topic, partitions=3)
+    create_topic(kafka.bootstrap, f"{application}-changelog", partitions=3)
     create_topic(kafka.bootstrap, f"{application}-dead")
     create_topic(kafka.bootstrap, commits_topic(application))
-    return changelog
+    return application
+
+
+@pytest.fixture
+def changelog(application: str):
+    return StoreChangelog(STORE, f"{application}-changelog", 3)
 
 
 @pytest.fixture
@@ -49,16 +56,28 @@ def batches():
 
 
 @pytest.fixture
-def sink(kafka: EmbeddedKafka, changelog: StoreChangelog, batches: list[Any]):
-    publisher = CommitsPublisher(kafka.bootstrap, changelog)
-    publisher.start()
-    dead_letters = f"{changelog.application_id}-dead"
-    target = SinkTarget(kafka.bootstrap, changelog.application_id, STORE, changelog.topic, 3, dead_letters, 1)
-    return StoreSink(target, Checkpoint(), publisher, lambda *batch: batches.append(batch), tasks=2)
+def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, batches: list[Any]):
+    def new_sink(outputs: list[OutputTopic], rows: list[OutputRows]) -> StoreSink:
+        publisher = CommitsPublisher(kafka.bootstrap, application, "query", [changelog])
+        publisher.start()
+        target = SinkTarget(kafka.bootstrap, application, "query", tuple(outputs), f"{application}-dead", 1)
+        return StoreSink(target, Checkpoint(), publisher, lambda *batch: batches.append(batch), rows, tasks=2)
+
+    return new_sink
+
+
+@pytest.fixture
+def sink(new_sink: Callable[..., StoreSink], changelog: StoreChangelog):
+    return new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)])
 
 
 def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
-    spark: SparkSession, kafka: EmbeddedKafka, changelog: StoreChangelog, sink: StoreSink, batches: list[Any]
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    application: str,
+    changelog: StoreChangelog,
+    sink: StoreSink,
+    batches: list[Any],
 ):
     keys = [str(number) for number in range(20)]
     rows = [(key, f"value {key}", None, None, None, None, None, None) for key in keys]
@@ -75,7 +94,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     assert Counter(message.key() for message in found) == Counter([*(key.encode() for key in keys), b"gone", b"lost"])
     assert all(message.partition() == partition_for(message.key(), 3) for message in found)
     assert {message.value() for message in found if message.key() in (b"gone", b"lost")} == {None}
-    dead_letters = messages(kafka.bootstrap, f"{changelog.application_id}-dead")
+    dead_letters = messages(kafka.bootstrap, f"{application}-dead")
     nobody, dead = sorted(dead_letters, key=lambda message: message.key() or b"")
     assert (dead.key(), dead.value()) == (b"k", b"raw")
     assert headers(dead)["source_offset"] == "41"
@@ -83,11 +102,11 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     assert headers(nobody) == {"reason": "null_key", "detail": "a store's row without a key"}
 
     assert [(batch_id, dict(counts)) for batch_id, counts, _ in batches] == [
-        (0, {"changelog": 20, "tombstone": 2, "not_json": 1, "null_key": 1}),
-        (0, {"skipped": 3}),
+        (0, {(STORE, "changelog"): 20, (STORE, "tombstone"): 2, ("", "not_json"): 1, ("", "null_key"): 1}),
+        (0, {("", "skipped"): 3}),
         (1, {}),
     ]
-    found = list(commits(kafka.bootstrap, commits_topic(changelog.application_id)))
+    found = list(commits(kafka.bootstrap, commits_topic(application)))
     assert [(commit.batch_id, commit.source_ends[0].offset, commit.idle) for commit in found] == [
         (0, 10, False),
         (0, 10, False),
@@ -108,8 +127,47 @@ def test_a_drained_sink_leaves_batches_for_the_next_start(
     assert messages(kafka.bootstrap, changelog.topic) == []
 
 
-def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, changelog: StoreChangelog):
-    old, new = (CommitsPublisher(kafka.bootstrap, changelog) for _ in range(2))
+def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    application: str,
+    changelog: StoreChangelog,
+    new_sink: Callable[..., StoreSink],
+    batches: list[Any],
+):
+    wide = f"{application}-judged"
+    create_topic(kafka.bootstrap, wide, partitions=5)
+    outputs = [OutputTopic(STORE, changelog.topic, 3, record_cache=True), OutputTopic("judged", wide, 5)]
+    judged = OutputRows(
+        5,
+        Layout(TOPIC_OUTPUT),
+        where=F.col("value").isNotNull(),
+        columns={"value": F.concat(F.lit("judged "), F.col("value")), "timestamp": F.lit(None)},
+    )
+    sink = new_sink(outputs, [OutputRows(3, where=F.col("key").isNotNull()), judged])
+    rows = [("a", "1", None, "scores", 4, 7, None, None), ("a", "2", None, "scores", 4, 8, None, None)]
+    rows += [("b", None, None, None, None, None, None, None), (None, "nobody's", None, "scores", 3, 9, None, None)]
+    rows += [("c", "raw", None, "scores", 4, 10, "not_json", "why")]
+    sink(spark.createDataFrame(rows, SCHEMA), 0)
+
+    stored = messages(kafka.bootstrap, changelog.topic)
+    assert {each.key(): each.value() for each in stored} == {b"a": b"2", b"b": None}
+    assert len(stored) == 2, "the last of a key's updates alone"
+    found = messages(kafka.bootstrap, wide)
+    assert Counter((each.key(), each.value()) for each in found) == Counter(
+        [(b"a", b"judged 1"), (b"a", b"judged 2"), (None, b"judged nobody's")]
+    )
+    placed = {each.key(): each.partition() for each in found}
+    assert placed == {b"a": partition_for(b"a", 5), None: 3}
+    (dead,) = messages(kafka.bootstrap, f"{application}-dead")
+    assert (dead.key(), dead.value(), headers(dead)["reason"]) == (b"c", b"raw", "not_json")
+    ((_, counts, _),) = batches
+    wanted = {(STORE, "changelog"): 1, (STORE, "tombstone"): 1, ("judged", "changelog"): 3, ("", "not_json"): 1}
+    assert counts == Counter(wanted)
+
+
+def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog):
+    old, new = (CommitsPublisher(kafka.bootstrap, application, "query", [changelog]) for _ in range(2))
     old.start()
     old.publish("q", 0, {})
     assert old.repeat(0.0)
@@ -119,5 +177,5 @@ def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, changelo
         old.publish("q", 0, {})
     with pytest.raises(Superseded):
         old.repeat(0.0)
-    found = list(commits(kafka.bootstrap, commits_topic(changelog.application_id)))
+    found = list(commits(kafka.bootstrap, commits_topic(application)))
     assert [(commit.batch_id, commit.idle) for commit in found] == [(0, False), (0, True), (1, False)]

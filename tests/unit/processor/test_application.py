@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from processor.application import Application, SourceKind
+from processor.operators.aggregators import Count
 from processor.ownership.settings import StoreDeclaration
 from processor.rows import ORIGIN, VERDICT
 from processor.topics import _largest
@@ -52,7 +53,8 @@ def test_a_store_takes_a_frame_with_key_and_value(app: Application):
     app.store("words", frame("key", "value"), kind="word-sketch", in_memory=True)
     app.store("baskets", frame("key", "value"), logging=False)
     counts, words, baskets = app.stores
-    assert (counts.name, counts.partitions, counts.config, counts.max_entries) == ("counts", 3, {"segment.ms": "1"}, 7)
+    assert (counts.name, counts.partitions, counts.config) == ("counts", 3, {"segment.ms": "1"})
+    assert [query.max_entries for query in app.queries] == [7, None, None]
     assert counts.declaration == StoreDeclaration("counts", "counts", 0, "demo-counts-changelog")
     assert (words.declaration.kind, words.declaration.in_memory) == ("word-sketch", True)
     assert (baskets.declaration.ephemeral, baskets.declaration.changelog_topic) == (True, "demo-baskets-updates")
@@ -70,7 +72,7 @@ def test_stores_of_each_kind_are_declared_with_their_times(app: Application):
     assert (sessions.kind, sessions.retention_ms) == ("session", 600_000)
     assert closed.kind == "session"
     assert (versions.kind, versions.retention_ms) == ("versioned", 300_000)
-    modes = [store.output_mode for store in app.stores]
+    modes = [query.output_mode for query in app.queries]
     assert modes == ["update", "update", "update", "append", "update"], "Spark's sessions come when they close"
 
 
@@ -90,13 +92,14 @@ def test_a_global_store_is_a_topic(app: Application):
         ({"dataframe": frame("key", "value", *VERDICT)}, "lacks topic, partition, offset"),
         ({"key_serde": "avro"}, "key serde: unknown serde 'avro'"),
         ({"partitions": 0}, "must be at least 1"),
-        ({"kind": "window"}, r"declare a window store with app.window_store"),
+        ({"kind": "window"}, r"declare a window store with window_store"),
         ({"kind": "Word sketch"}, "name of a plug-in"),
         ({"max_entries": 0}, "max_entries=0 must be at least 1"),
         ({"max_entries": 5, "kind": "custom"}, "max_entries goes with a key-value store"),
         ({"max_entries": 5, "output_mode": "append"}, "max_entries goes with a key-value store"),
         ({"output_mode": "complete"}, "must be update or append"),
-        ({"retention": 5}, "unknown retention; further options are config"),
+        ({"retention": 5}, "unknown retention; further options are columns, config"),
+        ({"aggregator": Count()}, "aggregator goes with max_entries"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(app: Application, arguments: dict[str, Any], message: str):
@@ -142,9 +145,9 @@ def test_a_versioned_store_needs_times_a_history_and_its_log(app: Application):
         app.versioned_store("prices", frame("key", "value"), MINUTE)
     versions = frame("key", "value", timestamp=TIME)
     with pytest.raises(ConfigurationError, match="needs a retention"):
-        app.versioned_store("prices", versions, timedelta(0))
+        app.versioned_store("rates", versions, timedelta(0))
     with pytest.raises(ConfigurationError, match="begin anew with every restart"):
-        app.versioned_store("prices", versions, MINUTE, logging=False)
+        app.versioned_store("quotes", versions, MINUTE, logging=False)
 
 
 def test_names_must_fit_topics(app: Application):

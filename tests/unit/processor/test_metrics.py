@@ -2,14 +2,28 @@ from collections import Counter
 
 from processor.metrics import ProcessorMetrics
 
+COUNTS = Counter(
+    {("boards", "changelog"): 3, ("boards", "tombstone"): 1, ("ranks", "changelog"): 5, ("", "not_json"): 2}
+) + Counter({("", "skipped"): 4})
+
 
 def test_a_batchs_counts_become_metrics():
     metrics = ProcessorMetrics()
-    metrics.batch("boards", 7, Counter(changelog=3, tombstone=1, not_json=2, skipped=4), 0.25)
+    metrics.batch("scores", 7, COUNTS, 0.25)
     value = metrics.registry.get_sample_value
-    assert value("statehouse_processor_changelog_records_total", {"store": "boards", "kind": "changelog"}) == 3
-    assert value("statehouse_processor_changelog_records_total", {"store": "boards", "kind": "tombstone"}) == 1
-    assert value("statehouse_processor_dead_letters_total", {"store": "boards", "reason": "not_json"}) == 2
-    assert value("statehouse_processor_skipped_partitions_total", {"store": "boards"}) == 4
-    assert value("statehouse_processor_batch_id", {"store": "boards"}) == 7
-    assert value("statehouse_processor_batch_seconds_count", {"store": "boards"}) == 1
+    assert (
+        value(
+            "statehouse_processor_changelog_records_total", {"query": "scores", "output": "boards", "kind": "changelog"}
+        )
+        == 3
+    )
+    assert (
+        value(
+            "statehouse_processor_changelog_records_total", {"query": "scores", "output": "boards", "kind": "tombstone"}
+        )
+        == 1
+    )
+    assert value("statehouse_processor_dead_letters_total", {"query": "scores", "reason": "not_json"}) == 2
+    assert value("statehouse_processor_skipped_partitions_total", {"query": "scores"}) == 4
+    assert value("statehouse_processor_batch_id", {"query": "scores"}) == 7
+    assert value("statehouse_processor_batch_seconds_count", {"query": "scores"}) == 1

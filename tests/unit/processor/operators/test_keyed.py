@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 from processor.operators import order
-from processor.operators.aggregators import TopN
+from processor.operators.aggregators import Count, Reduce, TopN
 from processor.operators.keyed import AGGREGATE_COLUMNS, JOIN_COLUMNS, KeyProgram, KeyState, Kind
 from processor.rows import KEY, TIMESTAMP, VALUE
 
@@ -98,3 +98,48 @@ def test_an_aggregate_outlives_its_row():
 def test_programs_name_what_they_put_out():
     assert JOIN.out_columns == JOIN_COLUMNS
     assert BOARD.out_columns == AGGREGATE_COLUMNS
+
+
+COUNTS = KeyProgram(None, order.by_time, Count())
+EVERY_COUNT = KeyProgram(None, order.by_time, Count(), record_cache=False)
+
+
+def written(program: KeyProgram, rows: list[Any], state: KeyState | None = None):
+    out, after = run(program, rows, state)
+    return [(row[VALUE] and row[VALUE].decode(), row[TIMESTAMP]) for row in out], after
+
+
+def test_a_hundred_updates_are_one_record_with_the_cache_and_a_hundred_without():
+    events = [event(time, 1.0) for time in range(100)]
+    assert written(COUNTS, events) == ([("100", 99)], KeyState(None, "100"))
+    each, after = written(EVERY_COUNT, events)
+    assert each == [(str(count), time) for time, count in enumerate(range(1, 101))]
+    assert after == KeyState(None, "100")
+
+
+def test_the_first_row_is_kept_as_it_is_and_an_end_is_a_tombstone():
+    reduced = KeyProgram(None, order.by_time, Reduce(lambda _state, row: None if row["score"] == 0 else row))
+    assert written(reduced, [event(1, 5.0)]) == ([('{"score":5}', 1)], KeyState(None, '{"score":5.0}'))
+    known = KeyState(None, '{"score":5.0}')
+    assert written(reduced, [event(2, 0)], known) == ([(None, 2)], KeyState())
+    assert written(reduced, [event(2, 0), event(3, 8.0)], known) == (
+        [('{"score":8}', 3)],
+        KeyState(None, '{"score":8.0}'),
+    )
+
+
+def test_what_came_and_went_within_a_batch_leaves_no_record_with_the_cache_and_all_without():
+    ending = Reduce(lambda _state, row: None if row["score"] == 0 else row)
+    rows = [event(1, 5.0), event(2, 0)]
+    assert written(KeyProgram(None, order.by_time, ending), rows) == ([], None)
+    every = KeyProgram(None, order.by_time, ending, record_cache=False)
+    assert written(every, rows) == ([('{"score":5}', 1), (None, 2)], None)
+
+
+def test_a_left_join_goes_on_without_a_row():
+    out, after = KeyProgram(None, order.by_time).run("7", [event(1, 1.0), table(2, "Mitch"), event(3, 2.0)], KeyState)
+    assert [(json.loads(sent)["score"], row and json.loads(row), missing) for sent, row, missing in out] == [
+        (1.0, None, None),
+        (2.0, {"name": "Mitch"}, None),
+    ]
+    assert after == KeyState('{"name": "Mitch"}')

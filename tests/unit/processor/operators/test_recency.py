@@ -2,8 +2,9 @@ import random
 
 import pytest
 
+from processor.operators.aggregators import Count
 from processor.operators.lru import _placed
-from processor.operators.recency import Place, Update, bounded, in_order
+from processor.operators.recency import Place, Update, bounded, folded, in_order
 from statehouse.errors import ConfigurationError
 
 
@@ -66,13 +67,13 @@ def test_updates_of_one_millisecond_apply_in_the_order_of_their_offsets():
     ]
     for seed in range(20):
         ordered = in_order(random.Random(seed).sample(history, len(history)))
-        last = {update.key: update.value for update in ordered}
+        last = {update.key: update.value for _, update in ordered}
         assert last == {b"a": None, b"b": b"10", b"c": b"later"}
 
 
 def test_offsets_order_rows_without_a_time_and_topics_those_of_equal_offsets():
     rows = [event("a", "2", None, 0, 2, "t"), event("a", "1", None, 0, 1, "t"), event("a", "3", None, 0, 2, "u")]
-    assert [update.value for update in in_order(rows)] == [b"1", b"2", b"3"]
+    assert [update.value for _, update in in_order(rows)] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("at_ms", [5, None])
@@ -85,9 +86,29 @@ def test_updates_of_a_key_that_nothing_orders_are_refused(values: tuple[str | No
 
 def test_an_aggregates_rows_need_no_origin_and_a_repeated_row_is_no_contradiction():
     rows = [event("b", "1", None), event("a", "1", None), event("a", "1", None), event("a", "2", 1)]
-    assert [(update.key, update.value) for update in in_order(rows)] == [
+    assert [(update.key, update.value) for _, update in in_order(rows)] == [
         (b"a", b"1"),
         (b"a", b"1"),
         (b"b", b"1"),
         (b"a", b"2"),
     ]
+
+
+def counted(entries: dict[bytes, str], text: str, max_entries: int = 2):
+    """Count events of one-letter keys, in their order."""
+    events = [(Place(number, 0, number, ""), put(letter, "{}", number)) for number, letter in enumerate(text)]
+    publish, after = folded(entries, events, Count(), max_entries)
+    return {update.key.decode(): update.value and update.value.decode() for update in publish}, after
+
+
+def test_a_displaced_keys_count_begins_anew():
+    published, entries = counted({}, "aaab")
+    assert (published, entries) == ({"a": "3", "b": "1"}, {b"a": "3", b"b": "1"})
+    published, entries = counted(entries, "c")
+    assert (published, entries) == ({"a": None, "c": "1"}, {b"b": "1", b"c": "1"})
+    published, entries = counted(entries, "ab")
+    assert (published, entries) == ({"a": "1", "b": "1", "c": None}, {b"a": "1", b"b": "1"}), "b was displaced by a"
+
+
+def test_a_key_displaced_and_counted_anew_in_one_batch_is_published_as_it_is_in_the_end():
+    assert counted({b"a": "7", b"b": "1"}, "bca") == ({"a": "1", "c": "1", "b": None}, {b"c": "1", b"a": "1"})

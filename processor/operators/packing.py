@@ -1,0 +1,33 @@
+"""Columns on their way to a Python operator and back: packed as one JSON text, natively by Spark.
+
+Spark hands rows to Python cell by cell, which costs more than all that is done with them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import StructType
+
+from processor.rows import OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE, VERDICT
+
+# Packing must not change a value: times to the microsecond, and numbers that JSON doesn't have.
+_OPTIONS: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "allowNonNumericNumbers": "true"}
+_NOT_ITS_OWN: Final = frozenset({VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, *VERDICT})
+
+
+def pack(*columns: Column | str) -> Column:
+    """Return the columns as one JSON object; null columns are absent from it."""
+    return F.to_json(F.struct(*columns), _OPTIONS)
+
+
+def unpack(name: str, schema: StructType) -> Column:
+    """Return the struct that was packed in a column, under the column's name."""
+    return F.from_json(F.col(name), schema, _OPTIONS).alias(name)
+
+
+def own_columns(frame: DataFrame) -> list[str]:
+    """Name the columns that an event has of its own: what it was parsed to, not the record it came in; and its key."""
+    return [name for name in frame.columns if name not in _NOT_ITS_OWN]

@@ -1,0 +1,222 @@
+"""Runs a topology on records that a test pipes in, and shows what its stores and topics then hold; no Kafka needed.
+
+    topology = TopologyTest("app", build, session, tmp_path)
+    topology.pipe("clicks", Record("ann", "home", 1_000), Record("ann", "cart", 2_000))
+    assert topology.run().store("clicks-per-user") == {"ann": 2}
+
+As Kafka Streams' TopologyTestDriver does it for its topologies. The queries are Spark's own: what was piped
+since the last `run` is one micro-batch of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from processor.application import Application, Source
+from processor.outputs import Output, Query
+from processor.queries import bounded_frame, query_settings, set_for_a_while
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.sink.batch import OutputRows, sink_rows
+from processor.sink.tasks import OUTPUT, SINK_PARTITION, TIMESTAMP_MS, last_of_each_key
+from statehouse.client.conversion import from_value
+from statehouse.composite import SessionKey, WindowKey
+from statehouse.serdes import serde
+from statehouse.topology import SESSION, WINDOW
+
+_SOURCE_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+_ARROW_SCHEMA: Final = pa.schema(
+    [
+        (KEY, pa.binary()),
+        (VALUE, pa.binary()),
+        (TOPIC, pa.string()),
+        (PARTITION, pa.int32()),
+        (OFFSET, pa.int64()),
+        (TIMESTAMP, pa.timestamp("us", tz="UTC")),
+    ]
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record piped into a source, or written to an output; text is UTF-8, the timestamp in epoch milliseconds."""
+
+    key: str | bytes | None
+    value: str | bytes | None
+    timestamp_ms: int = 0
+    partition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that was refused."""
+
+    record: Record
+    reason: str
+    detail: str
+
+
+class TopologyTest:
+    """A topology under test.
+
+    `directory` takes its inputs and checkpoints; `partitions` is what topics have that don't say it themselves. Each
+    `run` starts the queries anew from their checkpoints, so that what they keep is what a restart finds.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        build: Callable[[Application], None],
+        session: SparkSession,
+        directory: Path,
+        partitions: int = 1,
+    ) -> None:
+        self._session, self._directory, self._partitions = session, directory, partitions
+        self._app = Application(application_id, self._read)
+        self._written: dict[str, list[Record]] = defaultdict(list)
+        self.dead_letters: list[DeadLetter] = []
+        """What was refused, in the order in which it was."""
+        build(self._app)
+        self._app.check()
+        self._outputs = {output.name: output for output in self._app.outputs}
+        self._frames = [self._frame(query) for query in self._app.queries]
+
+    def pipe(self, topic: str, *records: Record) -> Self:
+        """Append records to a source, as one batch of it."""
+        if topic not in {source.topic for source in self._app.sources}:
+            raise KeyError(f"{topic} is no source of the topology")
+        self._append(topic, records)
+        return self
+
+    def run(self) -> Self:
+        """Let every query process what was piped, and what other queries wrote to their sources meanwhile."""
+        own = {output.topic for output in self._app.outputs} & {source.topic for source in self._app.sources}
+        before: dict[str, int] | None = None
+        while True:
+            for query, frame in zip(self._app.queries, self._frames, strict=True):
+                self._run_once(query, frame)
+            now = {topic: len(self._written[topic]) for topic in own}
+            if now == (before or dict.fromkeys(own, 0)):
+                return self
+            before = now
+
+    def store(self, name: str) -> dict[Any, Any]:
+        """Return a store's entries, typed by its serdes.
+
+        Keys are those of the store; (key, start) for windows, (key, start, sequence) with `retain_duplicates`,
+        (key, start, end) for sessions, times in epoch milliseconds.
+        """
+        output = self._outputs[name]
+        entries: dict[bytes, bytes] = {}
+        for record in self._written[output.topic]:
+            key, value = record.key, record.value
+            assert isinstance(key, bytes)  # noqa: S101 - of stores they are
+            if isinstance(value, bytes):
+                entries[key] = value
+            else:
+                entries.pop(key, None)
+        return {self._entry_key(output, key): self._typed(output, value) for key, value in entries.items()}
+
+    def records(self, name: str) -> list[Record]:
+        """Return what was written to a store's changelog or to an output topic, in order, as bytes."""
+        return list(self._written[self._outputs[name].topic])
+
+    def _run_once(self, query: Query, frame: DataFrame) -> None:
+        with set_for_a_while(self._session, query_settings(query)):
+            started = (
+                frame.writeStream.outputMode(query.output_mode)
+                .option("checkpointLocation", str(self._directory / "checkpoints" / query.name))
+                .trigger(availableNow=True)
+                .foreachBatch(partial(self._take, query))
+                .start()
+            )
+        started.awaitTermination()
+
+    def _read(self, source: Source) -> DataFrame:
+        directory = self._inputs(source.topic)
+        directory.mkdir(parents=True, exist_ok=True)
+        return self._session.readStream.schema(_SOURCE_SCHEMA).parquet(str(directory))
+
+    def _inputs(self, topic: str) -> Path:
+        return self._directory / "sources" / topic
+
+    def _frame(self, query: Query) -> DataFrame:
+        return bounded_frame(query, {output.name: self._partition_count(output) for output in query.outputs})
+
+    def _partition_count(self, output: Output) -> int:
+        return output.partitions or self._partitions
+
+    def _append(self, topic: str, records: Iterator[Record] | tuple[Record, ...] | list[Record]) -> None:
+        directory = self._inputs(topic)
+        number = len(list(directory.glob("*.parquet")))
+        first = sum(pq.read_metadata(file).num_rows for file in directory.glob("*.parquet"))
+        rows = [
+            {
+                KEY: _bytes(record.key),
+                VALUE: _bytes(record.value),
+                TOPIC: topic,
+                PARTITION: record.partition,
+                OFFSET: offset,
+                TIMESTAMP: _EPOCH + timedelta(milliseconds=record.timestamp_ms),
+            }
+            for offset, record in zip(itertools.count(first), records, strict=False)
+        ]
+        scratch = directory / f".{number}"
+        pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW_SCHEMA), scratch)
+        scratch.rename(directory / f"{number:06}.parquet")
+
+    def _take(self, query: Query, frame: DataFrame, _batch_id: int) -> None:
+        """Do with a batch what the sink does with it."""
+        outputs = query.outputs
+        rows = [OutputRows(self._partition_count(each), each.layout, each.where, each.columns) for each in outputs]
+        cached = [place for place, output in enumerate(outputs) if output.record_cache]
+        written: Mapping[str, list[Record]] = {output.topic: [] for output in outputs}
+        for row in last_of_each_key(sink_rows(frame, rows).toArrow(), cached).to_pylist():
+            record = Record(row[KEY], row[VALUE], row[TIMESTAMP_MS] or 0, row[SINK_PARTITION])
+            if row[REASON] is None:
+                written[outputs[row[OUTPUT]].topic].append(record)
+            else:
+                self.dead_letters.append(DeadLetter(record, row[REASON], row[DETAIL]))
+        sources = {source.topic for source in self._app.sources}
+        for topic, records in written.items():
+            self._written[topic] += records
+            if records and topic in sources:
+                self._append(topic, records)
+
+    def _entry_key(self, output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
+        assert output.declaration is not None  # noqa: S101 - a store's
+        if output.declaration.kind == WINDOW:
+            window = WindowKey.from_bytes(data)
+            key = _text_key(output, window.key)
+            return (
+                (key, window.start_ms, window.sequence) if output.layout.retain_duplicates else (key, window.start_ms)
+            )
+        if output.declaration.kind == SESSION:
+            session = SessionKey.from_bytes(data)
+            return (_text_key(output, session.key), session.start_ms, session.end_ms)
+        return _text_key(output, data)
+
+    @staticmethod
+    def _typed(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's values are
+        assert output.declaration is not None  # noqa: S101 - a store's
+        return from_value(serde(output.declaration.value_serde).value(data))
+
+
+def _text_key(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
+    assert output.declaration is not None  # noqa: S101 - a store's
+    return from_value(serde(output.declaration.key_serde).value(data))
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
