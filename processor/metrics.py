@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from processor.progress import BatchProgress
 from processor.sink.tasks import SKIPPED, Counts
 from statehouse.observability.metrics import new_registry
 
@@ -49,6 +50,20 @@ class ProcessorMetrics:
             ("query",),
             registry=self.registry,
         )
+        self._rebalances = Counter(
+            "statehouse_processor_rebalances",
+            "Assignments published that changed tasks.",
+            registry=self.registry,
+        )
+        self._progress = _ProgressMetrics(self.registry)
+
+    def rebalanced(self) -> None:
+        """Count an assignment that changed tasks."""
+        self._rebalances.inc()
+
+    def progress(self, batch: BatchProgress) -> None:
+        """Take what Spark says of a batch."""
+        self._progress.take(batch)
 
     def restarted(self, query: str) -> None:
         """Count another start of a query that had died."""
@@ -65,3 +80,46 @@ class ProcessorMetrics:
                 self._dead_letters.labels(query, kind).inc(number)
         self._batch_id.labels(query).set(batch_id)
         self._batch_s.labels(query).observe(took_s)
+
+
+class _ProgressMetrics:
+    """What Spark says of each batch, by query."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"statehouse_processor_{name}", meaning, ("query", *labels), registry=registry)
+
+        def gauge(name: str, meaning: str, *labels: str) -> Gauge:
+            return Gauge(f"statehouse_processor_{name}", meaning, ("query", *labels), registry=registry)
+
+        self._rows = counter("input_rows", "Rows read of all sources.")
+        self._offsets = counter("input_offsets", "Offsets that batches went on by.", "topic")
+        self._rate = gauge("input_rows_per_second", "Rows read of all sources since the batch before.")
+        self._lag = gauge(
+            "commit_lag_offsets", "Offsets of a source topic that were left when the batch began.", "topic"
+        )
+        self._state_rows = gauge("state_rows", "Rows in the query's state.")
+        self._state_bytes = gauge("state_bytes", "Memory of the query's state stores.")
+        self._late = counter("late_rows", "Rows dropped because the watermark had passed them.")
+        self._watermark = gauge("watermark_seconds", "Event time up to which rows are late.")
+        self._trigger_s = Histogram(
+            "statehouse_processor_trigger_seconds",
+            "Time of a whole batch.",
+            ("query",),
+            buckets=_BATCH_BUCKETS_S,
+            registry=registry,
+        )
+
+    def take(self, batch: BatchProgress) -> None:
+        """Take a batch."""
+        self._rows.labels(batch.query).inc(batch.input_rows)
+        self._rate.labels(batch.query).set(batch.input_rows_per_s)
+        for name, topic in batch.topics.items():
+            self._offsets.labels(batch.query, name).inc(topic.read)
+            self._lag.labels(batch.query, name).set(topic.left)
+        self._state_rows.labels(batch.query).set(batch.state_rows)
+        self._state_bytes.labels(batch.query).set(batch.state_bytes)
+        self._late.labels(batch.query).inc(batch.late_rows)
+        if batch.watermark_ms is not None:
+            self._watermark.labels(batch.query).set(batch.watermark_ms / 1000)
+        self._trigger_s.labels(batch.query).observe(batch.duration_s)

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Application
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog
+from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
@@ -87,6 +88,7 @@ class Processor:
         self._topology, self._settings = topology, settings
         self.metrics = ProcessorMetrics()
         self._running: list[_Running] = []
+        self._progress: Subscription | None = None
         self._controller: OwnershipController | None = None
         self._metrics_server: MetricsServer | None = None
         self._failure: BaseException | None = None
@@ -107,6 +109,7 @@ class Processor:
         topics = self._create_topics(app)
         self._serve_metrics()
         self._controller = self._start_controller(app, topics)
+        self._progress = Subscription(session, ProgressListener([query.name for query in app.queries], self.metrics))
         # All frames first: a running query's batches change the environment that Python functions are wrapped with.
         frames = [bounded_frame(query, topics.outputs) for query in app.queries]
         for query, frame in zip(app.queries, frames, strict=True):
@@ -136,6 +139,9 @@ class Processor:
             running.repeater.stop()
             running.query.stop(self._settings.stop_timeout_s)
         self._running.clear()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
         if self._controller is not None:
             self._controller.stop()
         if self._metrics_server is not None:
@@ -157,7 +163,12 @@ class Processor:
         declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
         stores = [replace(store, partition_count=topics.outputs[store.name]) for store in declared]
         controller = OwnershipController(
-            self._settings.bootstrap, app.application_id, stores, self._settings.ownership, on_fatal=self._fail
+            self._settings.bootstrap,
+            app.application_id,
+            stores,
+            self._settings.ownership,
+            on_fatal=self._fail,
+            on_rebalance=self.metrics.rebalanced,
         )
         controller.start()
         return controller

@@ -53,14 +53,16 @@ class OwnershipController:
         settings: OwnershipSettings | None = None,
         *,
         on_fatal: Callable[[Exception], None] = lambda _error: None,
+        on_rebalance: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `start()` begins. Its topics must exist or be created soon: it waits for them.
 
-        `on_fatal` is called once, on the controller's thread, when it stops for good without having been asked to.
+        `on_fatal` is called once, on the controller's thread, when it stops for good without having been asked to;
+        `on_rebalance` on that thread, too, when an assignment was published in which a task has other holders.
         """
         self._bootstrap, self._application_id = bootstrap, application_id
         self._stores, self._settings = tuple(stores), settings or OwnershipSettings()
-        self._on_fatal = on_fatal
+        self._on_fatal, self._on_rebalance = on_fatal, on_rebalance
         self._name = uuid.uuid4().hex[:12]
         self._core = OwnershipCore(self._settings, self._name)
         self._publisher = AssignmentPublisher(bootstrap, application_id)
@@ -281,6 +283,8 @@ class OwnershipController:
             self._reopen()
             return
         self._backoff_s = _BACKOFF_FIRST_S
+        if complete.tasks != self._core.assignment.tasks:
+            self._on_rebalance()
         self._core.published(complete, time.monotonic())
         log.info("assignment published", epoch=complete.epoch, reason=complete.reason)
         self._note_under_replicated()

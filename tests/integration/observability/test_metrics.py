@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from processor.metrics import ProcessorMetrics
+from processor.progress import BatchProgress
 from query_service.faults import Fault, Outcome
 from statehouse.assignment import TaskAssignment
 from statehouse.composite import WindowKey
@@ -21,6 +22,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.metrics import Scrape, scrape, scrape_registry
 from tests.support.polling import poll_until
+from tests.support.progress import progress_json
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 MINUTE = 60_000
@@ -163,4 +165,6 @@ def test_processor_s_metrics_are_documented() -> None:
     metrics = ProcessorMetrics()
     counts = Counter({("boards", "changelog"): 3, ("boards", "tombstone"): 1, ("", "not_json"): 2, ("", "skipped"): 4})
     metrics.batch("scores", 7, counts, 0.25)
+    metrics.progress(BatchProgress.parse(progress_json()))
+    metrics.restarted("boards")
     assert_documented(scrape_registry(metrics.registry), "processor")

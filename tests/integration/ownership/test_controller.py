@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import Producer
@@ -56,9 +57,9 @@ def stores(partitions: int = 4) -> list[StoreDeclaration]:
 
 @contextmanager
 def running(
-    bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS
+    bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS, **listeners: Any
 ) -> Iterator[OwnershipController]:
-    controller = OwnershipController(bootstrap, application, stores(partitions), settings)
+    controller = OwnershipController(bootstrap, application, stores(partitions), settings, **listeners)
     controller.start()
     try:
         yield controller
@@ -150,8 +151,9 @@ def wait_spread(controller: OwnershipController, *members: FakeMember) -> None:
 
 def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
+    rebalances: list[int] = []
     with (
-        running(kafka.bootstrap, application) as controller,
+        running(kafka.bootstrap, application, on_rebalance=lambda: rebalances.append(1)) as controller,
         Pulse(kafka.bootstrap, application, controller) as pulse,
     ):
         assert controller.wait_published(DEADLINE_S), "before any node is there"
@@ -166,6 +168,7 @@ def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, ap
     epochs = published(kafka.bootstrap, application)
     assert [snapshot.epoch for snapshot in epochs] == list(range(1, len(epochs) + 1))
     assert epochs[-1].tasks == controller.assignment.tasks
+    assert len(rebalances) == sum(old.tasks != new.tasks for old, new in pairwise([Assignment(), *epochs]))
     reasons = " | ".join(snapshot.reason for snapshot in epochs)
     assert "n0 was not heard of" in reasons
     assert "n0 joined" in reasons

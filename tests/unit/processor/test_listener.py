@@ -1,0 +1,68 @@
+from structlog.testing import capture_logs
+
+from processor.listener import ProgressListener
+from processor.metrics import ProcessorMetrics
+from tests.support.progress import progress_json
+
+
+def heard(*texts: str) -> tuple[ProcessorMetrics, list[dict[str, object]]]:
+    metrics = ProcessorMetrics()
+    listener = ProgressListener(["counts"], metrics, interval_s=5.0)
+    with capture_logs() as logged:
+        for text in texts:
+            listener.take(text)
+    return metrics, list(logged)
+
+
+def test_progress_becomes_metrics():
+    metrics, logged = heard(progress_json(1), progress_json(2))
+    figures = {
+        "input_rows_total": 200,
+        "input_rows_per_second": 9.6,
+        "state_rows": 32,
+        "state_bytes": 8544,
+        "late_rows_total": 6,
+        "watermark_seconds": 60.5,
+        "trigger_seconds_count": 2,
+    }
+    value = metrics.registry.get_sample_value
+    assert {name: value(f"statehouse_processor_{name}", {"query": "counts"}) for name in figures} == figures
+    of_scores = {"query": "counts", "topic": "scores"}
+    assert value("statehouse_processor_input_offsets_total", of_scores) == 200
+    assert value("statehouse_processor_commit_lag_offsets", of_scores) == 100
+    assert logged == []
+
+
+def test_a_backlog_is_told_until_it_is_over():
+    times = [f"2026-11-21T12:00:{second:02}.000Z" for second in (1, 4, 7, 9)]
+    lefts = [3_000, 2_000, 1_000, 0]
+    texts = [
+        progress_json(n, timestamp=at, duration_ms=1_000, scores=(0, 1_000, 1_000 + left))
+        for n, (at, left) in enumerate(zip(times, lefts, strict=True))
+    ]
+    _, logged = heard(*texts)
+    assert logged == [
+        {
+            "event": "working off a backlog",
+            "log_level": "info",
+            "query": "counts",
+            "records_left": 1_000,
+            "records_per_s": 1_000,
+            "eta_s": 3,
+        },
+        {"event": "backlog worked off", "log_level": "info", "query": "counts"},
+    ]
+
+
+def test_other_queries_of_the_session_are_left_alone():
+    metrics, logged = heard(progress_json(query=None), progress_json(query="theirs"))
+    assert "statehouse_processor_input_rows_total" not in {
+        sample.name for family in metrics.registry.collect() for sample in family.samples
+    }
+    assert logged == []
+
+
+def test_progress_of_another_form_is_told_and_passed_over():
+    for text in ("no JSON", "[]", "{}", progress_json(sources=None)):
+        _, logged = heard(text)
+        assert [line["log_level"] for line in logged] == ["warning"], text
