@@ -56,6 +56,7 @@ class CommitsPublisher:
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
         self._superseded: Superseded | None = None
+        self._settling: Callable[[float], None] | None = None
 
     def start(self) -> None:
         """Fence the publisher of an earlier driver.
@@ -117,10 +118,13 @@ class CommitsPublisher:
             raise self._superseded
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
+                self._settle()  # what an earlier attempt has left
                 self._producer.begin_transaction()
+                self._settling = self._producer.abort_transaction
                 for record in records:
                     self._producer.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
-                self._producer.commit_transaction(_RPC_TIMEOUT_S)
+                self._settling = self._producer.commit_transaction
+                self._settle()
             except KafkaException as failure:
                 self._recover(failure, attempt)
             else:
@@ -136,14 +140,22 @@ class CommitsPublisher:
                 "processor an application."
             )
             raise self._superseded from failure
+        if error.txn_requires_abort():
+            self._settling = self._producer.abort_transaction
         if attempt == _ATTEMPTS_MAX or not (error.retriable() or error.txn_requires_abort()):
             raise failure
         log.info("commit record not written, trying again", error=error.str())
-        try:
-            self._producer.abort_transaction(_RPC_TIMEOUT_S)
-        except KafkaException as second:
-            log.info("commit record's transaction not aborted", error=second.args[0].str())
         time.sleep(_PAUSE_S)
+
+    def _settle(self) -> None:
+        """End the transaction that is open, if there is one, in the way that was begun.
+
+        A commit or an abort that was not answered in time goes on, and the client takes no other call until the same
+        one has told how it went.
+        """
+        if self._settling is not None:
+            self._settling(_RPC_TIMEOUT_S)
+            self._settling = None
 
 
 def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:

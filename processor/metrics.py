@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from processor.progress import BatchProgress
-from processor.sink.tasks import SKIPPED, Counts
+from processor.sink.tasks import BYTES, SKIPPED, Counts
 from statehouse.observability.metrics import new_registry
 
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -20,6 +20,12 @@ class ProcessorMetrics:
             "statehouse_processor_changelog_records",
             "Records committed to a store's changelog, or to an output topic.",
             ("query", "output", "kind"),
+            registry=self.registry,
+        )
+        self._bytes = Counter(
+            "statehouse_processor_changelog_bytes",
+            "Keys and values of these records.",
+            ("query", "output"),
             registry=self.registry,
         )
         self._dead_letters = Counter(
@@ -72,7 +78,9 @@ class ProcessorMetrics:
     def batch(self, query: str, batch_id: int, counts: Counts, took_s: float) -> None:
         """Take a committed batch's counts."""
         for (output, kind), number in counts.items():
-            if output:
+            if kind == BYTES:
+                self._bytes.labels(query, output).inc(number)
+            elif output:
                 self._records.labels(query, output, kind).inc(number)
             elif kind == SKIPPED:
                 self._skipped.labels(query).inc(number)

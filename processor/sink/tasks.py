@@ -38,12 +38,14 @@ _COUNTS_TYPE: Final = pa.schema(
 )
 
 Counts = Counter[tuple[str, str]]
-"""Records by output and kind. The output is a store's or topic's name, "" where it is the query as a whole."""
+"""Records by output and kind, and their bytes. The output is a store's or topic's name, "" where it is the query."""
 
 # Kinds of counts besides the dead letters' reasons.
 CHANGELOG: Final = "changelog"
 TOMBSTONE: Final = "tombstone"
 SKIPPED: Final = "skipped"
+BYTES: Final = "bytes"
+"""Not records, but what the keys and values of an output's records come to."""
 
 _THREADS_MAX: Final = 8
 _ROWS_MAX: Final = 1000  # turned into Python objects at a time
@@ -103,7 +105,10 @@ class SinkTask:
             for share in self._through_cache(rows):
                 for batch in share.to_batches(_ROWS_MAX):
                     for row in batch.to_pylist():
-                        counts[self._produce(producer, partition, row)] += 1
+                        output, kind = self._produce(producer, partition, row)
+                        counts[output, kind] += 1
+                        if output:
+                            counts[output, BYTES] += len(row[KEY] or b"") + len(row[VALUE] or b"")
 
         if not WRITERS.writer(self.target, partition).write(self.batch_id, produce):
             counts = Counter({("", SKIPPED): 1})

@@ -163,7 +163,7 @@ def test_faults_and_their_outcomes_are_documented() -> None:
 
 def test_processor_s_metrics_are_documented() -> None:
     metrics = ProcessorMetrics()
-    counts = Counter({("boards", "changelog"): 3, ("boards", "tombstone"): 1, ("", "not_json"): 2, ("", "skipped"): 4})
+    counts = Counter({("boards", "changelog"): 3, ("boards", "bytes"): 70, ("", "not_json"): 2, ("", "skipped"): 4})
     metrics.batch("scores", 7, counts, 0.25)
     metrics.progress(BatchProgress.parse(progress_json()))
     metrics.restarted("boards")

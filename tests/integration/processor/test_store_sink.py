@@ -1,13 +1,17 @@
 """The sink as Spark calls it, with batches that come twice."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+import processor.commits
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.sink.batch import Draining, OutputRows, StoreSink
 from processor.sink.layouts import TOPIC_OUTPUT, Layout
@@ -101,8 +105,10 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     assert (nobody.key(), nobody.value()) == (None, b"of nobody")
     assert headers(nobody) == {"reason": "null_key", "detail": "a store's row without a key"}
 
+    size = sum(len(key) + len(f"value {key}") for key in keys) + len("gone") + len("lost")
+    written = {(STORE, "changelog"): 20, (STORE, "tombstone"): 2, (STORE, "bytes"): size}
     assert [(batch_id, dict(counts)) for batch_id, counts, _ in batches] == [
-        (0, {(STORE, "changelog"): 20, (STORE, "tombstone"): 2, ("", "not_json"): 1, ("", "null_key"): 1}),
+        (0, written | {("", "not_json"): 1, ("", "null_key"): 1}),
         (0, {("", "skipped"): 3}),
         (1, {}),
     ]
@@ -162,8 +168,16 @@ def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
     (dead,) = messages(kafka.bootstrap, f"{application}-dead")
     assert (dead.key(), dead.value(), headers(dead)["reason"]) == (b"c", b"raw", "not_json")
     ((_, counts, _),) = batches
-    wanted = {(STORE, "changelog"): 1, (STORE, "tombstone"): 1, ("judged", "changelog"): 3, ("", "not_json"): 1}
-    assert counts == Counter(wanted)
+    assert counts == Counter(
+        {
+            (STORE, "changelog"): 1,
+            (STORE, "tombstone"): 1,
+            (STORE, "bytes"): 3,
+            ("judged", "changelog"): 3,
+            ("judged", "bytes"): 33,
+            ("", "not_json"): 1,
+        }
+    )
 
 
 def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog):
@@ -179,3 +193,22 @@ def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, applicat
         old.repeat(0.0)
     found = list(commits(kafka.bootstrap, commits_topic(application)))
     assert [(commit.batch_id, commit.idle) for commit in found] == [(0, False), (0, True), (1, False)]
+
+
+def test_commit_records_are_written_on_after_one_was_not_answered_in_time(
+    kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, monkeypatch: pytest.MonkeyPatch
+):
+    publisher = CommitsPublisher(kafka.bootstrap, application, "query", [changelog])
+    publisher.start()
+    publisher.publish("q", 0, {})
+    with monkeypatch.context() as impatient:
+        impatient.setattr(processor.commits, "_RPC_TIMEOUT_S", 0.2)
+        os.kill(kafka.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(KafkaException):
+                publisher.repeat(0.0)
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+    publisher.publish("q", 1, {})
+    found = list(commits(kafka.bootstrap, commits_topic(application)))
+    assert (found[0].batch_id, found[-1].batch_id) == (0, 1)
