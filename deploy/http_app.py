@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from examples.leaderboard.http_api import create_app
+from examples.http_service import create_app
+from examples.leaderboard.http_api import answer
 from statehouse.client import DEFAULT_TARGET, AsyncClient
 
-app = create_app(lambda: AsyncClient(os.environ.get("STATEHOUSE_ROUTER", DEFAULT_TARGET)))
+app = create_app(lambda: AsyncClient(os.environ.get("STATEHOUSE_ROUTER", DEFAULT_TARGET)), answer)

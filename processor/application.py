@@ -239,8 +239,9 @@ class Application:
         for query in self.queries:
             if not query.outputs:
                 raise ConfigurationError(f"query {query.name!r} has no output: declare a store or a topic on it")
-        names = [*(output.name for output in self.outputs), *self._global_stores]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = [*(store.name for store in self.stores), *self._global_stores]
+        topics = [output.topic for output in self.outputs]
+        twice = sorted({name for every in (names, topics) for name in every if every.count(name) > 1})
         if twice:
             raise ConfigurationError(f"{twice[0]!r} is declared twice: give one of them another name")
 
@@ -249,7 +250,7 @@ class Application:
         return self.query(name, dataframe, output_mode=output_mode)
 
     def _check_new(self, name: str) -> None:
-        if name in self._global_stores or any(name == output.name for output in self.outputs):
+        if name in self._global_stores or any(name == store.name for store in self.stores):
             raise ConfigurationError(f"store {name!r} is declared twice: give one of them another name")
 
     def _source(self, source: Source) -> DataFrame:

@@ -107,7 +107,7 @@ class Output:
 
     @property
     def name(self) -> str:
-        """The store's name, or the topic's."""
+        """The store's name, or the topic's; a topic may have the name of a store."""
         return self.topic if self.declaration is None else self.declaration.name
 
 
@@ -200,21 +200,21 @@ class Query:
         topic is created if it isn't there. It may be a source of another query of the application, which then reads
         what this one has committed.
         """
-        self._check_new(topic)
+        self._check_new(topic, topic)
         _check_options(topic, options, TopicOptions.__optional_keys__)
         layout = Layout(TOPIC_OUTPUT)
-        self._add(topic, Output(checked_name("topic", topic), layout, **self._common(topic, layout, options)))
+        self._add(Output(checked_name("topic", topic), layout, **self._common(topic, layout, options)))
 
     def _declare(self, name: str, layout: Layout, declared: Mapping[str, Any], options: StoreOptions) -> None:
-        self._check_new(name)
-        _check_options(name, options, StoreOptions.__optional_keys__)
         is_ephemeral = not options.get("logging", True)
-        topic = updates_topic if is_ephemeral else changelog_topic
+        topic = (updates_topic if is_ephemeral else changelog_topic)(self._application_id, name)
+        self._check_new(name, topic)
+        _check_options(name, options, StoreOptions.__optional_keys__)
         declaration = StoreDeclaration(
             name,
             self.name,
             0,
-            topic(self._application_id, name),
+            topic,
             layout.kind,
             options.get("key_serde", "string"),
             options.get("value_serde", "json"),
@@ -229,7 +229,7 @@ class Query:
                 "one row a batch: tell a Python operator record_cache=False too; Spark's native aggregates can't"
             )
         common = self._common(name, layout, options)
-        self._add(name, Output(declaration.changelog_topic, layout, declaration, record_cache=record_cache, **common))
+        self._add(Output(topic, layout, declaration, record_cache=record_cache, **common))
 
     def _common(self, name: str, layout: Layout, options: TopicOptions) -> dict[str, Any]:
         columns = dict(options.get("columns") or {})
@@ -244,14 +244,14 @@ class Query:
             "config": dict(options.get("config") or {}),
         }
 
-    def _check_new(self, name: str) -> None:
-        if name in self._outputs:
+    def _check_new(self, name: str, topic: str) -> None:
+        if topic in self._outputs:
             raise ConfigurationError(f"{name!r} is declared twice: give one of them another name")
         if self.max_entries is not None and self._outputs:
             raise ConfigurationError(f"query {self.name!r}: its store is bounded by max_entries and stands alone")
 
-    def _add(self, name: str, output: Output) -> None:
-        self._outputs[name] = output
+    def _add(self, output: Output) -> None:
+        self._outputs[output.topic] = output
 
 
 def _check_options(name: str, options: Mapping[str, Any], known: frozenset[str]) -> None:

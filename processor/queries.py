@@ -14,11 +14,11 @@ from processor.outputs import OutputMode, Query
 def bounded_frame(query: Query, partition_counts: Mapping[str, int]) -> DataFrame:
     """Return a query's frame, bounded if it is to be; a bound is one of each partition of the changelog.
 
-    `partition_counts` are those of the query's outputs, by name.
+    `partition_counts` are those of the query's outputs, by topic.
     """
     if query.max_entries is None:
         return query.frame
-    partition_count = partition_counts[query.outputs[0].name]
+    partition_count = partition_counts[query.outputs[0].topic]
     return lru(query.frame, query.max_entries, partition_count, query.aggregator)
 
 

@@ -45,4 +45,7 @@ class DeadLetterReason(StrEnum):
     NULL_VALUE = "null_value"
     NULL_KEY = "null_key"
     INVALID_TIME = "invalid_time"
+    UNPARSABLE_TIME = "unparsable_time"
+    NEGATIVE_TIME = "negative_time"
+    FUTURE_TIME = "future_time"
     INVALID_SEQUENCE = "invalid_sequence"

@@ -161,7 +161,7 @@ class Processor:
 
     def _start_controller(self, app: Application, topics: ApplicationTopics) -> OwnershipController:
         declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
-        stores = [replace(store, partition_count=topics.outputs[store.name]) for store in declared]
+        stores = [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
         controller = OwnershipController(
             self._settings.bootstrap,
             app.application_id,
@@ -179,7 +179,7 @@ class Processor:
         settings, application_id = self._settings, self._topology.application_id
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
         checkpoint = CheckpointReader(session, directory)
-        changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.name]) for each in query.stores]
+        changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.topic]) for each in query.stores]
         if query.max_entries is not None and changelogs[0].topic not in topics.created and not checkpoint.exists():
             admin = clients.admin(settings.bootstrap, f"{application_id}-start")
             refuse_lost_recency(admin, changelogs[0], directory)
@@ -190,7 +190,7 @@ class Processor:
             application_id=application_id,
             query=query.name,
             outputs=tuple(
-                OutputTopic(each.name, each.topic, topics.outputs[each.name], each.record_cache)
+                OutputTopic(each.name, each.topic, topics.outputs[each.topic], each.record_cache)
                 for each in query.outputs
             ),
             dead_letters_topic=dead_letters_topic(application_id),
@@ -200,7 +200,7 @@ class Processor:
             record_cache_max_bytes=settings.record_cache_max_bytes,
         )
         outputs = [
-            OutputRows(topics.outputs[each.name], each.layout, each.where, each.columns) for each in query.outputs
+            OutputRows(topics.outputs[each.topic], each.layout, each.where, each.columns) for each in query.outputs
         ]
         on_batch = partial(self.metrics.batch, query.name)
         latest = checkpoint.latest_committed()

@@ -89,7 +89,7 @@ class TopologyTest:
         """What was refused, in the order in which it was."""
         build(self._app)
         self._app.check()
-        self._outputs = {output.name: output for output in self._app.outputs}
+        self._stores = {store.name: store for store in self._app.stores}
         self._frames = [self._frame(query) for query in self._app.queries]
 
     def pipe(self, topic: str, *records: Record) -> Self:
@@ -117,7 +117,7 @@ class TopologyTest:
         Keys are those of the store; (key, start) for windows, (key, start, sequence) with `retain_duplicates`,
         (key, start, end) for sessions, times in epoch milliseconds.
         """
-        output = self._outputs[name]
+        output = self._stores[name]
         entries: dict[bytes, bytes] = {}
         for record in self._written[output.topic]:
             key, value = record.key, record.value
@@ -129,8 +129,10 @@ class TopologyTest:
         return {self._entry_key(output, key): self._typed(output, value) for key, value in entries.items()}
 
     def records(self, name: str) -> list[Record]:
-        """Return what was written to a store's changelog or to an output topic, in order, as bytes."""
-        return list(self._written[self._outputs[name].topic])
+        """Return what was written to an output topic, or else to a store's changelog, in order, as bytes."""
+        topics = {store.name: store.topic for store in self._app.stores}
+        topics |= {output.topic: output.topic for output in self._app.outputs}
+        return list(self._written[topics[name]])
 
     def _run_once(self, query: Query, frame: DataFrame) -> None:
         with set_for_a_while(self._session, query_settings(query)):
@@ -152,7 +154,7 @@ class TopologyTest:
         return self._directory / "sources" / topic
 
     def _frame(self, query: Query) -> DataFrame:
-        return bounded_frame(query, {output.name: self._partition_count(output) for output in query.outputs})
+        return bounded_frame(query, {output.topic: self._partition_count(output) for output in query.outputs})
 
     def _partition_count(self, output: Output) -> int:
         return output.partitions or self._partitions

@@ -49,7 +49,7 @@ _REMIND_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ApplicationTopics:
-    """The partition counts of the application's topics, by the names of its outputs and global stores."""
+    """The partition counts of the application's topics, by the topics of its outputs and global stores."""
 
     outputs: Mapping[str, int]
     dead_letters: int
@@ -95,12 +95,12 @@ def create_topics(
     dead_letters = dead_letters_topic(app.application_id)
     existing = partition_counts(admin, [*(output.topic for output in app.outputs), dead_letters])
     largest = _largest(app.sources, source_counts)
-    counts = {output.name: output.partitions or existing[output.topic] or largest for output in app.outputs}
+    counts = {output.topic: output.partitions or existing[output.topic] or largest for output in app.outputs}
     dead_letters_count = existing[dead_letters] or max(counts.values(), default=1)
     specs = [
         TopicSpec(
             output.topic,
-            counts[output.name],
+            counts[output.topic],
             output_topic_config(output, settings, exists=existing[output.topic] is not None),
             settings.replication_factor,
         )
@@ -110,7 +110,7 @@ def create_topics(
     created = frozenset(ensure_topics(admin, specs))
     create_control_topics(admin, app.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, app.global_stores)
-    counts |= {store.name: source_counts[store.changelog_topic] for store in app.global_stores}
+    counts |= {store.changelog_topic: source_counts[store.changelog_topic] for store in app.global_stores}
     return ApplicationTopics(counts, dead_letters_count, created)
 
 

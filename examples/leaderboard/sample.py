@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from examples.kafka_samples import Record
+
 PLAYERS: Final = {1: "Elyse", 2: "Mitch", 3: "Isabelle", 4: "Sammy"}
 PRODUCTS: Final = {1: "Super Smash Bros", 6: "Mario Kart"}
 # Product, then player and score; some scores come as decimals, as real producers send them.
@@ -12,8 +14,6 @@ SCORES: Final[dict[int, dict[int, float]]] = {
     1: {1: 1000, 2: 2000, 3: 4000, 4: 500},
     6: {1: 800, 2: 2500, 3: 9000.0, 4: 1200.0},
 }
-
-Record = tuple[bytes | None, bytes | None]
 
 
 def player_records() -> list[Record]:

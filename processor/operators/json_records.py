@@ -8,7 +8,8 @@ What counts as malformed:
   twice. Of the non-finite numbers that many writers emit (NaN, Infinity) the document is read, and the field
   that holds one is of the wrong type.
 - a number's place takes JSON numbers only: 6, 6.0 and 6e0 are one integer, 6.5 is none; an integer must fit 64 bits.
-- null in a field's place is of the wrong type; a field that isn't there is missing. Further fields are ignored.
+- null in a field's place is of the wrong type, unless the field is optional; a field that isn't there is missing.
+  Further fields are ignored.
 
 Limits: Spark's own for variants (16 MiB a record, 1000 levels); beyond them a record is not JSON.
 """
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from functools import reduce
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.operators.verdicts import first_case
 from processor.rows import DELETED, DETAIL, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason
 
 
@@ -43,13 +45,20 @@ class FieldType(Enum):
 _MARKER: Final = "end"
 _DOCUMENT: Final = "_document"
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
+_NULL: Final = "VOID"  # as schema_of_variant calls null
 _TYPE_LENGTH_MAX: Final = 80
 _INT64_LIMIT: Final = float(2**63)
 
 
-def parse_json(frame: DataFrame, fields: Mapping[str, FieldType]) -> DataFrame:
-    """Read `value` as a JSON object; add a column for each field, `reason` and `detail`. Null values are refused."""
-    return _parse(frame, fields, [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")])
+def parse_json(
+    frame: DataFrame, fields: Mapping[str, FieldType], *, optional: Mapping[str, FieldType] | None = None
+) -> DataFrame:
+    """Read `value` as a JSON object; add a column for each field, `reason` and `detail`. Null values are refused.
+
+    An `optional` field may be absent or null; its column is null then.
+    """
+    refusals = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
+    return _parse(frame, fields, refusals, optional=optional or {})
 
 
 def parse_json_table(
@@ -79,11 +88,13 @@ def _parse(
     fields: Mapping[str, FieldType],
     refusals: Sequence[tuple[Column, DeadLetterReason, str]],
     *,
+    optional: Mapping[str, FieldType] = MappingProxyType({}),
     deletes: bool = False,
 ) -> DataFrame:
     document = F.col(_DOCUMENT)
     read = _with_document(frame, F.col(VALUE).cast("string"))
-    typed = _with_values(read, {name: (_path(name), kind) for name, kind in fields.items()})
+    every = {**fields, **optional}
+    typed = _with_values(read, {name: (_path(name), kind) for name, kind in every.items()})
     typed = typed.withColumn("_type", F.schema_of_variant(_at(document, "$[0]", "variant")))
     checks: list[tuple[Column, DeadLetterReason, Column]] = [
         (when, reason, F.lit(detail)) for when, reason, detail in refusals
@@ -93,19 +104,23 @@ def _parse(
     root = F.col("_type")
     no_object = content & ~root.startswith("OBJECT")
     checks.append((no_object, DeadLetterReason.WRONG_TYPE, _detail("the value is ", root, ", expected an object")))
-    for name, kind in fields.items():
+    for name, kind in every.items():
         found = F.col(f"_type_{name}")
         missing = F.lit(f"field {name!r} is missing")
         wrong = _detail(f"field {name!r} is ", found, f", expected {kind.words}")
-        checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, missing))
-        checks.append((content & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
+        is_there = content
+        if name in optional:
+            is_there &= F.coalesce(found, F.lit(_NULL)) != _NULL
+        else:
+            checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, missing))
+        checks.append((is_there & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
     judged = typed.withColumns(
         {
-            REASON: _first([(when, F.lit(reason.value)) for when, reason, _ in checks]),
-            DETAIL: _first([(when, detail) for when, _, detail in checks]),
+            REASON: first_case([(when, F.lit(reason.value)) for when, reason, _ in checks]),
+            DETAIL: first_case([(when, detail) for when, _, detail in checks]),
         }
     )
-    return judged.drop(_DOCUMENT, "_type", *(f"_type_{name}" for name in fields))
+    return judged.drop(_DOCUMENT, "_type", *(f"_type_{name}" for name in every))
 
 
 def _with_document(frame: DataFrame, text: Column) -> DataFrame:
@@ -160,9 +175,3 @@ def _path(name: str) -> str:
 
 def _detail(before: str, found: Column, after: str) -> Column:
     return F.concat(F.lit(before), F.substring(found, 1, _TYPE_LENGTH_MAX), F.lit(after))
-
-
-def _first(cases: list[tuple[Column, Column]]) -> Column:
-    """Return the value of the first case that holds, null if none does."""
-    (first, value), *rest = cases
-    return reduce(lambda chain, case: chain.when(*case), rest, F.when(first, value))

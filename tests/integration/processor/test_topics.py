@@ -60,8 +60,8 @@ def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique
     app.global_table("all")
     app.store("boards", frame(), config={"segment.bytes": "1048576"})
     topics = create_topics(client, app, {"scores": 3, "all": 9}, SETTINGS)
-    assert topics.outputs == {"boards": 3}
     changelog = changelog_topic(application, "boards")
+    assert topics.outputs == {changelog: 3}
     control = [members_topic(application), assignment_topic(application), commits_topic(application)]
     counts = partition_counts(client, [changelog, dead_letters_topic(application), *control])
     assert list(counts.values()) == [3, 3, 1, 1, 1]
@@ -112,7 +112,7 @@ def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted
     app.global_store("prices", deleted)
     with capture_logs() as logs:
         topics = create_topics(client, app, {compacted: 3, deleted: 2}, SETTINGS)
-    assert topics.outputs == {"products": 3, "prices": 2}
+    assert topics.outputs == {compacted: 3, deleted: 2}
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
     assert (warning["store"], warning["topic"]) == ("prices", deleted)
     assert settings_of(client, deleted)["cleanup.policy"] == "delete"
@@ -129,8 +129,8 @@ def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_sett
         return create_topics(client, app, {"scores": scores}, SETTINGS)
 
     create(3)
-    assert create(8, retention=timedelta(hours=1), config={"segment.ms": "70000"}).outputs == {"boards": 3}
     changelog = changelog_topic(application, "boards")
+    assert create(8, retention=timedelta(hours=1), config={"segment.ms": "70000"}).outputs == {changelog: 3}
 
     def changed():
         now = settings_of(client, changelog)

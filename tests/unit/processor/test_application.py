@@ -76,6 +76,20 @@ def test_stores_of_each_kind_are_declared_with_their_times(app: Application):
     assert modes == ["update", "update", "update", "append", "update"], "Spark's sessions come when they close"
 
 
+def test_a_topic_may_have_the_name_of_a_store(app: Application):
+    query = app.query("alerts", frame("key", "value"))
+    query.store("alerts")
+    query.topic("alerts")
+    app.check()
+    assert [(each.name, each.topic) for each in app.outputs] == [
+        ("alerts", "demo-alerts-changelog"),
+        ("alerts", "alerts"),
+    ]
+    app.query("more", frame("key", "value")).topic("alerts")
+    with pytest.raises(ConfigurationError, match="'alerts' is declared twice"):
+        app.check()
+
+
 def test_a_global_store_is_a_topic(app: Application):
     app.global_store("products", "shop-products", "long", "json")
     (store,) = app.global_stores

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 import httpx
 import pytest
 
-from examples.leaderboard.http_api import create_app
+from examples.http_service import create_app
+from examples.leaderboard.http_api import answer
 from statehouse.client import Answer, Count, Entry, Host
 from statehouse.errors import LookupFailure, Reason
 
@@ -59,7 +60,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def api(store: FakeStore) -> Api:
-    app = create_app(lambda: nullcontext(store))
+    app = create_app(lambda: nullcontext(store), answer)
 
     async def ask(path: str) -> httpx.Response:
         transport = httpx.ASGITransport(app)

@@ -1,0 +1,49 @@
+"""What programs that produce sample data share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaError, Message
+
+from statehouse.kafka import clients
+from statehouse.kafka.topics import TopicSpec, ensure_topics, partition_counts
+
+Record = tuple[bytes | None, bytes | None]
+
+BootstrapOption = Annotated[str, typer.Option(envvar="STATEHOUSE_BOOTSTRAP", help="Kafka's bootstrap servers.")]
+PartitionsOption = Annotated[int, typer.Option(help="Partitions of the topics of events, if they are created.")]
+
+_TIMEOUT_S = 30.0
+_CLIENT = "sample-data"
+
+
+def create_missing_topics(bootstrap: str, specs: Iterable[TopicSpec]) -> None:
+    """Create the topics that don't exist; those that do are left as they are."""
+    admin, wanted = clients.admin(bootstrap, _CLIENT), list(specs)
+    existing = partition_counts(admin, [spec.name for spec in wanted])
+    ensure_topics(admin, [spec for spec in wanted if existing[spec.name] is None])
+
+
+def produce_records(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
+    """Produce records, placed by their keys as Java's client does, and wait for the broker to have them.
+
+    Raises:
+        SystemExit: it doesn't take them.
+
+    """
+    producer = clients.producer(bootstrap, _CLIENT, partitioner="murmur2_random")
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for key, value in records:
+        producer.produce(topic, key=key, value=value, on_delivery=delivered)
+    left = producer.flush(_TIMEOUT_S)
+    if left or failures:
+        raise SystemExit(f"{topic}: {left} records unacknowledged after {_TIMEOUT_S:g} s, failures: {failures}")
+    print(f"{topic}: {len(records)} records")

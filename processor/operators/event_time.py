@@ -1,0 +1,149 @@
+"""Event time from what a record says itself, and the stream time of its source partition where it says nothing.
+
+`read_event_time` is native Spark and keeps no state. `fill_event_time` keeps one number a source partition; a batch
+costs a call a partition, whatever the number of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from processor.operators.verdicts import refuse
+from processor.rows import OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, DeadLetterReason
+from statehouse.errors import ConfigurationError
+
+Times = NDArray[np.int64]
+"""Epoch milliseconds; MISSING for none."""
+
+MISSING: Final = -1
+RECORD_TIME: Final = "record_time"
+"""The column with the Kafka record's own timestamp, once `timestamp` is the event's."""
+
+_TEXT: Final = "_time_text"
+_EVENT_MS: Final = "_event_ms"
+_RECORD_MS: Final = "_record_ms"
+_HOUR: Final = timedelta(hours=1)
+# Spark's own cast takes much that is no ISO 8601: "2026", "2026-1-2", blanks around it.
+_DATE_TIME: Final = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?"
+_ZONE: Final = r"(Z|[+-]\d{2}:\d{2})"
+_SHOWN_MAX: Final = 80
+
+
+def read_event_time(frame: DataFrame, text: str = TIMESTAMP, *, future_bound: timedelta = _HOUR) -> DataFrame:
+    """Make `timestamp` the time that the column `text` holds in ISO 8601, null where that is null.
+
+    The text is a date, a time of day to the second, and optionally a fraction and a zone, UTC unless it is said; as in
+    2026-01-31T09:02:00.5+01:00. The fraction counts down to milliseconds, as Kafka's times have no more.
+
+    The frame must have VERDICT, and the record's own timestamp as `record_time`: rename the source's `timestamp` so
+    before a field of that name is read. A row is refused whose text is none of this (`unparsable_time`), or names a
+    time before 1970 (`negative_time`) or more than `future_bound` after the record's own timestamp (`future_time`):
+    such an event would close every window before it. The clock isn't asked, so that a replay judges as the first run
+    did. A refused row's `timestamp` is its record's.
+    """
+    if future_bound < timedelta(0):
+        raise ConfigurationError(f"future_bound={future_bound} can't be negative")
+    found, event, record = F.col(_TEXT), F.col(_EVENT_MS), F.unix_millis(RECORD_TIME)
+    zoned = F.when(found.rlike(f"^{_DATE_TIME}$"), F.concat(found, F.lit("Z")))
+    zoned = zoned.when(found.rlike(f"^{_DATE_TIME}{_ZONE}$"), found)
+    # A projection a step, as columns that are used several times must not be computed as often.
+    read = frame.withColumn(_TEXT, F.col(text))
+    read = read.withColumn(_EVENT_MS, F.unix_millis(zoned.try_cast("timestamp")))
+    shown = F.substring(found, 1, _SHOWN_MAX)
+    ahead = f" is more than {future_bound} after the record's own timestamp"
+    judged = refuse(
+        read,
+        (
+            found.isNotNull() & event.isNull(),
+            DeadLetterReason.UNPARSABLE_TIME,
+            F.concat(shown, F.lit(" is no ISO 8601 time")),
+        ),
+        (event < 0, DeadLetterReason.NEGATIVE_TIME, F.concat(shown, F.lit(" is before 1970"))),
+        (
+            event > record + future_bound // timedelta(milliseconds=1),
+            DeadLetterReason.FUTURE_TIME,
+            F.concat(shown, F.lit(ahead)),
+        ),
+    )
+    timed = F.when(F.col(REASON).isNull(), F.timestamp_millis(event)).otherwise(F.col(RECORD_TIME))
+    return judged.withColumn(TIMESTAMP, timed).drop(_TEXT, _EVENT_MS)
+
+
+def fill_event_time(frame: DataFrame) -> DataFrame:
+    """Give rows without `timestamp` the stream time of their source partition, as `fill` says; drop `record_time`.
+
+    The frame must have `topic`, `partition`, `offset`, `timestamp` and `record_time`. What else it has costs time, as
+    every row passes through Python: select what is needed. Rows with a `reason` pass as they are.
+    """
+    times = {_EVENT_MS: F.coalesce(F.unix_millis(TIMESTAMP), F.lit(MISSING)), _RECORD_MS: F.unix_millis(RECORD_TIME)}
+    rows = frame.withColumns(times).drop(TIMESTAMP, RECORD_TIME)
+    filled = rows.groupBy(TOPIC, PARTITION).transformWithStateInPandas(
+        _StreamTime(rows.columns), rows.drop(_RECORD_MS).schema, outputMode="Append", timeMode="None"
+    )
+    return filled.withColumn(TIMESTAMP, F.timestamp_millis(_EVENT_MS)).drop(_EVENT_MS)
+
+
+def fill(event_times: Times, record_times: Times, stream_time: int) -> tuple[Times, int]:
+    """Return a partition's event times, in the order of its offsets, without MISSING ones, and its new stream time.
+
+    Stream time is the largest event time so far, MISSING before the first; as Kafka Streams'
+    UsePartitionTimeOnInvalidTimestamp has it. An event that misses its time before there is any has its record's.
+    """
+    if not len(event_times):
+        return event_times, stream_time
+    known = event_times.copy()
+    if stream_time == MISSING and known[0] == MISSING:
+        known[0] = record_times[0]
+    largest = np.maximum.accumulate(np.maximum(known, stream_time))
+    return np.where(known == MISSING, largest, known), int(largest[-1])
+
+
+class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+    """Runs `fill` on a source partition's rows of a batch."""
+
+    def __init__(self, columns: list[str]) -> None:
+        self._columns = columns
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._largest = handle.getValueState("stream_time", "ms bigint")
+
+    def handleInputRows(  # noqa: N802 - Spark's names
+        self,
+        key: tuple[str, int],  # noqa: ARG002
+        rows: Iterator[pd.DataFrame],
+        timerValues: object,  # noqa: N803, ARG002
+    ) -> Iterable[pd.DataFrame]:
+        # All of the batch's, as the shuffle has lost their order.
+        frame = pd.concat(list(rows), ignore_index=True)
+        frame.columns = pd.Index(self._columns)  # Spark hands computed columns over by number, as "_4"
+        if REASON in frame:
+            is_refused = frame[REASON].notna()
+            if is_refused.any():
+                yield self._out(frame[is_refused])
+                frame = frame[~is_refused]
+        if frame.empty:
+            return
+        frame = frame.sort_values(OFFSET)
+        state: Any = self._largest.get()
+        before = MISSING if state is None else int(state[0])
+        event_times, after = fill(frame[_EVENT_MS].to_numpy(), frame[_RECORD_MS].to_numpy(), before)
+        if after != before:
+            self._largest.update((after,))
+        frame[_EVENT_MS] = event_times
+        yield self._out(frame)
+
+    def close(self) -> None:
+        pass
+
+    @staticmethod
+    def _out(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.drop(columns=_RECORD_MS)
