@@ -1,0 +1,1 @@
+"""Shopping carts, and those that were abandoned."""

@@ -1,0 +1,1 @@
+"""Commands judged against the state of what they are for."""

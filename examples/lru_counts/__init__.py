@@ -1,0 +1,1 @@
+"""Counts of the ten most recent patients of each partition."""

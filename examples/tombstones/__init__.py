@@ -1,0 +1,1 @@
+"""Patients' stays, reduced; who checks out is forgotten."""

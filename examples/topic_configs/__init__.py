@@ -1,0 +1,1 @@
+"""Counts whose changelog has settings of its own."""

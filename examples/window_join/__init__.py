@@ -1,0 +1,1 @@
+"""Orders and payments that belong together within three days."""

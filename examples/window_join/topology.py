@@ -1,0 +1,75 @@
+"""Orders and payments that belong together: a stream-stream join over three days, both sides queryable.
+
+Run by `statehouse process`. The join is Spark's own; what goes with what comes out on `paid-orders`. Both sides are
+window stores, one window an event, kept as long as the other side may still come: before + after + grace.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.application import Application
+from processor.operators.json_records import FieldType, parse_json
+from processor.rows import KEY, OFFSET, REASON, SEQUENCE, TIMESTAMP, VALUE, WINDOW_START
+
+application_id = "window-join"
+
+ORDERS: Final = "orders"
+PAYMENTS: Final = "payments"
+PAID: Final = "paid-orders"
+
+BEFORE: Final = timedelta(days=3)
+AFTER: Final = timedelta(days=3)
+GRACE: Final = timedelta(hours=1)
+
+
+def build(app: Application, *, in_memory: bool = False) -> None:
+    """Declare the sources, a store of each side, and the join."""
+    orders = _keyed(parse_json(app.stream(ORDERS), {"amount": FieldType.NUMBER}))
+    payments = _keyed(parse_json(app.stream(PAYMENTS), {"method": FieldType.TEXT}))
+    for name, side in ((ORDERS, orders), (PAYMENTS, payments)):
+        windows = side.withColumns({WINDOW_START: F.col(TIMESTAMP), SEQUENCE: _sequence()})
+        app.window_store(
+            name,
+            windows,
+            AFTER,
+            retention=BEFORE + AFTER + GRACE,
+            grace=GRACE,
+            retain_duplicates=True,
+            in_memory=in_memory,
+        )
+    app.query(PAID, _joined(_good(orders, "amount"), _good(payments, "method")), output_mode="append").topic(PAID)
+
+
+def _joined(orders: DataFrame, payments: DataFrame) -> DataFrame:
+    ordered, paid = orders.alias("o"), payments.alias("p")
+    is_near = (F.col("p.at") >= F.col("o.at") - F.expr(f"INTERVAL {BEFORE.days} DAYS")) & (
+        F.col("p.at") <= F.col("o.at") + F.expr(f"INTERVAL {AFTER.days} DAYS")
+    )
+    pair = F.struct(F.col("o.amount"), F.col("p.method"))
+    return ordered.join(paid, (F.col("o.key") == F.col("p.key")) & is_near).select(
+        F.col("o.key").alias(KEY),
+        F.to_json(pair).alias(VALUE),
+        F.greatest("o.at", "p.at").alias(TIMESTAMP),
+    )
+
+
+def _keyed(events: DataFrame) -> DataFrame:
+    return events.withColumn(KEY, F.col(KEY).cast("string"))
+
+
+def _good(events: DataFrame, field: str) -> DataFrame:
+    """Return what can be joined; what was refused is a dead letter of the side's store."""
+    good = events.where(F.col(REASON).isNull() & F.col(KEY).isNotNull())
+    return good.select(KEY, field, F.col(TIMESTAMP).alias("at")).withWatermark(
+        "at", f"{GRACE.total_seconds():g} seconds"
+    )
+
+
+def _sequence() -> Column:
+    """Tell events of one key and millisecond apart."""
+    return F.pmod(F.col(OFFSET), F.lit(2**31))

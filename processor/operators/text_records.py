@@ -1,0 +1,28 @@
+"""Records whose value is plain text, with a verdict on each; native Spark."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
+
+TEXT: Final = "text"
+
+
+def parse_text(frame: DataFrame) -> DataFrame:
+    """Read `key` and `value` as UTF-8 text; add the column `text`, `reason` and `detail`.
+
+    The key becomes text. Records without a key or a value, or with one that isn't UTF-8, are refused.
+    """
+    checks = [
+        (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "the record has no key"),
+        (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),
+        (~F.is_valid_utf8(F.col(KEY).cast("string")), DeadLetterReason.WRONG_TYPE, "the key is not UTF-8"),
+        (~F.is_valid_utf8(F.col(VALUE).cast("string")), DeadLetterReason.WRONG_TYPE, "the value is not UTF-8"),
+    ]
+    reason = F.coalesce(*(F.when(when, reason.value) for when, reason, _ in checks))
+    detail = F.coalesce(*(F.when(when, detail) for when, _, detail in checks))
+    return frame.withColumns({TEXT: F.col(VALUE).cast("string"), REASON: reason, DETAIL: detail})
