@@ -1,0 +1,260 @@
+"""The examples as they are run: a real broker and Spark, nodes and a router; results as plain Python computes them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
+
+from examples.lru_counts.topology import MAX_ENTRIES
+from examples.samples import Sample, create_topics
+from examples.samples import produce as produce_samples
+from examples.topic_configs import topology as topic_configs
+from processor.runner import Processor, Topology
+from processor.settings import ProcessorSettings
+from statehouse.client import Client
+from statehouse.errors import LookupFailure
+from statehouse.kafka.clients import admin
+from statehouse.kafka.topics import topic_settings
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import changelog_topic, dead_letters_topic
+from tests.integration.processor import example_data as data
+from tests.integration.processor.support import headers, messages, store_of
+from tests.support.fleet import Servers
+from tests.support.kafka import read_all
+from tests.support.polling import poll_until
+
+pytestmark = pytest.mark.timeout(400)
+
+PARTITIONS = 3
+SERVED_S = 120.0
+
+PATIENTS = data.patient_events(600)
+PROGRAMS = data.program_events(200)
+COMMANDS = data.commands(300)
+PAYMENTS = data.orders_and_payments(160)
+CARTS = data.cart_events(250)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedKafka]:
+    """A broker of this file's own, as the examples' topics have fixed names; all their inputs are there."""
+    with EmbeddedKafka(config={"log.cleaner.backoff.ms": "200"}) as broker:
+        records: list[Sample] = [*PATIENTS, *PROGRAMS, *COMMANDS, *PAYMENTS, *CARTS]
+        create_topics(broker.bootstrap, {record.topic: {} for record in records}, PARTITIONS)
+        produce_samples(broker.bootstrap, records)
+        yield broker
+
+
+class Running:
+    """An example that runs: its processor in this process, a node and a router beside it."""
+
+    def __init__(self, application_id: str, bootstrap: str, client: Client, state_dir: Path) -> None:
+        self.application_id, self.bootstrap, self.client, self.state_dir = application_id, bootstrap, client, state_dir
+
+    def becomes(self, ask: Callable[[], Any], expected: Any, what: str) -> None:
+        found: list[Any] = [None]
+
+        def is_right() -> bool:
+            try:
+                found[0] = ask()
+            except LookupFailure as failure:
+                found[0] = failure
+            return found[0] == expected
+
+        try:
+            poll_until(is_right, SERVED_S, what)
+        except AssertionError:
+            assert found[0] == expected, what
+            raise
+
+    def store(self, name: str) -> dict[Any, Any]:
+        return {entry.key: entry.value for entry in self.client.scan(name)}
+
+    def reasons(self) -> list[str]:
+        found = messages(self.bootstrap, dead_letters_topic(self.application_id))
+        return sorted(headers(letter)["reason"] for letter in found)
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def running(broker: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Run:
+    @contextmanager
+    def run(module: str, **settings: Any) -> Iterator[Running]:
+        topology = Topology.load(module)
+        given = ProcessorSettings(bootstrap=broker.bootstrap, checkpoint_dir=str(tmp_path / "checkpoints"), **settings)
+        processor = Processor(topology, given)
+        with Servers(broker.bootstrap, topology.application_id, tmp_path) as servers:
+            servers.node("n1")
+            router = servers.router()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    processor.start()
+                with Client(router.target) as client:
+                    yield Running(topology.application_id, broker.bootstrap, client, tmp_path / "n1")
+            finally:
+                processor.stop()
+
+    return run
+
+
+def patients(bootstrap: str) -> list[Sample]:
+    """Return what the topic of patients' events has by now, in order of time."""
+    found = [
+        Sample("patient-events", *(part and part.decode() for part in (each.key(), each.value())), each.timestamp()[1])
+        for each in messages(bootstrap, "patient-events")
+    ]
+    return sorted(found, key=lambda sample: sample.timestamp_ms)
+
+
+def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_topic(
+    running: Run, broker: EmbeddedKafka
+):
+    given = patients(broker.bootstrap)
+    expected = data.stays(given)
+    with running("examples.tombstones.topology", min_compaction_lag_ms=0) as app:
+        app.becomes(lambda: app.store("stays"), expected, "the stays")
+        assert app.reasons() == ["null_key"] * 12 + ["null_value"] * 12
+
+        leaving, stay = next(iter(expected.items()))
+        times = itertools.count(given[-1].timestamp_ms + 1)
+        produce_samples(app.bootstrap, [Sample("patient-events", leaving, "checked-out", next(times))])
+        app.becomes(lambda: app.client.get("stays", leaving).found, False, f"{leaving} to be gone after {stay}")
+        topic = changelog_topic(app.application_id, "stays")
+        (*_, last) = [each for each in messages(app.bootstrap, topic) if each.key() == leaving.encode()]
+        assert last.value() is None
+        cleaned_at_once = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001", "delete.retention.ms": "0"}
+        set_by_hand(app.bootstrap, topic, cleaned_at_once)
+
+        def is_gone() -> bool:
+            # Only what is written after them rolls the segments that are to be cleaned.
+            produce_samples(
+                app.bootstrap, [Sample("patient-events", f"late-{at}", "seen", at) for at in (next(times),)]
+            )
+            return leaving.encode() not in {key for key, _ in read_all(app.bootstrap, topic, range(PARTITIONS))}
+
+        poll_until(is_gone, SERVED_S, "the tombstone to be compacted away")
+
+
+def set_by_hand(bootstrap: str, topic: str, wanted: dict[str, str]) -> None:
+    changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    client = admin(bootstrap, "tests")
+    for future in client.incremental_alter_configs([resource]).values():
+        future.result(10)
+
+
+def test_topics_have_the_settings_that_the_code_names_and_get_those_it_names_later(
+    running: Run, monkeypatch: pytest.MonkeyPatch
+):
+    topic = changelog_topic(topic_configs.application_id, topic_configs.STORE)
+
+    def settings(bootstrap: str) -> tuple[str, ...]:
+        found = topic_settings(admin(bootstrap, "tests"), topic)
+        return tuple(found[name] for name in ("segment.bytes", "min.cleanable.dirty.ratio", "max.message.bytes"))
+
+    with running("examples.topic_configs.topology") as app:
+        app.becomes(lambda: app.store("counts"), data.counts(patients(app.bootstrap)), "the counts")
+        assert settings(app.bootstrap) == ("536870912", "0.3", "1048588")
+        set_by_hand(app.bootstrap, topic, {"max.message.bytes": "2000000"})
+    monkeypatch.setitem(topic_configs.CONFIG, "min.cleanable.dirty.ratio", "0.4")
+    with running("examples.topic_configs.topology") as app:
+        app.becomes(lambda: app.store("counts"), data.counts(patients(app.bootstrap)), "the counts, as before")
+        assert settings(app.bootstrap) == ("536870912", "0.4", "2000000"), "what the code doesn't name is left alone"
+
+
+def test_a_bounded_count_begins_anew_after_it_was_displaced(running: Run):
+    with running("examples.lru_counts.topology") as app:
+        given = patients(app.bootstrap)
+        expected = data.lru_counts(given, PARTITIONS, MAX_ENTRIES)
+        app.becomes(lambda: app.store("counts"), expected, "the counts")
+        assert len(expected) == PARTITIONS * MAX_ENTRIES
+        everything = data.counts(given)
+        assert any(count < everything[key] for key, count in expected.items()), "some were displaced and came back"
+        changelog = messages(app.bootstrap, changelog_topic(app.application_id, "counts"))
+        assert {key.decode() for key in store_of(changelog)} == expected.keys()
+
+
+def test_every_tally_is_published_and_the_last_one_kept(running: Run):
+    expected = data.tallies(PROGRAMS)
+    with running("examples.tally.topology") as app:
+        app.becomes(lambda: app.store("tallies"), {key: each[-1] for key, each in expected.items()}, "the tallies")
+        published: dict[str, list[Any]] = {key: [] for key in expected}
+        for message in messages(app.bootstrap, "program-tallies"):
+            published[message.key().decode()].append(json.loads(message.value()))
+        assert published == expected
+        assert app.reasons() == ["invalid_time"] * 5
+
+
+def test_commands_are_judged_in_order(running: Run):
+    objects, valid, invalid = data.judged(COMMANDS)
+    with running("examples.commands.topology") as app:
+        app.becomes(lambda: app.store("objects"), {key: {"content": each} for key, each in objects.items()}, "objects")
+        passed = [message.value().decode() for message in messages(app.bootstrap, "valid-operations")]
+        assert sorted(passed) == sorted(valid)
+        verdicts = [json.loads(message.value()) for message in messages(app.bootstrap, "invalid-operations")]
+        assert {each["command"]: each["reason"] for each in verdicts} == invalid
+        assert len(verdicts) == len(invalid) > 0
+        assert app.reasons() == []
+
+
+@pytest.mark.parametrize("module", ["topology", "in_memory"])
+def test_both_sides_of_a_join_can_be_read(running: Run, module: str):
+    expected = data.pairs(PAYMENTS)
+    newest_ms = PAYMENTS[-1].timestamp_ms
+    kept = {
+        (sample.key, sample.timestamp_ms, json.loads(sample.value or "")["amount"])
+        for sample in PAYMENTS
+        if sample.topic == "orders" and sample.timestamp_ms > newest_ms - 6 * data.DAY_MS
+    }
+    with running(f"examples.window_join.{module}") as app:
+
+        def recent_orders() -> set[tuple[Any, ...]]:
+            found = app.client.scan_windows("orders", from_ms=newest_ms - 6 * data.DAY_MS + 1)
+            return {(window.key, window.start_ms, window.value["amount"]) for window in found}
+
+        app.becomes(recent_orders, kept, "the orders within the retention")
+
+        def paid() -> set[tuple[str, float, str]]:
+            found = [(each.key().decode(), json.loads(each.value())) for each in messages(app.bootstrap, "paid-orders")]
+            return {(key, pair["amount"], pair["method"]) for key, pair in found}
+
+        app.becomes(paid, expected, "the pairs")
+        if module == "in_memory":
+            assert not [path for path in app.state_dir.rglob("*") if path.suffix in {".sst", ".log"}]
+
+
+def test_sessions_end_with_a_log_off_or_inactivity(running: Run):
+    expected = data.carts(CARTS)
+    with running("examples.carts.topology") as app:
+        users = sorted({user for user, _, _ in expected})
+
+        def sessions() -> dict[tuple[str, int, int], Any]:
+            return {
+                (user, each.start_ms, each.end_ms): each.value
+                for user in users
+                for each in app.client.fetch_sessions("carts", user)
+            }
+
+        app.becomes(sessions, expected, "the sessions")
+        abandoned = [
+            (each.key().decode(), each.timestamp()[1], json.loads(each.value())["items"])
+            for each in messages(app.bootstrap, "abandoned-carts")
+        ]
+        assert sorted(abandoned) == sorted(
+            (user, end_ms, each["items"])
+            for (user, _, end_ms), each in expected.items()
+            if each["status"] == "abandoned"
+        )
+        assert {each["status"] for each in expected.values()} == {"open", "bought", "abandoned", "empty"}
