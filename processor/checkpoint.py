@@ -8,6 +8,8 @@ writes.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -15,6 +17,17 @@ from pyspark.sql import SparkSession
 from statehouse.errors import ConfigurationError
 
 Offsets = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What a query's checkpoint says."""
+
+    query_id: str
+    committed: int | None
+    """The newest batch that Spark has committed; None before the first."""
+    planned: Mapping[int, Offsets]
+    """The batches of the offset log from the committed one on, and the source offsets each reads up to."""
 
 
 def parse_offsets(text: str) -> Offsets:
@@ -50,16 +63,16 @@ class CheckpointReader:
     """Reads a query's checkpoint directory."""
 
     def __init__(self, session: SparkSession, directory: str) -> None:
-        self._directory = directory.rstrip("/")
+        self.directory = directory.rstrip("/")
         jvm: Any = session._jvm  # noqa: SLF001 - the gateway to the JVM has no public name
         self._path = jvm.org.apache.hadoop.fs.Path
         self._to_string = jvm.org.apache.commons.io.IOUtils.toString
         configuration = session._jsc.hadoopConfiguration()  # noqa: SLF001 - same
-        self._files = self._path(self._directory).getFileSystem(configuration)
+        self._files = self._path(self.directory).getFileSystem(configuration)
 
     def exists(self) -> bool:
         """Whether the query was ever started: Spark writes its id before its first batch."""
-        return bool(self._files.exists(self._path(f"{self._directory}/metadata")))
+        return bool(self._files.exists(self._path(f"{self.directory}/metadata")))
 
     def query_id(self) -> str:
         """Return Spark's id of the query; written before its first batch."""
@@ -71,14 +84,27 @@ class CheckpointReader:
 
     def latest_committed(self) -> int | None:
         """Return the newest batch Spark has committed, None before the first."""
-        directory = self._path(f"{self._directory}/commits")
-        if not self._files.exists(directory):
+        return max(self._batches("commits"), default=None)
+
+    def state(self) -> CheckpointState | None:
+        """Return all that the checkpoint says; None if the query was never started."""
+        if not self.exists():
             return None
+        committed = self.latest_committed()
+        planned = [batch_id for batch_id in self._batches("offsets") if committed is None or batch_id >= committed]
+        return CheckpointState(
+            self.query_id(), committed, {batch_id: self.source_ends(batch_id) for batch_id in planned}
+        )
+
+    def _batches(self, log: str) -> list[int]:
+        directory = self._path(f"{self.directory}/{log}")
+        if not self._files.exists(directory):
+            return []
         names = [entry.getPath().getName() for entry in self._files.listStatus(directory)]
-        return max((int(name) for name in names if name.isdigit()), default=None)
+        return [int(name) for name in names if name.isdigit()]
 
     def _read(self, name: str) -> str:
-        stream = self._files.open(self._path(f"{self._directory}/{name}"))
+        stream = self._files.open(self._path(f"{self.directory}/{name}"))
         try:
             return str(self._to_string(stream, "UTF-8"))
         finally:

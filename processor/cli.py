@@ -33,6 +33,10 @@ def process(
     checkpoint_dir: Annotated[
         str | None, typer.Option(help="Directory of Spark's checkpoints, on any Hadoop file system.")
     ] = None,
+    accept_lost_checkpoint: Annotated[
+        bool | None,
+        typer.Option("--accept-lost-checkpoint", help="Begin anew over changelogs whose checkpoint is gone."),
+    ] = None,
     commit_interval_ms: Annotated[
         int | None, typer.Option(help="Time between batches; 0: one after the other.")
     ] = None,
@@ -148,6 +152,7 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
     return ProcessorSettings(
         bootstrap=given.bootstrap,
         checkpoint_dir=_expanded(given.checkpoint_dir),
+        accept_lost_checkpoint=given.accept_lost_checkpoint,
         commit_interval_s=given.commit_interval_ms / 1000,
         max_offsets_per_trigger=given.max_offsets,
         shuffle_partitions=given.shuffle_partitions,

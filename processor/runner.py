@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,11 +31,11 @@ from processor.settings import ProcessorSettings
 from processor.sink.batch import OutputRows, StoreSink
 from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sources import KafkaSources
+from processor.start_check import refuse_misfit
 from processor.supervision import QueryDied, Started, SupervisedQuery
 from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
-from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.observability.metrics import MetricsServer
 from statehouse.topology import dead_letters_topic
 
@@ -180,11 +179,6 @@ class Processor:
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
         checkpoint = CheckpointReader(session, directory)
         changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.topic]) for each in query.stores]
-        if query.max_entries is not None and changelogs[0].topic not in topics.created and not checkpoint.exists():
-            admin = clients.admin(settings.bootstrap, f"{application_id}-start")
-            refuse_lost_recency(admin, changelogs[0], directory)
-        commits = CommitsPublisher(settings.bootstrap, application_id, query.name, changelogs)
-        commits.start()
         target = SinkTarget(
             bootstrap=settings.bootstrap,
             application_id=application_id,
@@ -199,6 +193,10 @@ class Processor:
             write_timeout_s=settings.write_timeout_s,
             record_cache_max_bytes=settings.record_cache_max_bytes,
         )
+        accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
+        refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
+        commits = CommitsPublisher(settings.bootstrap, application_id, query.name, changelogs)
+        commits.start()
         outputs = [
             OutputRows(topics.outputs[each.topic], each.layout, each.where, each.columns) for each in query.outputs
         ]
@@ -229,27 +227,6 @@ class Processor:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
-
-
-def refuse_lost_recency(admin: AdminClient, changelog: StoreChangelog, directory: str) -> None:
-    """Refuse to bound a store anew whose changelog holds entries already: nothing would ever displace these.
-
-    Which keys it has, and in which order they were updated, stands in the query's checkpoint alone.
-
-    Raises:
-        ConfigurationError: the changelog has records, or the brokers don't say whether it has.
-
-    """
-    partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
-    starts, ends = earliest_offsets(admin, partitions), last_stable_offsets(admin, partitions)
-    if len(starts) < len(partitions) or len(ends) < len(partitions):
-        raise ConfigurationError(f"{changelog.topic} has partitions that no broker leads: start again when all are led")
-    if starts != ends:
-        raise ConfigurationError(
-            f"{changelog.topic} has records, but there is no checkpoint in {directory}: a store with max_entries "
-            "would never displace the entries it has. Restore the checkpoint, give the store another name, or delete "
-            "the topic while the processor is stopped, so that it begins anew"
-        )
 
 
 def run(topology_module: str, settings: ProcessorSettings) -> int:

@@ -18,6 +18,9 @@ class ProcessorSettings:
     """Kafka's bootstrap servers."""
     checkpoint_dir: str
     """Directory (any Hadoop file system) of Spark's checkpoints; the queries' identity is kept in it."""
+    accept_lost_checkpoint: bool = False
+    """Begin anew over changelogs whose checkpoint is gone: all inputs are processed again, and entries that none of
+    them updates stay. Otherwise such a start is refused."""
     commit_interval_s: float = 0.0
     """Trigger interval: updates of a key within it are published once. 0: a batch as soon as the last is done."""
     max_offsets_per_trigger: int = 20_000

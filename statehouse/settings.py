@@ -231,6 +231,9 @@ class ProcessSettings(CommonSettings):
     checkpoint_dir: str = Field(
         "~/.local/share/statehouse/checkpoints", description="Spark's checkpoints, on any Hadoop file system"
     )
+    accept_lost_checkpoint: bool = Field(
+        False, description="begin anew over changelogs whose checkpoint is gone, instead of refusing to start"
+    )
     commit_interval_ms: int = Field(
         0,
         ge=0,

@@ -157,10 +157,7 @@ class PartitionWriter:
         if self._markers is None:
             group: dict[str, str | int] = {"group.id": target.marker_group}
             self._markers = clients.consumer(target.bootstrap, transactional_id, **group)
-        committed = self._markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0]
-        if committed.error is not None:
-            raise KafkaException(committed.error)
-        self._marker = max(0, committed.offset)  # negative: none yet
+        self._marker = _offset(self._markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0])
         self._producer = producer
         return producer
 
@@ -192,6 +189,39 @@ class PartitionWriter:
         if offset is not None:
             at.offset = offset
         return at
+
+
+def newest_written(target: SinkTarget) -> int | None:
+    """Return the newest batch that any partition's marker names; None before the first.
+
+    Raises:
+        KafkaException: the markers can't be read.
+
+    """
+    # A transaction that a driver left open must not hold us up: it is aborted when its partition is written again.
+    group: dict[str, str | int] = {"group.id": target.marker_group, "isolation.level": "read_uncommitted"}
+    consumer = clients.consumer(target.bootstrap, f"{target.application_id}-start", **group)
+    at = [TopicPartition(target.marker_topic, partition) for partition in range(target.partition_count)]
+    deadline = time.monotonic() + target.write_timeout_s
+    try:
+        while True:
+            try:
+                newest = max(_offset(marker) for marker in consumer.committed(at, timeout=_RPC_TIMEOUT_S))
+            except KafkaException as failure:
+                if not _worth_another_try(failure.args[0]) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_BACKOFF_S)
+            else:
+                return newest - 1 if newest > 0 else None
+    finally:
+        consumer.close()
+
+
+def _offset(marker: TopicPartition) -> int:
+    """Return a committed marker's offset, 0 if there is none yet."""
+    if marker.error is not None:
+        raise KafkaException(marker.error)
+    return max(0, int(marker.offset))
 
 
 def produce_record(

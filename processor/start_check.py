@@ -1,0 +1,128 @@
+"""Asks, before a query starts, whether its checkpoint fits what its stores' topics hold (`checkpoint_fit`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from processor.checkpoint import CheckpointReader, CheckpointState, Offsets
+from processor.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
+from processor.commits import StoreChangelog
+from processor.sink.protocol import SinkTarget, newest_written
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import ConfigurationError
+from statehouse.kafka import clients
+from statehouse.kafka.control_log import ControlLogReader
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.topology import commits_topic
+
+log = structlog.get_logger(__name__)
+
+_READ_S: Final = 60.0
+_LOOK_S: Final = 0.2
+
+
+class CheckpointMisfit(ConfigurationError):
+    """A query's checkpoint doesn't fit what was published: going on would lose events, or keep what nobody updates."""
+
+
+def last_commits(bootstrap: str, application_id: str) -> dict[str, CommitRecord]:
+    """Return the last record of each store in an application's commits topic, which must be there.
+
+    Raises:
+        ConfigurationError: the topic can't be read within a minute, or holds what is no commit record.
+
+    """
+    found: dict[str, CommitRecord] = {}
+    failures: list[Exception] = []
+
+    def on_record(_key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        if value is not None:
+            commit = commits_pb2.Commit.FromString(value)
+            found[commit.store] = CommitRecord(
+                commit.query_id, commit.batch_id, _offsets(commit.source_ends), _offsets(commit.changelog_ends)
+            )
+
+    topic = commits_topic(application_id)
+    client_id = f"{application_id}-start"
+    reader = ControlLogReader(bootstrap, topic, on_record, client_id=client_id, on_broken=failures.append)
+    reader.start()
+    deadline = time.monotonic() + _READ_S
+    while not reader.wait_caught_up(_LOOK_S) and not failures and time.monotonic() < deadline:
+        pass
+    reader.stop()
+    if not reader.caught_up:
+        reason = str(failures[0]) if failures else f"not read in {_READ_S:g} s"
+        raise ConfigurationError(f"{topic} says how far the stores are, and can't be read: {reason}")
+    return found
+
+
+def refuse_misfit(
+    target: SinkTarget,
+    changelogs: Sequence[StoreChangelog],
+    checkpoint: CheckpointReader,
+    *,
+    accept_lost: bool,
+    is_bounded: bool,
+) -> None:
+    """Refuse to start a query from a checkpoint that doesn't fit one of its stores.
+
+    `accept_lost`: the operator wants to begin anew over what is there. A bounded store can't: which keys it has, and
+    in which order they were updated, stands in its checkpoint alone.
+
+    An older driver may still be running: it is not disturbed before it is known that this one may start.
+
+    Raises:
+        CheckpointMisfit: names what doesn't fit, and the remedy.
+        ConfigurationError: the brokers don't say what the topics hold.
+        KafkaException: they can't be asked.
+
+    """
+    # In this order, so that a batch that goes on meanwhile looks like what it is: planned before it is written, and
+    # recorded before it is committed.
+    written = newest_written(replace(target, query_id=checkpoint.query_id())) if checkpoint.exists() else None
+    state = checkpoint.state()
+    records = last_commits(target.bootstrap, target.application_id) if changelogs else {}
+    for changelog in changelogs:
+        record = records.get(changelog.store)
+        if record is None and _is_new(changelogs, records, state):
+            log.warning("a store joins a query that goes on: it begins with what comes now", store=changelog.store)
+            continue
+        starts, ends = _bounds(target, changelog)
+        found = misfit(state, Published(record, starts, ends, written))
+        if found is None:
+            continue
+        if found is Misfit.CHECKPOINT_LOST and accept_lost and not is_bounded:
+            log.warning("the query begins anew over the changelog that is there", changelog=changelog.topic)
+            continue
+        only_anew = " (not with max_entries: nothing would displace the entries there are)" if is_bounded else ""
+        raise CheckpointMisfit(
+            f"store {changelog.store}: {found.value} (checkpoint {checkpoint.directory}, changelog {changelog.topic}). "
+            f"Remedy: {REMEDIES[found]}{only_anew if found is Misfit.CHECKPOINT_LOST else ''}"
+        )
+
+
+def _is_new(
+    changelogs: Sequence[StoreChangelog], records: Mapping[str, CommitRecord], state: CheckpointState | None
+) -> bool:
+    """Whether a store without a record was added to a query whose other stores have one."""
+    others = [records[each.store] for each in changelogs if each.store in records]
+    return state is not None and any(other.query_id == state.query_id for other in others)
+
+
+def _bounds(target: SinkTarget, changelog: StoreChangelog) -> tuple[Offsets, Offsets]:
+    """Return a changelog's first offsets and its ends."""
+    admin = clients.admin(target.bootstrap, f"{target.application_id}-start")
+    partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
+    starts, ends = earliest_offsets(admin, partitions), last_stable_offsets(admin, partitions)
+    if len(starts) < len(partitions) or len(ends) < len(partitions):
+        raise ConfigurationError(f"{changelog.topic} has partitions that no broker leads: start again when all are led")
+    return starts, ends
+
+
+def _offsets(offsets: Sequence[commits_pb2.TopicOffset]) -> Offsets:
+    return {(each.topic, each.partition): each.offset for each in offsets}
