@@ -122,6 +122,7 @@ class PartitionWriter:
         """
         deadline, pause_s = time.monotonic() + self._target.write_timeout_s, _BACKOFF_S
         while True:
+            began = time.monotonic()
             try:
                 producer = self._producer or self.initialise()
                 if self._marker > batch_id:
@@ -138,7 +139,11 @@ class PartitionWriter:
                         f"{self._target.write_timeout_s:g} s: {error.str()}"
                     ) from failure
                 log.info("sink partition initialised again", partition=self._partition, reason=error.name())
-                time.sleep(pause_s)
+                if error.code() in codes.FENCED:
+                    # Another attempt of this task may be at work, as with speculative execution. It needs about as
+                    # long as this one has taken: who came back sooner would fence it, and be fenced by it in turn.
+                    pause_s = max(pause_s, time.monotonic() - began)
+                time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
                 pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
             else:
                 return True

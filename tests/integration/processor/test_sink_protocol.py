@@ -1,20 +1,24 @@
 """The sink's protocol against a real broker: replays, zombies, failures half way."""
 
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, WriteTimeout, produce_record
 from processor.sink.tasks import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS, SinkTask, last_of_each_key
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
-from tests.integration.processor.support import headers, messages
+from statehouse.topology import commits_topic
+from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 
 
@@ -22,7 +26,8 @@ from tests.support.kafka import create_topic
 def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     application = unique_name("app")
     names = {name: f"{application}-{name}" for name in ("changelog", "dead")}
-    create_topic(kafka.bootstrap, names["changelog"], partitions=3)
+    # Records here are of 1970: with a retention the broker may delete them at any moment.
+    create_topic(kafka.bootstrap, names["changelog"], partitions=3, config={"retention.ms": "-1"})
     create_topic(kafka.bootstrap, names["dead"], partitions=2)
     outputs = (OutputTopic("store", names["changelog"], 3),)
     return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, query_id=uuid.uuid4().hex)
@@ -188,3 +193,53 @@ def test_a_full_record_cache_is_flushed_early(target: SinkTarget):
     assert [share.num_rows for share in shares] == [1] * len(shares)
     assert 4 <= len(shares) <= 6
     assert shares[-1][VALUE].to_pylist() == [b"99"]
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 0.2, pytest.param(2.5, marks=pytest.mark.long)])
+def test_two_attempts_of_a_task_at_once_write_its_batch_once(target: SinkTarget, takes_s: float):
+    """As with speculative execution: the second attempt begins while the first is writing, and fences it."""
+    both_write = threading.Barrier(2)
+
+    def attempt() -> bool:
+        tries = []
+
+        def produce(producer: Producer) -> None:
+            tries.append(producer)
+            record(target, "value")(producer)
+            if len(tries) == 1:
+                both_write.wait(30)
+            producer.flush(10)
+            threading.Event().wait(takes_s)
+
+        return PartitionWriter(target, 0).write(0, produce)
+
+    with ThreadPoolExecutor(2) as pool:
+        attempts = [pool.submit(attempt) for _ in range(2)]
+        assert sorted(each.result() for each in attempts) == [False, True]
+    assert values(target) == ["value"]
+
+
+def test_an_old_driver_that_goes_on_beside_its_successor_changes_nothing(target: SinkTarget):
+    create_topic(target.bootstrap, commits_topic(target.application_id))
+    changelogs = [StoreChangelog("store", target.outputs[0].topic, target.partition_count)]
+    old, new = (CommitsPublisher(target.bootstrap, target.application_id, "query", changelogs) for _ in range(2))
+    old.start()
+    assert PartitionWriter(target, 0).write(0, record(target, "0"))
+    old.publish(target.query_id, 0, {("scores", 0): 10})
+    old_task = PartitionWriter(target, 0)
+
+    def stall(producer: Producer) -> None:
+        """Let a new driver start, run the batch again, and the next one, while the old driver's task writes."""
+        record(target, "the old driver's 1")(producer)
+        producer.flush(10)
+        new.start()
+        for batch_id in (1, 2):
+            assert PartitionWriter(target, 0).write(batch_id, record(target, str(batch_id)))
+            new.publish(target.query_id, batch_id, {("scores", 0): 10 * (batch_id + 1)})
+
+    assert not old_task.write(1, stall)
+    with pytest.raises(Superseded, match="Run one processor an application"):
+        old.publish(target.query_id, 1, {("scores", 0): 20})
+    assert not old_task.write(2, record(target, "the old driver's 2"))
+    assert values(target) == ["0", "1", "2"]
+    assert [commit.batch_id for commit in commits(target.bootstrap, commits_topic(target.application_id))] == [0, 1, 2]
