@@ -44,6 +44,7 @@ def process(
     shuffle_partitions: Annotated[
         int | None, typer.Option(help="Tasks of a stateful stage; fixed at the first start.")
     ] = None,
+    sink_tasks: Annotated[int | None, typer.Option(help="Tasks that write a batch to Kafka.")] = None,
     spark_master: Annotated[
         str | None, typer.Option("--master", help="Spark master; default local[*], or spark-submit's.")
     ] = None,
@@ -156,6 +157,7 @@ def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSe
         commit_interval_s=given.commit_interval_ms / 1000,
         max_offsets_per_trigger=given.max_offsets,
         shuffle_partitions=given.shuffle_partitions,
+        sink_tasks=given.sink_tasks,
         master=given.spark_master,
         spark_conf=spark_conf,
         replication_factor=given.replication_factor,

@@ -241,6 +241,7 @@ class ProcessSettings(CommonSettings):
     )
     max_offsets: int = Field(20_000, ge=1, description="events a batch reads at most of each stream")
     shuffle_partitions: int = Field(2, ge=1, description="tasks of a stateful stage, fixed at the first start")
+    sink_tasks: int = Field(1, ge=1, description="tasks that write a batch to Kafka, on as many executors at most")
     spark_master: str | None = Field(None, description="Spark master; default local[*], or spark-submit's")
     replication_factor: int = Field(-1, ge=-1, description="of the topics we create; -1 is the broker's default")
     changelog_additional_retention_ms: int = Field(

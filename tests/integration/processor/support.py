@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -20,13 +20,25 @@ _ROOT = Path(__file__).resolve().parents[3]
 START_S = 150.0
 
 
-class ProcessorProcess:
-    """`statehouse process` on two cores; its log is read for what it says of each batch."""
+ON_TWO_CORES: Final = (sys.executable, "-m", "processor.cli", "--master", "local[2]")
 
-    def __init__(self, topology: str, bootstrap: str, directory: Path, *options: str) -> None:
-        self._command = [sys.executable, "-m", "processor.cli", topology, "--bootstrap", bootstrap]
+
+class ProcessorProcess:
+    """`statehouse process`, on two cores unless `program` runs it elsewhere; its log is read for what it says."""
+
+    def __init__(
+        self,
+        topology: str,
+        bootstrap: str,
+        directory: Path,
+        *options: str,
+        program: Sequence[str] = ON_TWO_CORES,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command = [*program, topology, "--bootstrap", bootstrap]
+        self._env = None if env is None else {**os.environ, **env}
         self.checkpoint = directory / "checkpoint"
-        self._command += ["--checkpoint-dir", str(self.checkpoint), "--master", "local[2]", *options]
+        self._command += ["--checkpoint-dir", self.checkpoint.as_uri(), *options]
         self._log = directory / "processor.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
@@ -34,7 +46,9 @@ class ProcessorProcess:
     def start(self) -> None:
         self._read_from = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                self._command, cwd=_ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Log events of that name since the last start."""
@@ -78,6 +92,16 @@ class ProcessorProcess:
         # Two at once, as from a terminal's Ctrl-C and a supervisor: the second must not get in the way of the first.
         self._process.send_signal(signal.SIGINT)
         self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout_s)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait until it has ended by itself; return its exit code."""
+        assert self._process is not None
         return self._process.wait(timeout_s)
 
     def jvm_pids(self) -> list[int]:
