@@ -53,8 +53,6 @@ class ApplicationTopics:
 
     outputs: Mapping[str, int]
     dead_letters: int
-    created: frozenset[str]
-    """Names of those that this start has created."""
 
 
 def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, int]:
@@ -107,11 +105,11 @@ def create_topics(
         for output in app.outputs
     ]
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
-    created = frozenset(ensure_topics(admin, specs))
+    ensure_topics(admin, specs)
     create_control_topics(admin, app.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, app.global_stores)
     counts |= {store.changelog_topic: source_counts[store.changelog_topic] for store in app.global_stores}
-    return ApplicationTopics(counts, dead_letters_count, created)
+    return ApplicationTopics(counts, dead_letters_count)
 
 
 def foreign_sources(app: Application) -> list[str]:
