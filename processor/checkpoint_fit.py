@@ -56,7 +56,7 @@ class Misfit(Enum):
     CHANGELOG_LOST = "the changelog is older than the checkpoint, or was deleted"
 
 
-_RESET: Final = "or reset the application, so that it begins anew"
+_RESET: Final = "or reset the application (`statehouse reset`), so that it begins anew"
 REMEDIES: Final[Mapping[Misfit, str]] = {
     Misfit.CHECKPOINT_LOST: f"restore the checkpoint, {_RESET}; with --accept-lost-checkpoint all inputs are processed "
     "again, and entries that none of them updates stay as they are",

@@ -1,4 +1,4 @@
-"""`statehouse process`: run an application. `statehouse assign`: look ahead at what its controller will do."""
+"""The processor's commands: `statehouse process`, `statehouse assign` and `statehouse reset`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from confluent_kafka import KafkaException
 
 from processor.ownership.model import PlannerSettings
 from processor.ownership.observed import observe
 from processor.ownership.preview import added_nodes, preview, show
 from processor.ownership.settings import OwnershipSettings
+from processor.reset import ResetPlan, carry_out, plan_reset
 from processor.restarts import RestartPolicy
 from processor.settings import ProcessorSettings
 from processor.static import run_static
+from statehouse.cli import output as out
 from statehouse.cli.options import OutputOption
 from statehouse.cli.output import Output
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.observability import logs
 from statehouse.settings import ProcessSettings, load
 
@@ -146,6 +149,75 @@ def assign(
     logs.configure("WARNING")
     fleet = observe(given.bootstrap, given.application_id, _ownership(given), timeout)
     show(preview(fleet, joining, remove or [], _ownership(given).planner), output)
+
+
+class ResetTo(StrEnum):
+    """Where the application's next start reads its sources from."""
+
+    EARLIEST = "earliest"
+
+
+def reset(
+    app: Annotated[
+        str, typer.Argument(help="Topology module, as in examples.leaderboard.topology.", show_default=False)
+    ],
+    to: Annotated[ResetTo, typer.Option(help="Where its next start reads its sources from.", show_default=False)],
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's bootstrap servers.")] = None,
+    checkpoint_dir: Annotated[
+        str | None, typer.Option(help="Directory of Spark's checkpoints, as the processor's.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for Kafka to have told all.")
+    ] = 10.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete an application's checkpoints and changelogs, so that it begins anew; asks first.
+
+    Stop the processor before; nodes and routers may run on: nodes wipe a store when its changelog is another one.
+    Dead letters are kept, and so are topics that aren't stores': what is written to those again is there twice.
+    """
+    given = load(ProcessSettings, {"bootstrap": bootstrap, "checkpoint_dir": checkpoint_dir})
+    logs.configure("WARNING")
+    sys.path.insert(0, str(Path.cwd()))
+    # Spark is slow to import, and the other commands do without it.
+    from processor.runner import Topology  # noqa: PLC0415
+
+    topology = Topology.load(app)
+    try:
+        plan = plan_reset(given.bootstrap, topology.application_id, _expanded(given.checkpoint_dir), timeout)
+        _show(plan, output)
+        if dry_run or plan.is_empty:
+            return
+        if not yes:
+            typer.confirm("Delete all of this?", abort=True, err=True)
+        carry_out(given.bootstrap, plan)
+    except KafkaException as error:
+        raise LookupFailure(Reason.UNREACHABLE, error.args[0].str(), {"target": given.bootstrap}) from error
+    out.note(f"{plan.application_id} is reset: its next start reads its sources from {to}")
+
+
+def _show(plan: ResetPlan, output: Output) -> None:
+    if output is Output.JSON:
+        document = {
+            "application": plan.application_id,
+            "checkpoints": str(plan.checkpoints),
+            "queries": plan.queries,
+            "topics": plan.topics,
+            "commit_records": plan.committed,
+            "kept": [plan.kept],
+        }
+        out.print_json(document)
+        return
+    if plan.is_empty:
+        out.note(f"there is nothing of {plan.application_id} to delete")
+        return
+    rows: list[tuple[object, ...]] = [("checkpoint", str(plan.checkpoints / query), "-") for query in plan.queries]
+    rows += [("topic", topic, f"{held} offsets") for topic, held in plan.topics.items()]
+    rows += [("commit record", store, "-") for store in plan.committed]
+    out.print_table(["TO DELETE", "NAME", "HOLDS"], rows, title=f"Reset of {plan.application_id}")
+    out.note(f"kept: {plan.kept}, the sources, and topics that aren't stores'")
 
 
 def _settings(given: ProcessSettings, spark_conf: dict[str, str]) -> ProcessorSettings:

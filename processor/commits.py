@@ -93,6 +93,7 @@ class CommitsPublisher:
                 source_ends=_offsets(source_ends),
                 changelog_ends=_offsets({at: end for at, end in ends.items() if at[0] == changelog.topic}),
                 idle=idle,
+                committed_at_ms=None if idle else round(time.time() * 1000),
             )
             for changelog in self._changelogs
         ]
@@ -104,14 +105,29 @@ class CommitsPublisher:
         with self._lock:
             if not self._last or time.monotonic() - self._last_at < idle_for_s:
                 return False
-            records = []
-            for last in self._last:
-                record = commits_pb2.Commit()
-                record.CopyFrom(last)
-                record.idle = True
-                records.append(record)
-            self._write(records)
+            self._write_again(stopped=False)
             return True
+
+    def finish(self) -> None:
+        """Write the last records again, as those of a processor that ended in an orderly way.
+
+        Raises:
+            Superseded: a newer driver has fenced this one.
+            KafkaException: they could not be written.
+
+        """
+        with self._lock:
+            if self._last:
+                self._write_again(stopped=True)
+
+    def _write_again(self, *, stopped: bool) -> None:
+        records = []
+        for last in self._last:
+            record = commits_pb2.Commit()
+            record.CopyFrom(last)
+            record.idle, record.stopped = True, stopped
+            records.append(record)
+        self._write(records)
 
     def _write(self, records: list[commits_pb2.Commit]) -> None:
         if self._superseded is not None:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application
 from processor.checkpoint import CheckpointReader
-from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog
+from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog, Superseded
 from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
@@ -77,6 +77,7 @@ class _Running:
     """A query that was started, with what belongs to it."""
 
     query: SupervisedQuery
+    commits: CommitsPublisher
     repeater: IdleRepeater
 
 
@@ -137,6 +138,10 @@ class Processor:
         for running in self._running:
             running.repeater.stop()
             running.query.stop(self._settings.stop_timeout_s)
+            try:
+                running.commits.finish()
+            except (Superseded, KafkaException) as error:
+                log.info("last commit record not written", query=running.query.name, reason=str(error))
         self._running.clear()
         if self._progress is not None:
             self._progress.close()
@@ -223,7 +228,7 @@ class Processor:
         running = SupervisedQuery(query.name, begin, settings.restarts, on_restart)
         repeater = IdleRepeater(commits, lambda: running.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
         repeater.start()
-        return _Running(running, repeater)
+        return _Running(running, commits, repeater)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error

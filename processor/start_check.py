@@ -40,8 +40,10 @@ def last_commits(bootstrap: str, application_id: str) -> dict[str, CommitRecord]
     found: dict[str, CommitRecord] = {}
     failures: list[Exception] = []
 
-    def on_record(_key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-        if value is not None:
+    def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        if value is None:  # the application was reset
+            found.pop((key or b"").decode(errors="replace"), None)
+        else:
             commit = commits_pb2.Commit.FromString(value)
             found[commit.store] = CommitRecord(
                 commit.query_id, commit.batch_id, _offsets(commit.source_ends), _offsets(commit.changelog_ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -13,7 +13,7 @@ from processor.ownership.sessions import Sessions
 from processor.ownership.settings import OwnershipSettings
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import ContractError, LookupFailure, Reason
-from statehouse.kafka.control_log import ControlLogReader
+from statehouse.kafka.control_read import read_to_ends
 from statehouse.membership import Member, decode_member
 from statehouse.topology import TaskId, assignment_topic, members_topic
 
@@ -69,16 +69,8 @@ def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, ti
         except ContractError as error:
             _skipped(name, error)
 
-    deadline = time.monotonic() + timeout_s
-    client_id = f"{application_id}-assign"
     topics = {assignment_topic(application_id): on_assignment, members_topic(application_id): on_member}
-    readers = [_Reading(bootstrap, topic, take, client_id) for topic, take in topics.items()]
-    try:
-        for reader in readers:
-            reader.wait(deadline, timeout_s)
-    finally:
-        for reader in readers:
-            reader.stop()
+    read_to_ends(bootstrap, topics, f"{application_id}-assign", timeout_s)
     if assignments.current is None:
         raise LookupFailure(
             Reason.ROUTING_NOT_READY, f"{application_id} has no assignment yet: start its processor, it publishes one"
@@ -98,33 +90,6 @@ def _views(assignment: Assignment, live: list[Member], settings: OwnershipSettin
         sessions.hear(member, 0.0)
     sessions.start(0.0, [member.instance_id for member in live])
     return sessions.nodes()
-
-
-class _Reading:
-    """A topic being read to its end."""
-
-    def __init__(
-        self, bootstrap: str, topic: str, take: Callable[[bytes | None, bytes | None, int], None], client_id: str
-    ) -> None:
-        self._bootstrap, self._topic = bootstrap, topic
-        self._defects: list[Exception] = []
-        self._reader = ControlLogReader(
-            bootstrap, topic, take, client_id=client_id, on_broken=self._defects.append, confirm_interval_s=0.1
-        )
-        self._reader.start()
-        self.stop = self._reader.stop
-
-    def wait(self, deadline: float, timeout_s: float) -> None:
-        """Wait for the end, until the deadline."""
-        while not self._reader.wait_caught_up(0.1):
-            if self._defects:
-                raise self._defects[0]
-            if time.monotonic() >= deadline:
-                message = (
-                    f"topic {self._topic} could not be read to its end within {timeout_s:g} s: check --bootstrap "
-                    "and --application-id, that the processor has run once, or allow more time with --timeout"
-                )
-                raise LookupFailure(Reason.UNREACHABLE, message, {"target": self._bootstrap, "topic": self._topic})
 
 
 def _skipped(key: str, error: Exception) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/commits.proto\x12\x15statehouse.control.v1\"\xbe\x01\n\x06\x43ommit\x12\r\n\x05store\x18\x01 \x01(\t\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\x12\x37\n\x0bsource_ends\x18\x04 \x03(\x0b\x32\".statehouse.control.v1.TopicOffset\x12:\n\x0e\x63hangelog_ends\x18\x05 \x03(\x0b\x32\".statehouse.control.v1.TopicOffset\x12\x0c\n\x04idle\x18\x06 \x01(\x08\"?\n\x0bTopicOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#statehouse/control/v1/commits.proto\x12\x15statehouse.control.v1\"\xb7\x02\n\x06\x43ommit\x12\r\n\x05store\x18\x01 \x01(\t\x12\x10\n\x08query_id\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\x03\x12\x37\n\x0bsource_ends\x18\x04 \x03(\x0b\x32\".statehouse.control.v1.TopicOffset\x12:\n\x0e\x63hangelog_ends\x18\x05 \x03(\x0b\x32\".statehouse.control.v1.TopicOffset\x12\x0c\n\x04idle\x18\x06 \x01(\x08\x12\x0f\n\x07stopped\x18\x07 \x01(\x08\x12\x1c\n\x0f\x63ommitted_at_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x34\n\x07\x66igures\x18\t \x01(\x0b\x32#.statehouse.control.v1.QueryFiguresB\x12\n\x10_committed_at_ms\"\xe8\x01\n\x0cQueryFigures\x12\r\n\x05query\x18\x01 \x01(\t\x12\x1d\n\x15input_rows_per_second\x18\x02 \x01(\x01\x12\x0f\n\x07\x62\x61\x63klog\x18\x03 \x01(\x04\x12\x1b\n\x0e\x62\x61\x63klog_eta_ms\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cwatermark_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\nstate_rows\x18\x06 \x01(\x04\x12\x13\n\x0bstate_bytes\x18\x07 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x08 \x01(\x04\x42\x11\n\x0f_backlog_eta_msB\x0f\n\r_watermark_ms\"?\n\x0bTopicOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.control.v1.commi
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMMIT']._serialized_start=63
-  _globals['_COMMIT']._serialized_end=253
-  _globals['_TOPICOFFSET']._serialized_start=255
-  _globals['_TOPICOFFSET']._serialized_end=318
+  _globals['_COMMIT']._serialized_end=374
+  _globals['_QUERYFIGURES']._serialized_start=377
+  _globals['_QUERYFIGURES']._serialized_end=609
+  _globals['_TOPICOFFSET']._serialized_start=611
+  _globals['_TOPICOFFSET']._serialized_end=674
 # @@protoc_insertion_point(module_scope)

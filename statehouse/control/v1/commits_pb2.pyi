@@ -34,6 +34,9 @@ class Commit(_message.Message):
     SOURCE_ENDS_FIELD_NUMBER: _builtins.int
     CHANGELOG_ENDS_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -44,6 +47,14 @@ class Commit(_message.Message):
     """Whether this only repeats the last batch's record, to show that the
     processor lives.
     """
+    stopped: _builtins.bool
+    """Whether this is the last record of a processor that ended in an orderly
+    way. A new one takes it back with its first record.
+    """
+    committed_at_ms: _builtins.int
+    """When the batch was committed, in milliseconds of the epoch by the driver's
+    clock; unset if that was an earlier process.
+    """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Source offsets (next to be read) the state includes."""
@@ -51,6 +62,10 @@ class Commit(_message.Message):
     @_builtins.property
     def changelog_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Last stable offsets of the changelog's partitions, read after the commit."""
+
+    @_builtins.property
+    def figures(self) -> Global___QueryFigures:
+        """How the query does; unset until a batch of this process is completed."""
 
     def __init__(
         self,
@@ -61,14 +76,84 @@ class Commit(_message.Message):
         source_ends: _abc.Iterable[Global___TopicOffset] | None = ...,
         changelog_ends: _abc.Iterable[Global___TopicOffset] | None = ...,
         idle: _builtins.bool = ...,
+        stopped: _builtins.bool = ...,
+        committed_at_ms: _builtins.int | None = ...,
+        figures: Global___QueryFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "committed_at_ms", b"committed_at_ms", "figures", b"figures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "idle", b"idle", "query_id", b"query_id", "source_ends", b"source_ends", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "idle", b"idle", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
+    _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_at_ms) -> _WhichOneofReturnType__committed_at_ms | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
+
+@_typing.final
+class QueryFigures(_message.Message):
+    """How a query does, by its last completed batch: when a batch is committed,
+    that is the one before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    INPUT_ROWS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BACKLOG_FIELD_NUMBER: _builtins.int
+    BACKLOG_ETA_MS_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
+    STATE_ROWS_FIELD_NUMBER: _builtins.int
+    STATE_BYTES_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    """Name of the query."""
+    input_rows_per_second: _builtins.float
+    """Rows read of all sources since the batch before began."""
+    backlog: _builtins.int
+    """Offsets that the sources held beyond what is processed."""
+    backlog_eta_ms: _builtins.int
+    """Milliseconds until nothing of it is left, arrivals going on as they do;
+    unset if it doesn't shrink.
+    """
+    watermark_ms: _builtins.int
+    """Event time up to which rows are late, in milliseconds of the epoch; unset
+    without a watermark.
+    """
+    state_rows: _builtins.int
+    """Rows in the query's state."""
+    state_bytes: _builtins.int
+    """Memory of its state stores."""
+    dead_letters: _builtins.int
+    """Records refused and kept in the dead-letter topic since the process
+    started.
+    """
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        input_rows_per_second: _builtins.float = ...,
+        backlog: _builtins.int = ...,
+        backlog_eta_ms: _builtins.int | None = ...,
+        watermark_ms: _builtins.int | None = ...,
+        state_rows: _builtins.int = ...,
+        state_bytes: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "query", b"query", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__backlog_eta_ms: _TypeAlias = _typing.Literal["backlog_eta_ms"]  # noqa: Y015
+    _WhichOneofArgType__backlog_eta_ms: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms"]  # noqa: Y015
+    _WhichOneofReturnType__watermark_ms: _TypeAlias = _typing.Literal["watermark_ms"]  # noqa: Y015
+    _WhichOneofArgType__watermark_ms: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__backlog_eta_ms) -> _WhichOneofReturnType__backlog_eta_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_ms) -> _WhichOneofReturnType__watermark_ms | None: ...
+
+Global___QueryFigures: _TypeAlias = QueryFigures  # noqa: Y015
 
 @_typing.final
 class TopicOffset(_message.Message):

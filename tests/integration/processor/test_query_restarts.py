@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.reset import carry_out, plan_reset
 from processor.restarts import RestartPolicy
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
@@ -26,64 +27,94 @@ pytestmark = pytest.mark.timeout(240)
 DEADLINE_S = 90.0
 
 
-def test_a_query_that_dies_goes_on_where_it_was_and_ends_the_process_when_it_dies_again_and_again(
-    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
-):
-    application, events = unique_name("app"), unique_name("events")
-    create_topic(kafka.bootstrap, events)
-    stone = tmp_path / "stone"
-    where = str(stone)
+class Walks:
+    """An application with one store, of the steps that walkers take, and a stone in their way at times."""
 
-    def stumble(value: str) -> str:
-        path = Path(where)
-        if path.exists():
-            if path.read_text() == "loose":
-                path.unlink()
-            raise ValueError("stumbled over a stone")
-        return value
+    def __init__(self, bootstrap: str, application: str, events: str, directory: Path) -> None:
+        self.bootstrap, self.events, self.application = bootstrap, events, application
+        self.stone = directory / "stone"
+        self.settings = ProcessorSettings(
+            bootstrap=bootstrap,
+            checkpoint_dir=str(directory / "checkpoint"),
+            restarts=RestartPolicy(max_restarts=1, backoff_s=0.1),
+        )
+        self.processor = self.new_processor()
 
-    def build(app: Application) -> None:
-        value = F.udf(stumble, "string", useArrow=False)(F.col("value").cast("string"))
-        app.store("walks", app.stream(events).select("key", value.alias("value")))
+    def new_processor(self) -> Processor:
+        where = str(self.stone)
 
-    settings = ProcessorSettings(
-        bootstrap=kafka.bootstrap,
-        checkpoint_dir=str(tmp_path / "checkpoint"),
-        restarts=RestartPolicy(max_restarts=1, backoff_s=0.1),
-    )
-    processor = Processor(Topology(application, build), settings)
+        def stumble(value: str) -> str:
+            path = Path(where)
+            if path.exists():
+                if path.read_text() == "loose":
+                    path.unlink()
+                raise ValueError("stumbled over a stone")
+            return value
 
-    def published() -> list[bytes]:
-        return [message.value() for message in messages(kafka.bootstrap, changelog_topic(application, "walks"))]
+        def build(app: Application) -> None:
+            value = F.udf(stumble, "string", useArrow=False)(F.col("value").cast("string"))
+            app.store("walks", app.stream(self.events).select("key", value.alias("value")))
 
-    def walk(steps: range) -> None:
-        produce(kafka.bootstrap, events, [(b"walker %d" % step, f"step {step}".encode()) for step in steps])
+        return Processor(Topology(self.application, build), self.settings)
+
+    def published(self) -> list[bytes]:
+        """What the changelog holds, sorted."""
+        return sorted(
+            message.value() for message in messages(self.bootstrap, changelog_topic(self.application, "walks"))
+        )
+
+    def walk(self, steps: range) -> None:
+        """Take steps and let the processor run until they are published."""
+        produce(self.bootstrap, self.events, [(b"walker %d" % step, b"step %d" % step) for step in steps])
         deadline = time.monotonic() + DEADLINE_S
 
         def is_done() -> bool:
             assert time.monotonic() < deadline, "the steps were not published"
-            return len(published()) >= steps.stop
+            return len(self.published()) >= steps.stop
 
-        processor.wait(is_done)
+        self.processor.wait(is_done)
 
-    def metric(name: str, **labels: str) -> float | None:
-        return processor.metrics.registry.get_sample_value(f"statehouse_processor_{name}", {"query": "walks", **labels})
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.processor.metrics.registry.get_sample_value(
+            f"statehouse_processor_{name}", {"query": "walks", **labels}
+        )
 
+
+def steps(count: int) -> list[bytes]:
+    return [b"step %d" % step for step in range(count)]
+
+
+def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_reset_all_is_done_anew(
+    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+):
+    application, events = unique_name("app"), unique_name("events")
+    create_topic(kafka.bootstrap, events)
+    walks = Walks(kafka.bootstrap, application, events, tmp_path)
     try:
-        processor.start()
-        walk(range(3))
-        assert metric("query_restarts_total") is None
-        stone.write_text("loose")
-        walk(range(3, 6))
-        assert metric("query_restarts_total") == 1
+        walks.processor.start()
+        walks.walk(range(3))
+        assert walks.metric("query_restarts_total") is None
+        walks.stone.write_text("loose")
+        walks.walk(range(3, 6))
+        assert walks.metric("query_restarts_total") == 1
         # Progress comes after the batch, on a thread of Spark's; that of the batch that failed never comes.
-        poll_until(lambda: metric("input_rows_total") == 6, DEADLINE_S, "the progress of both batches")
-        assert metric("input_offsets_total", topic=events) == 6
-        assert metric("commit_lag_offsets", topic=events) == 0
-        assert metric("trigger_seconds_count") == 2
-        stone.write_text("fast")
+        poll_until(lambda: walks.metric("input_rows_total") == 6, DEADLINE_S, "the progress of both batches")
+        assert walks.metric("input_offsets_total", topic=events) == 6
+        assert walks.metric("commit_lag_offsets", topic=events) == 0
+        assert walks.metric("trigger_seconds_count") == 2
+        walks.stone.write_text("fast")
         with pytest.raises(QueryDied, match=r"query walks ended \(restarts before: 1\): ValueError: stumbled"):
-            walk(range(6, 7))
+            walks.walk(range(6, 7))
     finally:
-        processor.stop()
-    assert sorted(published()) == [f"step {step}".encode() for step in range(6)]
+        walks.processor.stop()
+    assert walks.published() == steps(6)
+
+    carry_out(kafka.bootstrap, plan_reset(kafka.bootstrap, application, walks.settings.checkpoint_dir, DEADLINE_S))
+    walks.stone.unlink()
+    walks.processor = walks.new_processor()
+    try:
+        walks.processor.start()
+        walks.walk(range(7, 8))
+    finally:
+        walks.processor.stop()
+    assert walks.published() == steps(8), "in a new changelog"

@@ -1,0 +1,213 @@
+"""Beginning anew: all that an application keeps is deleted, and its next start reads its sources from earliest.
+
+That is Spark's checkpoints and the stores' changelogs. What nodes hold follows by itself: a store whose topic has
+another id is wiped (docs/state-directory.md). It stands for Kafka Streams' application reset tool and the `cleanUp()`
+of each instance.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from google.protobuf.message import DecodeError
+
+from statehouse.assignment import AssignmentReader
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.kafka import clients
+from statehouse.kafka.control_log import OnRecord
+from statehouse.kafka.control_read import read_to_ends
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.topics import partition_counts
+from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, updates_topic
+
+log = structlog.get_logger(__name__)
+
+ALIVE_S: Final = 30.0
+"""A processor that wrote a commit record within this time, and no last one, is taken to live."""
+_DELETE_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.1
+
+
+class ResetRefused(StatehouseError):
+    """An application can't be reset now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset deletes."""
+
+    application_id: str
+    checkpoints: Path
+    """The directory of the application's checkpoints."""
+    queries: tuple[str, ...]
+    """Those that have a checkpoint there."""
+    topics: Mapping[str, int]
+    """Of the stores, with the offsets they hold."""
+    committed: tuple[str, ...]
+    """Stores with a commit record."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to delete."""
+        return not (self.queries or self.topics or self.committed or self.checkpoints.exists())
+
+    @property
+    def kept(self) -> str:
+        """The topic of the dead letters, which are kept."""
+        return dead_letters_topic(self.application_id)
+
+
+class _Commits:
+    """The latest commit record of each store, and when it was written."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, tuple[commits_pb2.Commit, int]] = {}
+
+    def take(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        store = (key or b"").decode(errors="replace")
+        if value is None:
+            self.latest.pop(store, None)
+            return
+        try:
+            self.latest[store] = commits_pb2.Commit.FromString(value), timestamp_ms
+        except DecodeError as error:
+            log.warning("unreadable commit record skipped", key=store, error=str(error))
+
+
+def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
+    """Look at what there is of an application.
+
+    Raises:
+        ResetRefused: a processor of the application lives.
+        ConfigurationError: its checkpoints aren't on this machine.
+        LookupFailure: UNREACHABLE, Kafka could not be read in time.
+        KafkaException: the brokers can't be reached, or refuse.
+
+    """
+    checkpoints = _local(checkpoint_dir) / application_id
+    admin = clients.admin(bootstrap, f"{application_id}-reset")
+    assignments, commits = AssignmentReader(_skipped), _Commits()
+
+    def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        assignments.feed(key, value)
+
+    control: dict[str, OnRecord] = {
+        assignment_topic(application_id): on_assignment,
+        commits_topic(application_id): commits.take,
+    }
+    there = partition_counts(admin, list(control), timeout_s)
+    present = {topic: take for topic, take in control.items() if there[topic] is not None}
+    read_to_ends(bootstrap, present, f"{application_id}-reset", timeout_s)
+    _refuse_while_alive(application_id, commits, time.time())
+    specs = [] if assignments.current is None else assignments.current.stores.values()
+    # What others write is theirs: the topics of global stores, and of a static topology's.
+    named = {name(application_id, spec.name) for spec in specs for name in (changelog_topic, updates_topic)}
+    topics = sorted({spec.changelog_topic for spec in specs if not spec.is_global} & named)
+    return ResetPlan(
+        application_id,
+        checkpoints,
+        tuple(sorted(path.name for path in checkpoints.iterdir() if path.is_dir())) if checkpoints.is_dir() else (),
+        _held(admin, topics, timeout_s),
+        tuple(sorted(commits.latest)),
+    )
+
+
+def carry_out(bootstrap: str, plan: ResetPlan) -> None:
+    """Delete it. Cut off, it can be repeated: a checkpoint is never left without the changelog it fits.
+
+    Raises:
+        KafkaException: the brokers can't be reached, or refuse.
+        OSError: the checkpoints can't be deleted.
+
+    """
+    # Away in one step: a part of a checkpoint would be taken for a whole one.
+    if plan.checkpoints.exists():
+        doomed = plan.checkpoints.with_name(f".{plan.application_id}.reset-{uuid.uuid4().hex[:8]}")
+        plan.checkpoints.rename(doomed)
+        shutil.rmtree(doomed)
+    admin = clients.admin(bootstrap, f"{plan.application_id}-reset")
+    _delete_topics(admin, list(plan.topics))
+    # They say up to where the sources are processed, which is no longer so.
+    _forget(bootstrap, plan)
+
+
+def _local(checkpoint_dir: str) -> Path:
+    parts = urlsplit(checkpoint_dir)
+    if parts.scheme not in {"", "file"}:
+        raise ConfigurationError(
+            f"the checkpoints are on {checkpoint_dir}, which this command can't delete: it does so on a disk of this "
+            "machine alone. Delete the application's directory there by that file system's own means, then run this "
+            "with an empty local --checkpoint-dir"
+        )
+    return Path(parts.path if parts.scheme else checkpoint_dir)
+
+
+def _refuse_while_alive(application_id: str, commits: _Commits, now_s: float) -> None:
+    """Refuse while a processor lives, as far as its commit records tell.
+
+    Raises:
+        ResetRefused: one was written just now.
+
+    """
+    written = [timestamp_ms / 1000 for commit, timestamp_ms in commits.latest.values() if not commit.stopped]
+    age_s = now_s - max(written, default=0.0)
+    if age_s < ALIVE_S:
+        raise ResetRefused(
+            f"a processor of {application_id} wrote a commit record {max(0.0, age_s):.0f} s ago: stop it first. If it "
+            f"was killed, try again in {ALIVE_S - max(0.0, age_s):.0f} s"
+        )
+
+
+def _held(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, int]:
+    """Return how many offsets those of the topics hold that exist."""
+    counts = partition_counts(admin, topics, timeout_s) if topics else {}
+    partitions = [(topic, each) for topic, count in counts.items() for each in range(count or 0)]
+    starts, ends = earliest_offsets(admin, partitions), last_stable_offsets(admin, partitions)
+    return {
+        topic: sum(ends.get(at, 0) - starts.get(at, 0) for at in partitions if at[0] == topic)
+        for topic, count in counts.items()
+        if count is not None
+    }
+
+
+def _delete_topics(admin: AdminClient, topics: list[str]) -> None:
+    if not topics:
+        return
+    for topic, future in admin.delete_topics(topics, operation_timeout=_DELETE_TIMEOUT_S).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+        log.info("topic deleted", topic=topic)
+    # The next start must not find what a broker doesn't know to be gone yet.
+    deadline = time.monotonic() + _DELETE_TIMEOUT_S
+    while any(count is not None for count in partition_counts(admin, topics).values()):
+        if time.monotonic() >= deadline:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"brokers still know {', '.join(topics)}"))  # noqa: SLF001 - the client's public constant
+        time.sleep(_POLL_S)
+
+
+def _forget(bootstrap: str, plan: ResetPlan) -> None:
+    if not plan.committed:
+        return
+    producer = clients.producer(bootstrap, f"{plan.application_id}-reset")
+    for store in plan.committed:
+        producer.produce(commits_topic(plan.application_id), key=store.encode(), value=None)
+    if producer.flush(_DELETE_TIMEOUT_S):
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "commit records not deleted: repeat the reset"))  # noqa: SLF001 - as above
+
+
+def _skipped(key: str, error: Exception) -> None:
+    log.warning("unreadable control record skipped", key=key, error=str(error))

@@ -1,0 +1,44 @@
+"""Reading control topics once, from their beginnings to the ends they have now: for looking at, not for following."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.kafka.control_log import ControlLogReader, OnRecord
+
+
+def read_to_ends(bootstrap: str, topics: Mapping[str, OnRecord], client_id: str, timeout_s: float) -> None:
+    """Call back for each record of topics that are there by now, in offset order; return at the ends of all.
+
+    Each topic has a thread that calls back.
+
+    Raises:
+        LookupFailure: UNREACHABLE, they could not be read in time.
+
+    """
+    deadline = time.monotonic() + timeout_s
+    defects: list[Exception] = []
+    readers = {
+        topic: ControlLogReader(
+            bootstrap, topic, take, client_id=client_id, on_broken=defects.append, confirm_interval_s=0.1
+        )
+        for topic, take in topics.items()
+    }
+    for reader in readers.values():
+        reader.start()
+    try:
+        for topic, reader in readers.items():
+            while not reader.wait_caught_up(0.1):
+                if defects:
+                    raise defects[0]
+                if time.monotonic() >= deadline:
+                    message = (
+                        f"topic {topic} could not be read to its end within {timeout_s:g} s: check --bootstrap "
+                        "and --application-id, that the processor has run once, or allow more time with --timeout"
+                    )
+                    raise LookupFailure(Reason.UNREACHABLE, message, {"target": bootstrap, "topic": topic})
+    finally:
+        for reader in readers.values():
+            reader.stop()
