@@ -11,7 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.joins import AGGREGATE_TYPE, apply_by_key, records_or_letters, without_null_keys
+from processor.operators.buckets import apply_by_key
+from processor.operators.joins import AGGREGATE_TYPE, records_or_letters, without_null_keys
 from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, PAYLOAD, KeyProgram, Kind
 from processor.operators.packing import own_columns, pack, unpack
 from processor.rows import KEY, OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, VERDICT

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, MISSING, PAYLOAD, ROW, KeyProgram, KeyState, Kind
+from processor.operators.buckets import apply_by_key
+from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, MISSING, PAYLOAD, ROW, KeyProgram, Kind
 from processor.operators.order import Order
 from processor.operators.packing import pack, unpack
 from processor.plans import cached
@@ -35,7 +35,6 @@ from processor.rows import (
 
 _JOIN_TYPE: Final = f"{EVENT} string, {ROW} string, {MISSING} string"
 AGGREGATE_TYPE: Final = f"{KEY} binary, {VALUE} binary, {TIMESTAMP} long, {EVENT} string, {MISSING} string"
-_STATE_TYPE: Final = "row string, aggregate string"
 
 
 @dataclass(frozen=True)
@@ -166,45 +165,3 @@ def _group(key: Column) -> Column:
     """Group by the key; dead letters, which need no state, by where they came from, to spread them."""
     somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
     return F.when(F.col(REASON).isNull() & key.isNotNull(), key.cast("string")).otherwise(somewhere).alias(GROUP)
-
-
-def apply_by_key(united: DataFrame, program: KeyProgram, out_type: str) -> DataFrame:
-    """Run a key program on a frame with the columns of IN_COLUMNS; gives the program's own."""
-    return united.groupBy(GROUP).transformWithState(
-        statefulProcessor=_KeyProcessor(program), outputStructType=out_type, outputMode="Update", timeMode="None"
-    )
-
-
-class _KeyProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
-    """Runs a key program against one state variable: a call to the JVM each to read and to write it."""
-
-    def __init__(self, program: KeyProgram) -> None:
-        self._program = program
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("state", _STATE_TYPE)
-        self._row = Row(*self._program.out_columns)
-
-    def handleInputRows(  # noqa: N802 - Spark's names
-        self,
-        key: tuple[str],
-        rows: Iterator[Row],
-        timerValues: object,  # noqa: N803, ARG002
-    ) -> Iterable[Row]:
-        out, state = self._program.run(key[0], rows, self._load)
-        if state is not None:
-            self._save(state)
-        return (self._row(*row) for row in out)
-
-    def close(self) -> None:
-        pass
-
-    def _load(self) -> KeyState:
-        kept = self._state.get()
-        return KeyState() if kept is None else KeyState(*kept)
-
-    def _save(self, state: KeyState) -> None:
-        if state.is_empty:
-            self._state.clear()
-        else:
-            self._state.update((state.row, state.aggregate))

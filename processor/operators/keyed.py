@@ -3,8 +3,8 @@
 Spark's own joins can't say "the row as known when the event came": a stream-stream join would also match events
 with rows that came later. So both are united, grouped by the key, and replayed in order against the kept row.
 
-One operator does the join and the aggregate that groups by the same key, since a call of Python state has a price a
-key and batch whatever it does, and each operator a shuffle and worker processes.
+One operator does the join and the aggregate that groups by the same key, since each operator has a shuffle and worker
+processes of its own.
 
 Spark hands rows to Python cell by cell, which costs more than all that is done with them. So rows have the few columns
 that decide their order, and everything else as one JSON text, packed and unpacked by Spark natively.
@@ -90,13 +90,8 @@ class KeyProgram:
         """Names of the columns put out, in order."""
         return JOIN_COLUMNS if self.aggregator is None else AGGREGATE_COLUMNS
 
-    def run(
-        self, key: str, rows: Iterable[InRow], load: Callable[[], KeyState]
-    ) -> tuple[list[OutRow], KeyState | None]:
-        """Return the rows to put out and the new state; None where it stays as it is.
-
-        `load` is called once at most: dead letters alone need no state.
-        """
+    def run(self, key: str, rows: Iterable[InRow], state: KeyState) -> tuple[list[OutRow], KeyState | None]:
+        """Return the rows to put out and the new state; None where it stays as it is."""
         dead: list[str] = []
         live: list[tuple[Order, Kind, Position, str]] = []
         for _, number, *place, payload in rows:
@@ -110,7 +105,7 @@ class KeyProgram:
         if not live:
             return out, None
         live.sort(key=lambda item: item[0])
-        replay = _Replay(self, key, load(), out)
+        replay = _Replay(self, key, state, out)
         for _, kind, position, payload in live:
             replay.apply(kind, position, payload)
         return replay.finish()

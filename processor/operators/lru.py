@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.aggregators import Aggregator
-from processor.operators.packing import own_columns, pack
+from processor.operators.packing import arrow_bytes, arrow_table, own_columns, pack
 from processor.operators.recency import Place, Update, bounded, folded, in_order
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch import OutputRows, sink_rows
@@ -28,7 +28,6 @@ _OUT_TYPE: Final = (
     f"{KEY} binary, {VALUE} binary, {TIMESTAMP_MS} bigint, {TOPIC} string, {PARTITION} int, {OFFSET} bigint, "
     f"{REASON} string, {DETAIL} string"
 )
-# An Arrow stream. Spark's own array type costs twice as much on its way to Python and back.
 _STATE_TYPE: Final = "entries binary"
 _ENTRIES: Final = pa.schema([pa.field("key", pa.binary()), pa.field("aggregate", pa.string())])
 _row_of = itemgetter(*_COLUMNS)
@@ -71,16 +70,12 @@ def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
 
 
 def _packed(entries: Entries) -> bytes:
-    sink = pa.BufferOutputStream()
     columns = [pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.string())]
-    with pa.ipc.new_stream(sink, _ENTRIES) as stream:
-        stream.write_batch(pa.record_batch(columns, schema=_ENTRIES))
-    return bytes(sink.getvalue())
+    return arrow_bytes(columns, _ENTRIES)
 
 
 def _unpacked(data: bytes) -> Entries:
-    with pa.ipc.open_stream(data) as stream:
-        table = stream.read_all()
+    table = arrow_table(data)
     return dict(zip(table["key"].to_pylist(), table["aggregate"].to_pylist(), strict=True))
 
 

@@ -1,12 +1,16 @@
-"""Columns on their way to a Python operator and back: packed as one JSON text, natively by Spark.
+"""Columns on their way to a Python operator and back, and state on its way to Spark's store and back.
 
-Spark hands rows to Python cell by cell, which costs more than all that is done with them.
+Spark hands rows to Python cell by cell, which costs more than all that is done with them: so the columns that only
+travel are one JSON text, packed and unpacked by Spark. State is an Arrow stream: Spark's own array type costs twice as
+much on its way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
@@ -31,3 +35,17 @@ def unpack(name: str, schema: StructType) -> Column:
 def own_columns(frame: DataFrame) -> list[str]:
     """Name the columns that an event has of its own: what it was parsed to, not the record it came in; and its key."""
     return [name for name in frame.columns if name not in _NOT_ITS_OWN]
+
+
+def arrow_bytes(columns: Sequence[pa.Array], schema: pa.Schema) -> bytes:
+    """Return columns as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.record_batch(list(columns), schema=schema))
+    return bytes(sink.getvalue())
+
+
+def arrow_table(data: bytes) -> pa.Table:
+    """Return the columns of an Arrow stream."""
+    with pa.ipc.open_stream(data) as stream:
+        return stream.read_all()

@@ -1,0 +1,107 @@
+"""Key programs as Spark's state operator: many keys to a call, many keys to a state value.
+
+A call of Python state has a price whatever it does, some tenths of a millisecond with reading and writing its state. A
+call a key would make that the cost of a batch. So keys are hashed into buckets, and a bucket is what Spark knows as a
+key: its rows come as one pandas frame, the state of all its keys is one value, an Arrow stream, read and written whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from processor.operators.keyed import GROUP, IN_COLUMNS, KeyProgram, KeyState, OutRow
+from processor.operators.packing import arrow_bytes, arrow_table
+from processor.rows import TIMESTAMP
+
+# A state value is as large as a bucket's keys take, and a batch reads and writes those of the buckets it touches. More
+# buckets cost a batch of many keys more calls, fewer a batch of few keys more state.
+_BUCKETS: Final = 64
+_BUCKET: Final = "_bucket"
+_NO_STATE: Final = KeyState()
+_STATE_TYPE: Final = "keys binary"
+_KEYS: Final = pa.schema([pa.field(name, pa.string()) for name in ("key", "row", "aggregate")])
+
+
+def apply_by_key(united: DataFrame, program: KeyProgram, out_type: str) -> DataFrame:
+    """Run a key program on a frame with the columns of IN_COLUMNS; gives the program's own, of the types given."""
+    bucket = F.pmod(F.xxhash64(GROUP), F.lit(_BUCKETS)).cast("int")
+    return (
+        united.withColumn(_BUCKET, bucket)
+        .groupBy(_BUCKET)
+        .transformWithStateInPandas(
+            statefulProcessor=_BucketProcessor(program), outputStructType=out_type, outputMode="Update", timeMode="None"
+        )
+    )
+
+
+class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+    """Runs a key program on each key of a bucket."""
+
+    def __init__(self, program: KeyProgram) -> None:
+        self._program = program
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("keys", _STATE_TYPE)
+
+    def handleInputRows(  # noqa: N802 - Spark's names
+        self,
+        key: tuple[int],  # noqa: ARG002
+        rows: Iterator[pd.DataFrame],
+        timerValues: object,  # noqa: N803, ARG002
+    ) -> Iterator[pd.DataFrame]:
+        by_key: dict[str, list[tuple[Any, ...]]] = {}
+        for frame in rows:
+            # By place: Spark has other names for columns that begin with an underscore.
+            columns = (frame.iloc[:, place].tolist() for place in range(len(IN_COLUMNS)))
+            for row in zip(*columns, strict=True):
+                by_key.setdefault(row[0], []).append(row)
+        keys = self._load()
+        out: list[OutRow] = []
+        is_changed = False
+        for key_text, of_key in by_key.items():
+            put_out, state = self._program.run(key_text, of_key, keys.get(key_text, _NO_STATE))
+            out += put_out
+            if state is not None:
+                is_changed = True
+                if state.is_empty:
+                    keys.pop(key_text, None)
+                else:
+                    keys[key_text] = state
+        if is_changed:
+            self._save(keys)
+        yield self._frame(out)
+
+    def close(self) -> None:
+        pass
+
+    def _frame(self, out: list[OutRow]) -> pd.DataFrame:
+        columns = zip(*out, strict=True) if out else [()] * len(self._program.out_columns)
+        # Objects, as pandas would make floats of numbers beside nulls.
+        return pd.DataFrame(
+            {
+                name: pd.Series(list(column), dtype="Int64" if name == TIMESTAMP else object)
+                for name, column in zip(self._program.out_columns, columns, strict=True)
+            }
+        )
+
+    def _load(self) -> dict[str, KeyState]:
+        kept = self._state.get()
+        if kept is None:
+            return {}
+        columns = (column.to_pylist() for column in arrow_table(kept[0]).columns)
+        return {key: KeyState(row, aggregate) for key, row, aggregate in zip(*columns, strict=True)}
+
+    def _save(self, keys: dict[str, KeyState]) -> None:
+        if not keys:
+            self._state.clear()
+            return
+        states = keys.values()
+        columns = [list(keys), [state.row for state in states], [state.aggregate for state in states]]
+        self._state.update((arrow_bytes([pa.array(column, pa.string()) for column in columns], _KEYS),))
