@@ -18,6 +18,7 @@ PartitionsOption = Annotated[int, typer.Option(help="Partitions of the topics of
 
 _TIMEOUT_S = 30.0
 _CLIENT = "sample-data"
+_NOW = 0  # to the client library
 
 
 def create_missing_topics(bootstrap: str, specs: Iterable[TopicSpec]) -> None:
@@ -28,10 +29,16 @@ def create_missing_topics(bootstrap: str, specs: Iterable[TopicSpec]) -> None:
 
 
 def produce_records(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
-    """Produce records, placed by their keys as Java's client does, and wait for the broker to have them.
+    """Produce records with the present time, and say so; see `send`."""
+    send(bootstrap, ((topic, key, value, _NOW) for key, value in records))
+    print(f"{topic}: {len(records)} records")
+
+
+def send(bootstrap: str, records: Iterable[tuple[str, bytes | str | None, bytes | str | None, int]]) -> None:
+    """Produce (topic, key, value, timestamp in ms), placed by key as Java's client does; return when all are there.
 
     Raises:
-        SystemExit: it doesn't take them.
+        SystemExit: the broker doesn't take them.
 
     """
     producer = clients.producer(bootstrap, _CLIENT, partitioner="murmur2_random")
@@ -41,9 +48,9 @@ def produce_records(bootstrap: str, topic: str, records: Sequence[Record]) -> No
         if error is not None:
             failures.append(error)
 
-    for key, value in records:
-        producer.produce(topic, key=key, value=value, on_delivery=delivered)
+    for topic, key, value, timestamp_ms in records:
+        producer.produce(topic, key=key, value=value, timestamp=timestamp_ms, on_delivery=delivered)
+        producer.poll(0)
     left = producer.flush(_TIMEOUT_S)
     if left or failures:
-        raise SystemExit(f"{topic}: {left} records unacknowledged after {_TIMEOUT_S:g} s, failures: {failures}")
-    print(f"{topic}: {len(records)} records")
+        raise SystemExit(f"{left} records unacknowledged after {_TIMEOUT_S:g} s, failures: {failures}")

@@ -102,14 +102,12 @@ class TopologyTest:
     def run(self) -> Self:
         """Let every query process what was piped, and what other queries wrote to their sources meanwhile."""
         own = {output.topic for output in self._app.outputs} & {source.topic for source in self._app.sources}
-        before: dict[str, int] | None = None
         while True:
+            before = {topic: len(self._written[topic]) for topic in own}
             for query, frame in zip(self._app.queries, self._frames, strict=True):
                 self._run_once(query, frame)
-            now = {topic: len(self._written[topic]) for topic in own}
-            if now == (before or dict.fromkeys(own, 0)):
+            if before == {topic: len(self._written[topic]) for topic in own}:
                 return self
-            before = now
 
     def store(self, name: str) -> dict[Any, Any]:
         """Return a store's entries, typed by its serdes.

@@ -7,8 +7,8 @@ key: its rows come as one pandas frame, the state of all its keys is one value, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Protocol
 
 import pandas as pd
 import pyarrow as pa
@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from processor.operators.keyed import GROUP, IN_COLUMNS, KeyProgram, KeyState, OutRow
+from processor.operators.keyed import GROUP, IN_COLUMNS, InRow, KeyState, OutRow
 from processor.operators.packing import arrow_bytes, arrow_table
-from processor.rows import TIMESTAMP
 
 # A state value is as large as a bucket's keys take, and a batch reads and writes those of the buckets it touches. More
 # buckets cost a batch of many keys more calls, fewer a batch of few keys more state.
@@ -29,7 +28,20 @@ _STATE_TYPE: Final = "keys binary"
 _KEYS: Final = pa.schema([pa.field(name, pa.string()) for name in ("key", "row", "aggregate")])
 
 
-def apply_by_key(united: DataFrame, program: KeyProgram, out_type: str) -> DataFrame:
+class Program(Protocol):
+    """What is done with a key's rows of a micro-batch; pure."""
+
+    @property
+    def out_columns(self) -> tuple[str, ...]:
+        """Names of the columns put out, in order."""
+        ...
+
+    def run(self, key: str, rows: Iterable[InRow], state: KeyState) -> tuple[list[OutRow], KeyState | None]:
+        """Return the rows to put out and the new state; None where it stays as it is."""
+        ...
+
+
+def apply_by_key(united: DataFrame, program: Program, out_type: str) -> DataFrame:
     """Run a key program on a frame with the columns of IN_COLUMNS; gives the program's own, of the types given."""
     bucket = F.pmod(F.xxhash64(GROUP), F.lit(_BUCKETS)).cast("int")
     return (
@@ -44,7 +56,7 @@ def apply_by_key(united: DataFrame, program: KeyProgram, out_type: str) -> DataF
 class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
     """Runs a key program on each key of a bucket."""
 
-    def __init__(self, program: KeyProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -84,12 +96,8 @@ class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark count
     def _frame(self, out: list[OutRow]) -> pd.DataFrame:
         columns = zip(*out, strict=True) if out else [()] * len(self._program.out_columns)
         # Objects, as pandas would make floats of numbers beside nulls.
-        return pd.DataFrame(
-            {
-                name: pd.Series(list(column), dtype="Int64" if name == TIMESTAMP else object)
-                for name, column in zip(self._program.out_columns, columns, strict=True)
-            }
-        )
+        named = zip(self._program.out_columns, columns, strict=True)
+        return pd.DataFrame({name: pd.Series(list(column), dtype=object) for name, column in named})
 
     def _load(self) -> dict[str, KeyState]:
         kept = self._state.get()

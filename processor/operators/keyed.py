@@ -49,6 +49,10 @@ class Kind(IntEnum):
     """A stream's event; the payload is all of it."""
     DEAD_LETTER = 3
     """Refused before: passes through."""
+    RIGHT_ROW = 4
+    """A row of the second table of a join of tables."""
+    RIGHT_DELETE = 5
+    """A row of the second table that deletes."""
 
 
 InRow = tuple[str, int, int, int, int, str]

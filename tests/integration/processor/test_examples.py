@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
+from examples.kafka_samples import send
 from examples.lru_counts.topology import MAX_ENTRIES
 from examples.samples import Sample, create_topics
-from examples.samples import produce as produce_samples
 from examples.topic_configs import topology as topic_configs
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
@@ -50,7 +50,7 @@ def broker() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(config={"log.cleaner.backoff.ms": "200"}) as broker:
         records: list[Sample] = [*PATIENTS, *PROGRAMS, *COMMANDS, *PAYMENTS, *CARTS]
         create_topics(broker.bootstrap, {record.topic: {} for record in records}, PARTITIONS)
-        produce_samples(broker.bootstrap, records)
+        send(broker.bootstrap, records)
         yield broker
 
 
@@ -129,7 +129,7 @@ def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_to
 
         leaving, stay = next(iter(expected.items()))
         times = itertools.count(given[-1].timestamp_ms + 1)
-        produce_samples(app.bootstrap, [Sample("patient-events", leaving, "checked-out", next(times))])
+        send(app.bootstrap, [Sample("patient-events", leaving, "checked-out", next(times))])
         app.becomes(lambda: app.client.get("stays", leaving).found, False, f"{leaving} to be gone after {stay}")
         topic = changelog_topic(app.application_id, "stays")
         (*_, last) = [each for each in messages(app.bootstrap, topic) if each.key() == leaving.encode()]
@@ -139,9 +139,7 @@ def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_to
 
         def is_gone() -> bool:
             # Only what is written after them rolls the segments that are to be cleaned.
-            produce_samples(
-                app.bootstrap, [Sample("patient-events", f"late-{at}", "seen", at) for at in (next(times),)]
-            )
+            send(app.bootstrap, [Sample("patient-events", f"late-{at}", "seen", at) for at in (next(times),)])
             return leaving.encode() not in {key for key, _ in read_all(app.bootstrap, topic, range(PARTITIONS))}
 
         poll_until(is_gone, SERVED_S, "the tombstone to be compacted away")

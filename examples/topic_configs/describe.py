@@ -1,0 +1,26 @@
+"""Show the settings of the store's changelog as the broker has them: `python -m examples.topic_configs.describe`."""
+
+from __future__ import annotations
+
+import typer
+
+from examples.kafka_samples import BootstrapOption
+from examples.topic_configs.topology import CONFIG, STORE, application_id
+from statehouse.kafka import clients
+from statehouse.kafka.topics import topic_settings
+from statehouse.topology import changelog_topic
+
+_SHOWN = ("cleanup.policy", *CONFIG)
+
+
+def main(bootstrap: BootstrapOption) -> None:
+    """Print the changelog's name, then a line for each of the settings that the code names."""
+    topic = changelog_topic(application_id, STORE)
+    settings = topic_settings(clients.admin(bootstrap, "describe"), topic)
+    print(topic)
+    for name in _SHOWN:
+        print(f"  {name}={settings[name]}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
