@@ -24,6 +24,9 @@ _RPC_TIMEOUT_S: Final = 10.0
 _ATTEMPTS_MAX: Final = 5
 _PAUSE_S: Final = 0.2
 
+Figures = Callable[[], commits_pb2.QueryFigures | None]
+"""Tells how a query does, None as long as it isn't known."""
+
 
 class Superseded(StatehouseError):
     """Another processor of the same application has started the query; this one must stop."""
@@ -45,7 +48,15 @@ class CommitsPublisher:
     newer one. It is initialised once and never again, so being fenced is final.
     """
 
-    def __init__(self, bootstrap: str, application_id: str, query: str, changelogs: Sequence[StoreChangelog]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        application_id: str,
+        query: str,
+        changelogs: Sequence[StoreChangelog],
+        figures: Figures = lambda: None,
+    ) -> None:
+        self._figures = figures
         self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
         self._topic = commits_topic(application_id)
         client_id = f"{application_id}-{query}-commits"
@@ -93,6 +104,8 @@ class CommitsPublisher:
                 source_ends=_offsets(source_ends),
                 changelog_ends=_offsets({at: end for at, end in ends.items() if at[0] == changelog.topic}),
                 idle=idle,
+                query=self._query,
+                figures=self._figures(),
                 committed_at_ms=None if idle else round(time.time() * 1000),
             )
             for changelog in self._changelogs
@@ -121,11 +134,16 @@ class CommitsPublisher:
                 self._write_again(stopped=True)
 
     def _write_again(self, *, stopped: bool) -> None:
+        figures = self._figures()
+        if figures is not None:
+            figures.input_rows_per_second = 0
         records = []
         for last in self._last:
             record = commits_pb2.Commit()
             record.CopyFrom(last)
             record.idle, record.stopped = True, stopped
+            if figures is not None:
+                record.figures.CopyFrom(figures)
             records.append(record)
         self._write(records)
 

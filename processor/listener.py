@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from processor.metrics import ProcessorMetrics
 from processor.progress import Backlog, BacklogReports, BacklogStatus, BatchProgress
+from statehouse.control.v1 import commits_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,7 @@ class ProgressListener:
         self._metrics = metrics
         self._backlogs = {query: Backlog() for query in queries}
         self._reports = {query: BacklogReports(interval_s) for query in queries}
+        self._latest: dict[str, tuple[BatchProgress, BacklogStatus]] = {}
 
     def take(self, text: str) -> None:
         """Take a progress, as Spark's JSON."""
@@ -41,9 +43,25 @@ class ProgressListener:
         if backlog is None:
             return
         status = backlog.take(batch)
+        self._latest[batch.query] = batch, status
         self._metrics.progress(batch)
         if self._reports[batch.query].is_due(batch.ended_at_s, batch.left):
             _tell(batch.query, status)
+
+    def figures(self, query: str) -> commits_pb2.QueryFigures | None:
+        """Return how a query does, for its commit records; None until a batch is completed."""
+        if query not in self._latest:
+            return None
+        batch, backlog = self._latest[query]
+        return commits_pb2.QueryFigures(
+            input_rows_per_second=batch.input_rows_per_s,
+            backlog=backlog.records_left,
+            backlog_eta_ms=None if backlog.eta_s is None else round(backlog.eta_s * 1000),
+            watermark_ms=batch.watermark_ms,
+            state_rows=batch.state_rows,
+            state_bytes=batch.state_bytes,
+            dead_letters=self._metrics.dead_letters[query],
+        )
 
 
 def _tell(query: str, status: BacklogStatus) -> None:

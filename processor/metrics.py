@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter as Totals
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from processor.progress import BatchProgress
@@ -12,10 +14,16 @@ _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.
 
 
 class ProcessorMetrics:
-    """Counters by query; a registry of its own, so that several can live in one process."""
+    """Counters by query; a registry of its own, so that several can live in one process.
+
+    Attributes:
+        dead_letters: how many each query has refused so far.
+
+    """
 
     def __init__(self) -> None:
         self.registry = new_registry()
+        self.dead_letters: Totals[str] = Totals()
         self._records = Counter(
             "statehouse_processor_changelog_records",
             "Records committed to a store's changelog, or to an output topic.",
@@ -86,6 +94,7 @@ class ProcessorMetrics:
                 self._skipped.labels(query).inc(number)
             else:
                 self._dead_letters.labels(query, kind).inc(number)
+                self.dead_letters[query] += number
         self._batch_id.labels(query).set(batch_id)
         self._batch_s.labels(query).observe(took_s)
 

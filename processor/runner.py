@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application
 from processor.checkpoint import CheckpointReader
-from processor.commits import CommitsPublisher, IdleRepeater, StoreChangelog, Superseded
+from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog, Superseded
 from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
@@ -109,11 +109,13 @@ class Processor:
         topics = self._create_topics(app)
         self._serve_metrics()
         self._controller = self._start_controller(app, topics)
-        self._progress = Subscription(session, ProgressListener([query.name for query in app.queries], self.metrics))
+        progress = ProgressListener([query.name for query in app.queries], self.metrics)
+        self._progress = Subscription(session, progress)
         # All frames first: a running query's batches change the environment that Python functions are wrapped with.
         frames = [bounded_frame(query, topics.outputs) for query in app.queries]
         for query, frame in zip(app.queries, frames, strict=True):
-            self._running.append(self._start_query(session, query, frame, topics))
+            figures = partial(progress.figures, query.name)
+            self._running.append(self._start_query(session, query, frame, topics, figures))
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
@@ -178,7 +180,7 @@ class Processor:
         return controller
 
     def _start_query(
-        self, session: SparkSession, query: Query, frame: DataFrame, topics: ApplicationTopics
+        self, session: SparkSession, query: Query, frame: DataFrame, topics: ApplicationTopics, figures: Figures
     ) -> _Running:
         settings, application_id = self._settings, self._topology.application_id
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
@@ -200,7 +202,7 @@ class Processor:
         )
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
         refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
-        commits = CommitsPublisher(settings.bootstrap, application_id, query.name, changelogs)
+        commits = CommitsPublisher(settings.bootstrap, application_id, query.name, changelogs, figures)
         commits.start()
         outputs = [
             OutputRows(topics.outputs[each.topic], each.layout, each.where, each.columns) for each in query.outputs

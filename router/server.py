@@ -26,6 +26,7 @@ from router.holder import TableHolder
 from router.inputs import Inputs
 from router.lateness import Lateness
 from router.metrics import RouterMetrics
+from router.queries import Queries
 from router.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.table import RoutingTable
@@ -49,7 +50,7 @@ _STOP_GRACE_S = 5.0
 
 
 class RouterServer:
-    """A router. `tracker` and `inputs` take what the control topics say; `FleetFollower` feeds them from Kafka."""
+    """A router. `tracker`, `inputs` and `queries` take what the control topics say; `FleetFollower` feeds them."""
 
     def __init__(self, settings: RouterSettings, *, share_port: bool = False) -> None:
         """Build everything and bind the port; must run on the event loop that will serve.
@@ -123,13 +124,14 @@ class RouterServer:
             self.metrics,
             settings.request_timeout_ms / 1_000,
         )
-        self.inputs = Inputs()
+        self.inputs, self.queries = Inputs(), Queries()
         self.fleet = FleetServicer(
             settings.application_id,
             self.tables,
             self.tracker,
             self.health,
             self.inputs,
+            self.queries,
             Explainer(self.tables, admission, dispatcher, self._lateness),
             default_timeout_s=settings.request_timeout_ms / 1_000,
             max_watches=settings.max_watches,
@@ -194,10 +196,11 @@ class FleetFollower:
         settings: RouterSettings,
         tracker: FleetTracker,
         inputs: Inputs,
+        queries: Queries,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[Exception], None],
     ) -> None:
-        self._tracker, self._inputs, self._loop = tracker, inputs, loop
+        self._tracker, self._inputs, self._queries, self._loop = tracker, inputs, queries, loop
         self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
 
         def reader(topic: str, on_record: OnRecord, on_contact: Callable[[], None] = lambda: None) -> ControlLogReader:
@@ -245,17 +248,28 @@ class FleetFollower:
         except ContractError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
             return
-        # Heartbeats from before this process started would look fresh; those of now would suffer from clock skew.
-        age_s = 0.0 if self._member_log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
-        self._hand_over(self._tracker.on_member, member, age_s)
+        self._hand_over(self._tracker.on_member, member, self._age_s(self._member_log, timestamp_ms))
 
-    def _on_commit_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+    def _on_commit_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        if value is None:
+            self._hand_over(self._queries.on_reset, (key or b"").decode(errors="replace"))
+            return
         try:
-            commit = commits_pb2.Commit.FromString(value or b"")
+            commit = commits_pb2.Commit.FromString(value)
         except DecodeError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
             return
         self._hand_over(self._inputs.on_commit, commit)
+        written_at_s = time.monotonic() - self._age_s(self._commit_log, timestamp_ms)
+        self._hand_over(self._queries.on_commit, commit, written_at_s)
+
+    @staticmethod
+    def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:
+        """Return the age of a record that was read just now.
+
+        Those from before this process started would look fresh; those of now would suffer from clock skew.
+        """
+        return 0.0 if log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
 
     def _hand_over(self, callback: Callable[..., None], *args: object) -> None:
         try:
@@ -282,7 +296,9 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
         stop.set()
 
     server = RouterServer(settings, share_port=share_port)
-    follower = FleetFollower(settings, server.tracker, server.inputs, asyncio.get_running_loop(), stop_by)
+    follower = FleetFollower(
+        settings, server.tracker, server.inputs, server.queries, asyncio.get_running_loop(), stop_by
+    )
     metrics_server = None
     if settings.metrics_port is not None:
         metrics_server = MetricsServer(server.metrics.registry, settings.bind_host, settings.metrics_port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from router.holder import TableHolder
 from router.inputs import Inputs, latest
 from router.locate import keyed_call
 from router.metrics import RouterMetrics
+from router.queries import Queries
 from router.scatter import Scatter
 from router.table import RoutingTable
 from router.watch import WatchRelay
@@ -186,6 +188,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         tracker: FleetTracker,
         health: NodeHealth,
         inputs: Inputs,
+        queries: Queries,
         explainer: Explainer,
         *,
         default_timeout_s: float,
@@ -193,7 +196,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
-        self._inputs, self._explainer = inputs, explainer
+        self._inputs, self._queries, self._explainer = inputs, queries, explainer
         self._default_timeout_s = default_timeout_s
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
@@ -203,8 +206,12 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
     ) -> fleet_service_pb2.GetFleetResponse:
-        """Describe the fleet."""
-        return self._describe(self._tables.current())
+        """Describe the fleet, and the processor's queries."""
+        table = self._tables.current()
+        response = self._describe(table)
+        now_s, epoch_ms = time.monotonic(), time.time() * 1_000
+        response.queries.extend(self._queries.describe(table.assignment.stores, now_s, epoch_ms))
+        return response
 
     async def _list_stores(
         self, _request: fleet_service_pb2.ListStoresRequest, _context: Context

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from statehouse.cli import output
 from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import RUN_DIR, OutputOption, RouterOption, RunDirOption, TimeoutOption, router_address
 from statehouse.cli.output import Output
-from statehouse.client import Client, Fleet, Store, Task
+from statehouse.client import Client, Fleet, ProcessorQuery, Store, Task
 from statehouse.errors import LookupFailure
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
+_QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BATCH", "COMMITTED"]
+_STATUS_HEADERS: Final = ["ROWS/S", "BACKLOG", "ETA", "WATERMARK", "STATE ROWS", "STATE BYTES", "DEAD LETTERS"]
 
 
 def status(
@@ -20,7 +22,7 @@ def status(
     run_dir: RunDirOption = RUN_DIR,
     timeout: TimeoutOption = 5.0,
 ) -> None:
-    """Show nodes, stores and who holds each partition; exit code 4 if the router is not reachable.
+    """Show the processor's queries, stores, nodes and who holds each partition; exit code 4 without the router.
 
     Run where `statehouse up` was run, it shows that cluster's processes, too.
     """
@@ -72,8 +74,39 @@ def _print_fleet(fleet: Fleet) -> None:
             for store in fleet.stores
         ],
     )
+    if fleet.queries:
+        output.print_table([*_QUERY_HEADERS, *_STATUS_HEADERS], map(_query_row, fleet.queries))
     print_nodes(fleet)
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
+
+
+def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
+    head = (
+        query.name,
+        query.stores,
+        "stopped" if query.stopped else "idle" if query.idle else "running",
+        _ago(query.record_age_ms),
+        query.batch_id,
+        "-" if query.batch_age_ms is None else _ago(query.batch_age_ms),
+    )
+    status = query.status
+    if status is None:
+        return (*head, *["-"] * len(_STATUS_HEADERS))
+    eta_ms, watermark_ms = status.backlog_eta_ms, status.watermark_ms
+    return (
+        *head,
+        round(status.input_rows_per_second),
+        status.backlog,
+        "never" if eta_ms is None else f"{round(eta_ms / 1000)} s",
+        "-" if watermark_ms is None else output.wall_clock(watermark_ms),
+        status.state_rows,
+        status.state_bytes,
+        status.dead_letters,
+    )
+
+
+def _ago(age_ms: int) -> str:
+    return f"{age_ms} ms ago" if age_ms < 10_000 else f"{age_ms // 1000} s ago"
 
 
 def _kind(store: Store) -> str:

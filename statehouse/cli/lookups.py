@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 import typer
@@ -365,8 +364,8 @@ def _print_answer(answer: Answer) -> None:
             ("position", answer.position),
             ("lag", answer.lag),
             ("staleness", _milliseconds(answer.staleness_ms)),
-            *([] if answer.timestamp_ms is None else [("value since", _wall_clock(answer.timestamp_ms))]),
-            *([] if answer.since_ms is None else [("updates since", _wall_clock(answer.since_ms))]),
+            *([] if answer.timestamp_ms is None else [("value since", output.wall_clock(answer.timestamp_ms))]),
+            *([] if answer.since_ms is None else [("updates since", output.wall_clock(answer.since_ms))]),
         ]
     )
 
@@ -422,10 +421,6 @@ def print_stamps(stamps: tuple[Stamp, ...]) -> None:
             for stamp in sorted(stamps, key=lambda stamp: stamp.partition)
         ],
     )
-
-
-def _wall_clock(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _milliseconds(number: int | None) -> str | None:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -114,6 +115,11 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - JSON of anything, a 
             return {"reason": value.reason.name, "message": value.message, "metadata": value.metadata}
         case _:
             return value
+
+
+def wall_clock(epoch_ms: int) -> str:
+    """Return a time as people read it, in UTC."""
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _bytes_text(data: bytes) -> str:

@@ -406,6 +406,52 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryStatus:
+    """How a query of the processor does, by its last completed batch.
+
+    Attributes:
+        input_rows_per_second: since the batch before began; 0 when idle.
+        backlog: offsets that the sources held beyond what is processed.
+        backlog_eta_ms: None if the backlog doesn't shrink.
+        watermark_ms: event time up to which rows are late, of the epoch; None without a watermark.
+        state_bytes: memory of the state stores.
+        dead_letters: since the processor started.
+
+    """
+
+    input_rows_per_second: float
+    backlog: int
+    backlog_eta_ms: int | None
+    watermark_ms: int | None
+    state_rows: int
+    state_bytes: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorQuery:
+    """A query of the processor, by its last commit record: one a batch, and one a heartbeat interval when idle.
+
+    Attributes:
+        idle: whether it had nothing to do then.
+        stopped: whether its processor ended in an orderly way.
+        record_age_ms: since that record.
+        batch_age_ms: since its newest batch was committed; None if that was an earlier process.
+        status: None until the process has completed a batch.
+
+    """
+
+    name: str
+    stores: tuple[str, ...]
+    idle: bool
+    stopped: bool
+    record_age_ms: int
+    batch_id: int
+    batch_age_ms: int | None
+    status: QueryStatus | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """The newest assignment, the nodes, and what each last reported, as the router sees them."""
 
@@ -415,3 +461,4 @@ class Fleet:
     stores: tuple[Store, ...]
     nodes: tuple[Node, ...]
     tasks: tuple[Task, ...]
+    queries: tuple[ProcessorQuery, ...] = ()

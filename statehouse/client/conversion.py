@@ -23,7 +23,9 @@ from statehouse.client.answers import (
     Lookup,
     Node,
     Page,
+    ProcessorQuery,
     QueryAnswer,
+    QueryStatus,
     Replica,
     Session,
     Stamp,
@@ -338,6 +340,32 @@ def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
         tuple(map(_store, response.stores)),
         tuple(map(_node, response.nodes)),
         tuple(map(_task, response.tasks)),
+        tuple(map(_query, response.queries)),
+    )
+
+
+def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
+    return ProcessorQuery(
+        query.name,
+        tuple(query.stores),
+        query.idle,
+        query.stopped,
+        query.record_age_ms,
+        query.batch_id,
+        query.batch_age_ms if query.HasField("batch_age_ms") else None,
+        _query_status(query.status) if query.HasField("status") else None,
+    )
+
+
+def _query_status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
+    return QueryStatus(
+        status.input_rows_per_second,
+        status.backlog,
+        status.backlog_eta_ms if status.HasField("backlog_eta_ms") else None,
+        status.watermark_ms if status.HasField("watermark_ms") else None,
+        status.state_rows,
+        status.state_bytes,
+        status.dead_letters,
     )
 
 

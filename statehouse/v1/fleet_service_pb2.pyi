@@ -79,6 +79,7 @@ class GetFleetResponse(_message.Message):
     STORES_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     """Application id."""
     epoch: _builtins.int
@@ -97,6 +98,12 @@ class GetFleetResponse(_message.Message):
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskInfo]:
         """Who holds what."""
 
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryInfo]:
+        """The processor's queries that have published a batch, by name. Empty in
+        WatchFleet's answers.
+        """
+
     def __init__(
         self,
         *,
@@ -106,10 +113,11 @@ class GetFleetResponse(_message.Message):
         stores: _abc.Iterable[Global___StoreInfo] | None = ...,
         nodes: _abc.Iterable[Global___NodeInfo] | None = ...,
         tasks: _abc.Iterable[Global___TaskInfo] | None = ...,
+        queries: _abc.Iterable[Global___QueryInfo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "epoch", b"epoch", "nodes", b"nodes", "reason", b"reason", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -218,6 +226,130 @@ class StoreInfo(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sub_topology) -> _WhichOneofReturnType__sub_topology | None: ...
 
 Global___StoreInfo: _TypeAlias = StoreInfo  # noqa: Y015
+
+@_typing.final
+class QueryInfo(_message.Message):
+    """A query of the processor, by its last commit record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STORES_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    RECORD_AGE_MS_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    BATCH_AGE_MS_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name."""
+    idle: _builtins.bool
+    """Whether it had nothing to do when the record was written."""
+    stopped: _builtins.bool
+    """Whether its processor ended in an orderly way with this record."""
+    record_age_ms: _builtins.int
+    """Milliseconds since the record was written: one a batch, and one a heartbeat
+    interval when idle. Always set.
+    """
+    batch_id: _builtins.int
+    """Newest committed batch."""
+    batch_age_ms: _builtins.int
+    """Milliseconds since it was committed, by the driver's clock and the
+    router's; unset if that was an earlier process.
+    """
+    @_builtins.property
+    def stores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The stores it feeds."""
+
+    @_builtins.property
+    def status(self) -> Global___QueryStatus:
+        """How the query does; unset until its process has completed a batch."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        stores: _abc.Iterable[_builtins.str] | None = ...,
+        idle: _builtins.bool = ...,
+        stopped: _builtins.bool = ...,
+        record_age_ms: _builtins.int | None = ...,
+        batch_id: _builtins.int = ...,
+        batch_age_ms: _builtins.int | None = ...,
+        status: Global___QueryStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "record_age_ms", b"record_age_ms", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "batch_id", b"batch_id", "idle", b"idle", "name", b"name", "record_age_ms", b"record_age_ms", "status", b"status", "stopped", b"stopped", "stores", b"stores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_age_ms: _TypeAlias = _typing.Literal["batch_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__batch_age_ms: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms"]  # noqa: Y015
+    _WhichOneofReturnType__record_age_ms: _TypeAlias = _typing.Literal["record_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__record_age_ms: _TypeAlias = _typing.Literal["_record_age_ms", b"_record_age_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_age_ms) -> _WhichOneofReturnType__batch_age_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__record_age_ms) -> _WhichOneofReturnType__record_age_ms | None: ...
+
+Global___QueryInfo: _TypeAlias = QueryInfo  # noqa: Y015
+
+@_typing.final
+class QueryStatus(_message.Message):
+    """How a query does, by its last completed batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_ROWS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BACKLOG_FIELD_NUMBER: _builtins.int
+    BACKLOG_ETA_MS_FIELD_NUMBER: _builtins.int
+    WATERMARK_MS_FIELD_NUMBER: _builtins.int
+    STATE_ROWS_FIELD_NUMBER: _builtins.int
+    STATE_BYTES_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    input_rows_per_second: _builtins.float
+    """Rows read of all sources since the batch before began; 0 when idle."""
+    backlog: _builtins.int
+    """Offsets that the sources held beyond what is processed."""
+    backlog_eta_ms: _builtins.int
+    """Milliseconds until nothing of it is left, arrivals going on as they do;
+    unset if it doesn't shrink.
+    """
+    watermark_ms: _builtins.int
+    """Event time up to which rows are late, in milliseconds of the epoch; unset
+    without a watermark.
+    """
+    state_rows: _builtins.int
+    """Rows in the query's state."""
+    state_bytes: _builtins.int
+    """Memory of its state stores."""
+    dead_letters: _builtins.int
+    """Records refused and kept in the dead-letter topic since the process
+    started.
+    """
+    def __init__(
+        self,
+        *,
+        input_rows_per_second: _builtins.float = ...,
+        backlog: _builtins.int = ...,
+        backlog_eta_ms: _builtins.int | None = ...,
+        watermark_ms: _builtins.int | None = ...,
+        state_rows: _builtins.int = ...,
+        state_bytes: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__backlog_eta_ms: _TypeAlias = _typing.Literal["backlog_eta_ms"]  # noqa: Y015
+    _WhichOneofArgType__backlog_eta_ms: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms"]  # noqa: Y015
+    _WhichOneofReturnType__watermark_ms: _TypeAlias = _typing.Literal["watermark_ms"]  # noqa: Y015
+    _WhichOneofArgType__watermark_ms: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__backlog_eta_ms) -> _WhichOneofReturnType__backlog_eta_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_ms) -> _WhichOneofReturnType__watermark_ms | None: ...
+
+Global___QueryStatus: _TypeAlias = QueryStatus  # noqa: Y015
 
 @_typing.final
 class NodeInfo(_message.Message):

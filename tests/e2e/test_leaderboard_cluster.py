@@ -152,6 +152,9 @@ def test_the_command_line_shows_the_fleet(cluster: LocalCluster):
     assert status["fleet"]["application_id"] == "video-game-leaderboard"
     assert [node["host"]["instance_id"] for node in status["fleet"]["nodes"]] == ["node-a", "node-b", "node-c"]
     assert {part["part"]: part["state"] for part in status["local"]}["processor"] == "running"
+    (query,) = status["fleet"]["queries"]
+    assert (query["stores"], query["stopped"]) == ([STORE], False)
+    assert query["status"]["state_rows"] > 0
 
 
 def test_a_second_start_changes_nothing(cluster: LocalCluster):

@@ -258,6 +258,14 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         response.stores.add(
             name="boards", kind="key-value", key_serde="string", value_serde="json", partition_count=4, sub_topology=0
         )
+        query = response.queries.add(
+            name="scores", stores=["boards"], record_age_ms=700, batch_id=6, batch_age_ms=12_345
+        )
+        query.status.MergeFrom(
+            fleet_service_pb2.QueryStatus(
+                input_rows_per_second=99.6, backlog=5_000, backlog_eta_ms=50_400, watermark_ms=61_500, state_rows=1_234
+            )
+        )
         actives, self.nodes = next(self.fleets, (1, self.nodes))
         response.nodes.extend(self.nodes)
         for partition in range(3, 3 - actives, -1):

@@ -36,6 +36,7 @@ class Commit(_message.Message):
     IDLE_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
     COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
@@ -55,6 +56,8 @@ class Commit(_message.Message):
     """When the batch was committed, in milliseconds of the epoch by the driver's
     clock; unset if that was an earlier process.
     """
+    query: _builtins.str
+    """Name of the query."""
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Source offsets (next to be read) the state includes."""
@@ -78,11 +81,12 @@ class Commit(_message.Message):
         idle: _builtins.bool = ...,
         stopped: _builtins.bool = ...,
         committed_at_ms: _builtins.int | None = ...,
+        query: _builtins.str = ...,
         figures: Global___QueryFigures | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "committed_at_ms", b"committed_at_ms", "figures", b"figures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "idle", b"idle", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "idle", b"idle", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
     _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015
@@ -98,7 +102,6 @@ class QueryFigures(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    QUERY_FIELD_NUMBER: _builtins.int
     INPUT_ROWS_PER_SECOND_FIELD_NUMBER: _builtins.int
     BACKLOG_FIELD_NUMBER: _builtins.int
     BACKLOG_ETA_MS_FIELD_NUMBER: _builtins.int
@@ -106,10 +109,8 @@ class QueryFigures(_message.Message):
     STATE_ROWS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
-    query: _builtins.str
-    """Name of the query."""
     input_rows_per_second: _builtins.float
-    """Rows read of all sources since the batch before began."""
+    """Rows read of all sources since the batch before began; 0 when idle."""
     backlog: _builtins.int
     """Offsets that the sources held beyond what is processed."""
     backlog_eta_ms: _builtins.int
@@ -131,7 +132,6 @@ class QueryFigures(_message.Message):
     def __init__(
         self,
         *,
-        query: _builtins.str = ...,
         input_rows_per_second: _builtins.float = ...,
         backlog: _builtins.int = ...,
         backlog_eta_ms: _builtins.int | None = ...,
@@ -142,7 +142,7 @@ class QueryFigures(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "query", b"query", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__backlog_eta_ms: _TypeAlias = _typing.Literal["backlog_eta_ms"]  # noqa: Y015
     _WhichOneofArgType__backlog_eta_ms: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms"]  # noqa: Y015

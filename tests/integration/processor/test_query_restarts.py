@@ -17,8 +17,8 @@ from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from processor.supervision import QueryDied
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic
-from tests.integration.processor.support import messages
+from statehouse.topology import changelog_topic, commits_topic
+from tests.integration.processor.support import commits, messages
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
@@ -108,6 +108,15 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     finally:
         walks.processor.stop()
     assert walks.published() == steps(6)
+    said = list(commits(kafka.bootstrap, commits_topic(application)))
+    assert [(each.batch_id, each.stopped) for each in said if not each.idle or each.stopped] == [
+        (0, False),
+        (1, False),
+        (1, True),
+    ]
+    assert (said[-1].query, said[-1].figures.backlog, said[-1].figures.dead_letters) == ("walks", 0, 0)
+    assert said[-1].HasField("figures")
+    assert said[-1].committed_at_ms > 0
 
     carry_out(kafka.bootstrap, plan_reset(kafka.bootstrap, application, walks.settings.checkpoint_dir, DEADLINE_S))
     walks.stone.unlink()

@@ -1,7 +1,10 @@
+from collections import Counter
+
 from structlog.testing import capture_logs
 
 from processor.listener import ProgressListener
 from processor.metrics import ProcessorMetrics
+from statehouse.control.v1 import commits_pb2
 from tests.support.progress import progress_json
 
 
@@ -52,6 +55,23 @@ def test_a_backlog_is_told_until_it_is_over():
         },
         {"event": "backlog worked off", "log_level": "info", "query": "counts"},
     ]
+
+
+def test_commit_records_are_given_the_figures_of_the_last_batch():
+    metrics = ProcessorMetrics()
+    listener = ProgressListener(["counts"], metrics)
+    assert listener.figures("counts") is None
+    listener.take(progress_json(1))
+    metrics.batch("counts", 1, Counter({("", "not_json"): 2, ("", "null_key"): 1, ("", "skipped"): 1}), 0.1)
+    assert listener.figures("counts") == commits_pb2.QueryFigures(
+        input_rows_per_second=9.6,
+        backlog=100,
+        backlog_eta_ms=1_548,
+        watermark_ms=60_500,
+        state_rows=32,
+        state_bytes=8_544,
+        dead_letters=3,
+    )
 
 
 def test_other_queries_of_the_session_are_left_alone():

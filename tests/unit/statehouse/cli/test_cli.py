@@ -199,7 +199,11 @@ def test_count_locate_and_status_have_both_forms(run: Run):
     status = json.loads(run("status", "-o", "json").stdout)
     assert status["fleet"]["tasks"][0]["active"] == "node-a"
     assert status["local"] == []
-    assert "unknown" not in run("status").stdout
+    query = status["fleet"]["queries"][0]
+    assert (query["stores"], query["batch_id"], query["status"]["backlog_eta_ms"]) == (["boards"], 6, 50_400)
+    shown = run("status").stdout
+    assert "unknown" not in shown
+    assert "scores  boards  running  700 ms ago  6      12 s ago   100     5000     50 s" in shown
 
 
 def test_get_explains_what_was_done(run: Run, router: FakeRouter):
