@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from processor.session import open_session
-from processor.settings import ProcessorSettings
+from tests.support.spark import shared_session
 
 
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused", master="local[2]")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        session = open_session("tests", settings)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    yield session
-    session.stop()
+    with shared_session() as session:
+        yield session

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +22,11 @@ import pytest
 from confluent_kafka import Producer
 
 from statehouse.composite import SessionKey, WindowKey
-from statehouse.local.java import find_java
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
 from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
+from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.support.fleet import ServerProcess
 from tests.support.kafka import DEADLINE_S, create_topic, read_all
 from tests.support.polling import poll_until
@@ -85,39 +83,20 @@ retention_ms = 1800000
 window_size_ms = 120000
 retain_duplicates = true
 """
-_APP: Final = Path(__file__).with_name("app")
-_BUILD_TIMEOUT_S: Final = 500
-_APP_TIMEOUT_S: Final = 600
 
 Line = tuple[int, str]
 Timed = tuple[int, int, Any]
 """Start, end and value of a window or session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The built application."""
-
-    class_path: str
-
-    def dump(self, bootstrap: str, app: str, guarantee: str, directory: Path, span_ms: tuple[int, int]) -> Dump:
-        """Run it to the end of its input; return what its interactive queries saw."""
-        file = directory / "dump.jsonl"
-        with (directory / "kafka-streams.log").open("wb") as log:
-            done = subprocess.run(
-                [
-                    *(str(find_java().path), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
-                    *("-cp", self.class_path, "statehouse.interop.WordStores"),
-                    *(bootstrap, app, str(PARTITIONS), str(directory / "kafka-streams"), guarantee, str(file)),
-                    *(LOWEST, HIGHEST, *map(str, span_ms)),
-                ],
-                stdout=log,
-                stderr=log,
-                timeout=_APP_TIMEOUT_S,
-                check=False,
-            )
-        assert done.returncode == 0, (directory / "kafka-streams.log").read_text()[-5000:]
-        return Dump.load(file)
+def dumped(
+    programs: KafkaStreamsPrograms, bootstrap: str, app: str, guarantee: str, directory: Path, span_ms: tuple[int, int]
+) -> Dump:
+    """Run the application to the end of its input; return what its interactive queries saw."""
+    file = directory / "dump.jsonl"
+    arguments = (bootstrap, app, PARTITIONS, directory / "kafka-streams", guarantee, file, LOWEST, HIGHEST, *span_ms)
+    programs.run("WordStores", *arguments, log=directory / "kafka-streams.log")
+    return Dump.load(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +124,6 @@ class Dump:
     def size(self, store: str) -> int:
         by_key = self.entries if store == "counts" else self.timed[store]
         return sum(map(len, by_key.values()))
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.fail("Maven builds the Kafka Streams application, and there is no mvn: apt-get install maven")
-    build = tmp_path_factory.mktemp("kafka-streams-build")
-    done = subprocess.run(
-        [maven, "-q", "-B", "package", "--file", str(_APP / "pom.xml"), f"-Dbuild.dir={build}"],
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    return Program(f"{build / 'word-stores.jar'}:{(build / 'class-path.txt').read_text().strip()}")
 
 
 def lines_of(seed: int, count: int, first_ms: int, step_ms: int) -> list[Line]:
@@ -376,7 +338,7 @@ def _bounds(dump: Dump) -> Iterator[tuple[str, int, int]]:
 
 def compare(
     kafka: EmbeddedKafka,
-    program: Program,
+    programs: KafkaStreamsPrograms,
     app: str,
     directory: Path,
     *,
@@ -389,7 +351,7 @@ def compare(
     produce_lines(kafka.bootstrap, f"{app}-replies", replies)
     last_ms = max(time_ms for time_ms, _ in [*lines, *replies])
     span_ms = (last_ms - 45 * MINUTE, last_ms - 10 * MINUTE)
-    dump = program.dump(kafka.bootstrap, app, guarantee, directory, span_ms)
+    dump = dumped(programs, kafka.bootstrap, app, guarantee, directory, span_ms)
     expected = Counter(word for _, line in lines for word in line.split(" "))
     assert dict(entry for entries in dump.entries.values() for entry in entries) == expected, "all input is processed"
     keys = {word for _, line in [*lines, *replies] for word in line.split(" ")} | {ABSENT}
@@ -410,13 +372,17 @@ def hours_ago(hours: int) -> int:
 @pytest.mark.timeout(900)  # the first build fetches the application's dependencies
 @pytest.mark.parametrize("guarantee", ["at_least_once", pytest.param("exactly_once_v2", marks=pytest.mark.long)])
 def test_a_kafka_streams_application_is_served_unchanged(
-    kafka: EmbeddedKafka, program: Program, unique_name: Callable[[str], str], tmp_path: Path, guarantee: str
+    kafka: EmbeddedKafka,
+    programs: KafkaStreamsPrograms,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    guarantee: str,
 ) -> None:
     first_ms = hours_ago(6)
     app = unique_name("words")
     dump = compare(
         kafka,
-        program,
+        programs,
         app,
         tmp_path,
         guarantee=guarantee,
@@ -429,12 +395,12 @@ def test_a_kafka_streams_application_is_served_unchanged(
 
 @pytest.mark.long
 def test_a_large_kafka_streams_application_is_served_unchanged(
-    kafka: EmbeddedKafka, program: Program, unique_name: Callable[[str], str], tmp_path: Path
+    kafka: EmbeddedKafka, programs: KafkaStreamsPrograms, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     first_ms = hours_ago(24)
     dump = compare(
         kafka,
-        program,
+        programs,
         unique_name("words"),
         tmp_path,
         guarantee="exactly_once_v2",

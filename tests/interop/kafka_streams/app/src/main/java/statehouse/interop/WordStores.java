@@ -8,17 +8,11 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.OffsetSpec;
-import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
-import org.apache.kafka.clients.consumer.OffsetAndMetadata;
-import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -70,9 +64,6 @@ public final class WordStores {
     private static final Duration JOIN_DIFFERENCE = Duration.ofMinutes(1);
     private static final Duration JOIN_GRACE = Duration.ofMinutes(28);
 
-    private static final Duration DEADLINE = Duration.ofMinutes(10);
-    private static final long PAUSE_MS = 50;
-
     private WordStores() {}
 
     /**
@@ -105,11 +96,11 @@ public final class WordStores {
         try (Admin admin = Admin.create(Map.of(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, args[0]));
                 KafkaStreams streams = new KafkaStreams(topology(applicationId, partitions), config)) {
             streams.start();
-            final long deadline = System.nanoTime() + DEADLINE.toNanos();
+            final Committed committed = new Committed(admin, streams, applicationId);
             // In this order: once all lines are committed, nothing more comes into the topics between.
-            awaitCommitted(admin, streams, applicationId, deadline, List.of("-lines", "-replies"));
-            awaitCommitted(
-                    admin, streams, applicationId, deadline, List.of("-words-repartition", "-answers-repartition"));
+            committed.await(List.of(applicationId + "-lines", applicationId + "-replies"));
+            committed.await(
+                    List.of(applicationId + "-words-repartition", applicationId + "-answers-repartition"));
             dump(streams, partitions, Path.of(args[5]), range);
         }
     }
@@ -156,48 +147,6 @@ public final class WordStores {
                 .repartition(Repartitioned.with(Serdes.String(), Serdes.String())
                         .withName(name)
                         .withNumberOfPartitions(partitions));
-    }
-
-    /** Waits until the group has committed the end of the topics: their effects are in the changelogs then. */
-    private static void awaitCommitted(
-            final Admin admin,
-            final KafkaStreams streams,
-            final String applicationId,
-            final long deadline,
-            final List<String> suffixes)
-            throws Exception {
-        final List<String> topics =
-                suffixes.stream().map(suffix -> applicationId + suffix).toList();
-        while (!isCommitted(admin, streams, applicationId, topics)) {
-            if (System.nanoTime() > deadline) {
-                throw new IllegalStateException("not processed in " + DEADLINE + ": " + topics);
-            }
-            if (streams.state() == KafkaStreams.State.ERROR) {
-                throw new IllegalStateException("Kafka Streams has failed; its log says why");
-            }
-            Thread.sleep(PAUSE_MS);
-        }
-    }
-
-    private static boolean isCommitted(
-            final Admin admin, final KafkaStreams streams, final String applicationId, final List<String> topics)
-            throws Exception {
-        if (streams.state() != KafkaStreams.State.RUNNING) {
-            return false;
-        }
-        final Map<TopicPartition, OffsetSpec> wanted = new HashMap<>();
-        for (final TopicDescription topic :
-                admin.describeTopics(topics).allTopicNames().get(30, TimeUnit.SECONDS).values()) {
-            topic.partitions()
-                    .forEach(each -> wanted.put(new TopicPartition(topic.name(), each.partition()), OffsetSpec.latest()));
-        }
-        final Map<TopicPartition, OffsetAndMetadata> committed = admin.listConsumerGroupOffsets(applicationId)
-                .partitionsToOffsetAndMetadata()
-                .get(30, TimeUnit.SECONDS);
-        return admin.listOffsets(wanted).all().get(30, TimeUnit.SECONDS).entrySet().stream().allMatch(end -> {
-            final OffsetAndMetadata at = committed.get(end.getKey());
-            return end.getValue().offset() <= (at == null ? 0 : at.offset());
-        });
     }
 
     /** A range of keys and of window starts, both ends inclusive. */

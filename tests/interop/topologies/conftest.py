@@ -1,0 +1,16 @@
+"""One Spark session for these tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.spark import shared_session
+
+
+@pytest.fixture(scope="package")
+def spark() -> Iterator[SparkSession]:
+    with shared_session() as session:
+        yield session

@@ -1,0 +1,24 @@
+"""A Spark session for tests that need Spark, but no processor of their own."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from processor.session import open_session
+from processor.settings import ProcessorSettings
+
+
+@contextmanager
+def shared_session() -> Iterator[SparkSession]:
+    settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused", master="local[2]")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = open_session("tests", settings)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    yield session
+    session.stop()
