@@ -20,6 +20,7 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.TopologyTestDriver;
+import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 import org.apache.kafka.streams.state.KeyValueIterator;
 
 /**
@@ -118,7 +119,12 @@ public final class Twin {
     }
 
     private static TopologyTestDriver task(final Example example, final String stateDir) {
-        return new TopologyTestDriver(example.topology.apply(1), config("twin", "unused:1", stateDir));
+        final Properties config = config("twin", "unused:1", stateDir);
+        // The driver commits after every record, and so would write stores on disk.
+        config.put(
+                StreamsConfig.DSL_STORE_SUPPLIERS_CLASS_CONFIG,
+                BuiltInDslStoreSuppliers.InMemoryDslStoreSuppliers.class);
+        return new TopologyTestDriver(example.topology.apply(1), config);
     }
 
     private static Properties config(final String applicationId, final String bootstrap, final String stateDir) {
