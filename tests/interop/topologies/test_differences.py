@@ -153,7 +153,7 @@ def test_patient_monitoring_follows_sparks_watermark(
             theirs.process(event)
         pipe(topology, [piped(event) for event in events])
         topology.run()
-        latest: dict[str, list[dict[str, object]]] = defaultdict(list)
+        latest: dict[str, list[dict[str, object]]] = defaultdict(list)  # a patient's alerts of this batch
         for alert in ours.batch(events):
             latest[alert[0].patient].append(value_of(alert))
         last |= latest
@@ -170,6 +170,7 @@ def test_patient_monitoring_follows_sparks_watermark(
     their_alerts = {pulse.patient: value_of((pulse, fever)) for pulse, fever in theirs.alerts}
     assert twins[monitoring.ALERTS] == their_alerts
 
+    assert any(len(values) > 1 for values in last.values()), "some have several in a batch"
     found = classes_of_counts(batches, ours, theirs) + classes_of_alerts(batches, ours, theirs)
     assert found.keys() == {BATCH, QUERY, CLOSING, LATE_JOIN}, "the inputs show each of them"
 

@@ -1,7 +1,8 @@
 """Our examples and their twins in Kafka Streams, on one broker from the same topics: the same final stores.
 
 The inputs are such that both rules agree: tables are quiet before the first score, no event is later than the grace
-by either clock, and an event in every partition closes the windows there. All is compared with plain Python too.
+by either clock, an event in every partition closes the windows there, and no patient has two alerts in one batch. All
+is compared with plain Python too.
 """
 
 from __future__ import annotations
