@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
+from typing import Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from statehouse.kafka import codes
 
+_SETTLE_POLL_S: Final = 0.005
 _OUTDATED_LEADERS = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
@@ -46,27 +49,53 @@ def last_stable_offsets(
     return _list_offsets(admin, partitions, OffsetSpec.latest(), timeout_s)
 
 
+def settled_offsets(
+    admin: AdminClient, partitions: Collection[tuple[str, int]], timeout_s: float = 5.0
+) -> dict[tuple[str, int], int]:
+    """Return the last stable offset of each (topic, partition), once it has reached the end the log has by now.
+
+    So they are past all that was committed before the call. At once they may not be: a commit is answered when
+    the coordinator has it, and the partitions get their markers thereafter (KIP-98). Where a transaction stays open
+    for longer than `timeout_s`, the end itself is returned.
+
+    Raises:
+        KafkaException: no partition could be answered for.
+
+    """
+    latest, deadline = OffsetSpec.latest(), time.monotonic() + timeout_s
+    ends = _list_offsets(admin, partitions, latest, timeout_s, IsolationLevel.READ_UNCOMMITTED)
+    while True:
+        stable = last_stable_offsets(admin, partitions, timeout_s)
+        if all(stable.get(at, 0) >= end for at, end in ends.items()) or time.monotonic() >= deadline:
+            return {at: max(end, ends.get(at, 0)) for at, end in stable.items()}
+        time.sleep(_SETTLE_POLL_S)
+
+
 def _list_offsets(
-    admin: AdminClient, partitions: Collection[tuple[str, int]], spec: OffsetSpec, timeout_s: float
+    admin: AdminClient,
+    partitions: Collection[tuple[str, int]],
+    spec: OffsetSpec,
+    timeout_s: float,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[tuple[str, int], int]:
     if not partitions:
         return {}
     request = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-    ends, failure = _ask(admin, request, timeout_s)
+    ends, failure = _ask(admin, request, timeout_s, isolation)
     if failure is not None and failure.args[0].code() in _OUTDATED_LEADERS:
         # The client keeps asking with the leaders it has cached until something else refreshes them.
         admin.list_topics(timeout=timeout_s)
-        ends, failure = _ask(admin, request, timeout_s)
+        ends, failure = _ask(admin, request, timeout_s, isolation)
     if failure is not None and not ends:
         raise failure
     return ends
 
 
 def _ask(
-    admin: AdminClient, request: dict[TopicPartition, OffsetSpec], timeout_s: float
+    admin: AdminClient, request: dict[TopicPartition, OffsetSpec], timeout_s: float, isolation: IsolationLevel
 ) -> tuple[dict[tuple[str, int], int], KafkaException | None]:
     """Return what the broker answered, and one of the failures if there was any."""
-    futures = admin.list_offsets(request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s)
+    futures = admin.list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
     ends: dict[tuple[str, int], int] = {}
     failure: KafkaException | None = None
     for at, future in futures.items():

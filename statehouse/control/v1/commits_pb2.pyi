@@ -64,7 +64,9 @@ class Commit(_message.Message):
 
     @_builtins.property
     def changelog_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
-        """Last stable offsets of the changelog's partitions, read after the commit."""
+        """Last stable offsets of the changelog's partitions, past all records of the
+        batch.
+        """
 
     @_builtins.property
     def figures(self) -> Global___QueryFigures:

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException
 from confluent_kafka.admin import ListOffsetsResultInfo
 
-from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets, settled_offsets
 
 
 class FakeAdmin:
@@ -36,3 +36,29 @@ def test_an_offset_that_nobody_named_is_no_answer(ask: Any) -> None:
     with pytest.raises(KafkaException, match="named no offset"):
         ask(admin, [("topic", 1)])
     assert admin.looks == 2, "who leads was asked again, each time"
+
+
+class BusyLog:
+    """One partition, whose markers come with every second question about what is stable."""
+
+    def __init__(self, end: int, stable: int, markers: int) -> None:
+        self._end, self._stable, self._markers, self._asked = end, stable, markers, 0
+
+    def list_offsets(self, request: Any, isolation_level: IsolationLevel, **_options: Any) -> dict[Any, Any]:
+        (at,) = request
+        offset = self._end
+        if isolation_level == IsolationLevel.READ_COMMITTED:
+            self._asked += 1
+            # Others go on writing: what was there at first is what counts.
+            offset = min(self._stable + self._markers * (self._asked // 2), self._end + 5)
+        answer = Future[ListOffsetsResultInfo]()
+        answer.set_result(ListOffsetsResultInfo(offset, -1, -1))
+        return {at: answer}
+
+
+@pytest.mark.parametrize(
+    ("stable", "markers", "settled"), [(10, 1, 10), (4, 3, 10), (4, 6, 10), (4, 7, 11), (3, 0, 10)]
+)
+def test_markers_that_come_late_are_waited_for(stable: int, markers: int, settled: int) -> None:
+    log: Any = BusyLog(10, stable, markers)
+    assert settled_offsets(log, [("topic", 0)], timeout_s=0.2) == {("topic", 0): settled}
