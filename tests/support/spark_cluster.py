@@ -59,6 +59,7 @@ class SparkCluster:
         self._master = self._daemon(
             "master",
             "org.apache.spark.deploy.master.Master",
+            LOOPBACK,
             "--port",
             str(self._port),
             "--webui-port",
@@ -89,9 +90,12 @@ class SparkCluster:
 
     def add_worker(self) -> ManagedProcess:
         """Start a worker with one core; applications that run get an executor on it."""
-        name = f"worker-{next(self._numbers)}"
+        number = next(self._numbers)
+        # As if each were a machine: a second attempt of a task goes to another host than the first.
+        name, host = f"worker-{number}", f"127.0.0.{number + 1}"
         options = ["--cores", "1", "--memory", f"{self._memory_mb}m", "--work-dir", str(self._directory / name)]
-        worker = self._daemon(name, "org.apache.spark.deploy.worker.Worker", "--webui-port", "0", *options, self.url)
+        options += ["--webui-port", "0", self.url]
+        worker = self._daemon(name, "org.apache.spark.deploy.worker.Worker", host, *options)
         worker.start()
         self.workers.append(worker)
         return worker
@@ -119,13 +123,13 @@ class SparkCluster:
 
         return poll_until(running, timeout_s, f"{count} executors")
 
-    def _daemon(self, name: str, main_class: str, *options: str) -> ManagedProcess:
-        command = [str(SPARK_HOME / "bin" / "spark-class"), main_class, "--host", LOOPBACK, *options]
+    def _daemon(self, name: str, main_class: str, host: str, *options: str) -> ManagedProcess:
+        command = [str(SPARK_HOME / "bin" / "spark-class"), main_class, "--host", host, *options]
         return ManagedProcess(
             f"Spark's {name}",
             command,
             self._directory / f"{name}.log",
-            env={**os.environ, **ENVIRONMENT, **_DAEMON_ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **_DAEMON_ENVIRONMENT, "SPARK_LOCAL_IP": host},
         )
 
     def _state(self) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -166,3 +167,18 @@ def headers(message: Message) -> dict[str, str]:
 def commits(bootstrap: str, topic: str) -> Iterator[commits_pb2.Commit]:
     for message in messages(bootstrap, topic):
         yield commits_pb2.Commit.FromString(message.value())
+
+
+def check_counts(bootstrap: str, changelog: str, sums: Mapping[str, Sequence[int]]) -> None:
+    """Check every value that counters.py ever committed: of a key's first events, and of more than the one before.
+
+    `sums` has, by key, what its first 0, 1, 2 ... events add up to.
+    """
+    newest: Counter[str] = Counter()
+    for record in messages(bootstrap, changelog):
+        key, value = record.key().decode(), json.loads(record.value())
+        count = value["count"]
+        assert value["sum"] == sums[key][count], f"{key}: {value} is not the sum of its first {count} events"
+        assert count > newest[key], f"{key}: {value} came after {newest[key]} events were counted"
+        newest[key] = count
+    assert newest == {key: len(of_key) - 1 for key, of_key in sums.items()}

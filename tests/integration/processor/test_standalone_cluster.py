@@ -26,6 +26,12 @@ PARTITIONS, SCORES_MADE, SCORES_A_BATCH = 4, 8_000, 800
 PLAYER_NAMES = {number: f"Player {number}" for number in range(40)}
 PRODUCT_NAMES = {number: f"Game {number}" for number in range(50)}
 DEADLINE_S = 300.0
+# As soon as one of a stage's tasks is done, each other that has taken as long is attempted a second time.
+EAGER_SPECULATION = [
+    *("--conf", "spark.speculation=true", "--conf", "spark.speculation.interval=50ms"),
+    *("--conf", "spark.speculation.quantile=0.1", "--conf", "spark.speculation.multiplier=1.0"),
+    *("--conf", "spark.speculation.minTaskRuntime=0ms"),
+]
 
 
 @pytest.mark.long
@@ -36,7 +42,7 @@ def test_the_leaderboard_is_the_same_on_a_cluster_whose_executors_come_and_go(tm
         produce(broker.bootstrap, PLAYERS, [sample.named_row(*row) for row in PLAYER_NAMES.items()])
         produce(broker.bootstrap, PRODUCTS, [sample.named_row(*row) for row in PRODUCT_NAMES.items()])
         produce_placed(broker.bootstrap, SCORES, made_scores())
-        options = ["--max-offsets", str(SCORES_A_BATCH)]
+        options = ["--max-offsets", str(SCORES_A_BATCH), "--sink-tasks", "2", *EAGER_SPECULATION]
         program = spark_submit(cluster.url)
         driver = ProcessorProcess(
             "examples.leaderboard.topology", broker.bootstrap, tmp_path, *options, program=program, env=ENVIRONMENT

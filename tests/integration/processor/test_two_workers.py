@@ -1,0 +1,115 @@
+"""How much faster a backlog is worked off by two workers than by one, and whose processor time goes into it.
+
+Nothing about rates is asserted: on a machine with as many cores as workers the broker and the driver take their share.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice, pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+import structlog
+
+from examples.leaderboard import sample
+from examples.leaderboard.produce import create_source_topics
+from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.process import descendants
+from tests.integration.processor import counters
+from tests.integration.processor.support import ProcessorProcess
+from tests.support.kafka import PlacedRecord, create_topic, produce, produce_placed
+from tests.support.spark_cluster import ENVIRONMENT, SparkCluster, process_on
+
+log = structlog.get_logger(__name__)
+
+PARTITIONS, BATCHES, WARM_UP = 4, 8, 3
+# Python state does some tenth of what native aggregates do.
+COUNTED_A_BATCH, SCORES_A_BATCH = 50_000, 10_000
+KEYS, PLAYER_COUNT, PRODUCT_COUNT = 5_000, 2_000, 500
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("topology", ["tests.integration.processor.counters", "examples.leaderboard.topology"])
+def test_a_backlog_is_worked_off_by_one_and_by_two_workers(tmp_path: Path, topology: str):
+    rates, cpu = {}, {}
+    a_batch = COUNTED_A_BATCH if topology.endswith("counters") else SCORES_A_BATCH
+    for workers in (1, 2):
+        directory = tmp_path / str(workers)
+        with EmbeddedKafka() as broker, SparkCluster(directory / "spark", workers=workers) as cluster:
+            fill(broker, topology, a_batch * BATCHES)
+            options = ["--max-offsets", str(a_batch), "--sink-tasks", "2"]
+            program = process_on(cluster.url)
+            driver = ProcessorProcess(topology, broker.bootstrap, directory, *options, program=program, env=ENVIRONMENT)
+            driver.start()
+            try:
+                driver.wait_for("batch committed", WARM_UP, 900)
+                began = processor_s(broker, driver, cluster)
+                batches = driver.wait_for("batch committed", BATCHES, 900)
+                cpu[workers] = {
+                    who: round(s - began[who], 1) for who, s in processor_s(broker, driver, cluster).items()
+                }
+            finally:
+                driver.kill()
+        ended = [datetime.fromisoformat(batch["timestamp"]) for batch in batches][WARM_UP - 1 : BATCHES]
+        rates[workers] = round(a_batch / median((to - since).total_seconds() for since, to in pairwise(ended)))
+    log.info("events a second", topology=topology, one_worker=rates[1], two_workers=rates[2])
+    log.info("processor seconds", batches=BATCHES - WARM_UP, one_worker=cpu[1], two_workers=cpu[2])
+
+
+def processor_s(broker: EmbeddedKafka, driver: ProcessorProcess, cluster: SparkCluster) -> dict[str, float]:
+    """Return the processor seconds that each party has used, those of ended workers of Python left out."""
+    workers = [worker.pid for worker in cluster.workers if worker.pid]
+    tops = {"broker": [broker.pid], "driver": [driver.pid], "executors": workers}
+    return {
+        who: sum(used_s(pid) + sum(used_s(child.pid) for child in descendants(pid)) for pid in pids)
+        for who, pids in tops.items()
+    }
+
+
+def used_s(pid: int) -> float:
+    """Return a process's user and system time in seconds; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fill(broker: EmbeddedKafka, topology: str, count: int) -> None:
+    """Write a backlog."""
+    if topology.endswith("counters"):
+        create_topic(broker.bootstrap, counters.EVENTS, PARTITIONS)
+        in_parts(broker, counters.EVENTS, numbers(count))
+        return
+    create_source_topics(broker.bootstrap, PARTITIONS)
+    produce(broker.bootstrap, PLAYERS, [sample.named_row(player, f"Player {player}") for player in range(PLAYER_COUNT)])
+    produce(broker.bootstrap, PRODUCTS, [sample.named_row(game, f"Game {game}") for game in range(PRODUCT_COUNT)])
+    in_parts(broker, SCORES, scores(count))
+
+
+def in_parts(broker: EmbeddedKafka, topic: str, records: Iterator[PlacedRecord]) -> None:
+    """Write no more at once than a producer's queue takes."""
+    while part := list(islice(records, 50_000)):
+        produce_placed(broker.bootstrap, topic, part)
+
+
+def numbers(count: int) -> Iterator[PlacedRecord]:
+    rng = random.Random(1)
+    for nth in range(count):
+        yield nth % PARTITIONS, f"key-{rng.randrange(KEYS)}".encode(), str(rng.randrange(100)).encode(), 0
+
+
+def scores(count: int) -> Iterator[PlacedRecord]:
+    rng = random.Random(1)
+    for nth in range(count):
+        key, value = sample.score_event(
+            rng.randrange(PRODUCT_COUNT), rng.randrange(PLAYER_COUNT), rng.randrange(50_000)
+        )
+        yield nth % PARTITIONS, key, value, 0

@@ -1,0 +1,74 @@
+"""A driver that was taken for dead goes on beside the one that has taken its place."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.process import ProcessIdentity, descendants
+from statehouse.topology import changelog_topic
+from tests.integration.processor.counters import EVENTS, STORE, application_id
+from tests.integration.processor.support import ProcessorProcess, check_counts, messages, store_of
+from tests.support.chaos import NumberFeed
+from tests.support.kafka import create_topic
+from tests.support.polling import poll_until
+
+TOPOLOGY = "tests.integration.processor.counters"
+CHANGELOG = changelog_topic(application_id, STORE)
+PARTITIONS, KEYS, EVENTS_MADE, PER_S = 4, 100, 20_000, 1_000
+DEADLINE_S = 240.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_frozen_driver_that_thaws_beside_its_successor_ends_and_changes_nothing(tmp_path: Path):
+    directories = [tmp_path / name for name in ("old", "new")]
+    for directory in directories:
+        directory.mkdir()
+    with EmbeddedKafka() as broker:
+        create_topic(broker.bootstrap, EVENTS, PARTITIONS)
+        old = ProcessorProcess(TOPOLOGY, broker.bootstrap, directories[0])
+        checkpoint = ["--checkpoint-dir", old.checkpoint.as_uri()]
+        new = ProcessorProcess(TOPOLOGY, broker.bootstrap, directories[1], *checkpoint)
+        with NumberFeed(broker.bootstrap, EVENTS, PARTITIONS, KEYS, PER_S, seed=1) as feed:
+            feed.allow(EVENTS_MADE // 4)
+            try:
+                old.start()
+                old.wait_for("batch committed", 1, DEADLINE_S)
+                feed.allow(EVENTS_MADE // 2)  # takes some seconds, so that a batch is under way after the next
+                old.wait_for("batch committed", 2, DEADLINE_S)
+                frozen = processes_of(old)
+                for process in frozen:
+                    process.send(signal.SIGSTOP)
+                new.start()
+                new.wait_for("batch committed", 1, DEADLINE_S)
+                feed.allow(EVENTS_MADE)
+                for process in frozen:
+                    process.send(signal.SIGCONT)
+                assert old.wait(90) == 1, old.log_tail()
+                assert old.events("processor stopped"), old.log_tail()
+                feed.finish(60)
+                poll_until(lambda: counted(broker) == EVENTS_MADE, DEADLINE_S, "all events to be counted")
+                assert new.stop() == 0, new.log_tail()
+            finally:
+                for process in (*processes_of(old), *processes_of(new)):
+                    process.send(signal.SIGKILL)
+        check_counts(broker.bootstrap, CHANGELOG, feed.sums)
+
+
+def processes_of(driver: ProcessorProcess) -> list[ProcessIdentity]:
+    """Return a driver's Python and Java, and their workers; none if it has ended."""
+    if not driver.is_running:
+        return []
+    own = ProcessIdentity.of(driver.pid)
+    return [*([] if own is None else [own]), *descendants(driver.pid)]
+
+
+def counted(broker: EmbeddedKafka) -> int:
+    """Return how many events the changelog says there were."""
+    store = store_of(messages(broker.bootstrap, CHANGELOG))
+    return sum(json.loads(value)["count"] for value in store.values())
