@@ -53,6 +53,8 @@ _NO_TIMESTAMP: Final = 0  # librdkafka's "now"
 
 
 _NTH: Final = "_nth"
+_TIME: Final = "_time"
+_RANK: Final = "_rank"
 _HASHES: Final = 2**31  # a partition count so large that its remainder is the hash itself
 
 
@@ -62,11 +64,19 @@ def placement_hashes(keys: pa.Array) -> pa.Array:
 
 
 def last_of_each_key(rows: pa.Table, cached_outputs: Sequence[int]) -> pa.Table:
-    """Leave out the rows of cached outputs that a later one of the same key follows; the others keep their order."""
+    """Leave out the rows of cached outputs that a later one of the same key follows; the others keep their order.
+
+    A row that says its source offset is later than those before it. Others are later by their timestamps, then by their
+    order: what Spark's own joins find in a batch comes in none.
+    """
     numbered = rows.append_column(_NTH, pa.array(range(rows.num_rows), pa.int64()))
     is_cached = pc.and_(pc.is_in(rows[OUTPUT], pa.array(cached_outputs, pa.int32())), pc.is_null(rows[REASON]))
     cached = numbered.filter(is_cached)
-    last = cached.group_by([OUTPUT, KEY]).aggregate([(_NTH, "max")])[f"{_NTH}_max"]
+    time = pc.if_else(pc.is_null(cached[OFFSET]), pc.fill_null(cached[TIMESTAMP_MS], _NO_TIMESTAMP), _NO_TIMESTAMP)
+    timed = cached.append_column(_TIME, time)
+    ordered = timed.take(pc.sort_indices(timed, [(_TIME, "ascending"), (_NTH, "ascending")]))
+    ranked = ordered.append_column(_RANK, pa.array(range(ordered.num_rows), pa.int64()))
+    last = ordered[_NTH].take(ranked.group_by([OUTPUT, KEY]).aggregate([(_RANK, "max")])[f"{_RANK}_max"])
     if len(last) == cached.num_rows:
         return rows
     kept = pa.concat_arrays([*last.chunks, *numbered.filter(pc.invert(is_cached))[_NTH].chunks])

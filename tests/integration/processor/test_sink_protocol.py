@@ -3,9 +3,10 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 
 import pyarrow as pa
 import pytest
@@ -136,7 +137,12 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     by_kind: Counter[tuple[str, str]] = Counter()
     for row in counts:
         by_kind[row["output"], row["kind"]] += row["records"]
-    assert by_kind == {("store", "changelog"): 2, ("store", "tombstone"): 1, ("", "not_json"): 1}
+    assert by_kind == {
+        ("store", "changelog"): 2,
+        ("store", "tombstone"): 1,
+        ("store", "bytes"): 5,
+        ("", "not_json"): 1,
+    }
 
     found = messages(target.bootstrap, target.outputs[0].topic)
     assert {message.key(): (message.value(), message.partition(), message.timestamp()[1]) for message in found} == {
@@ -161,15 +167,43 @@ def test_a_task_without_rows_does_nothing(target: SinkTarget):
     assert list(SinkTask(target, 0)([])) == []
 
 
-def rows_of(*rows: tuple[int, str | None, str]) -> pa.Table:
+def rows_of(
+    *rows: tuple[int, str | None, str], times: Sequence[int | None] = (), offset: int | None = None
+) -> pa.Table:
     """Rows of (output, key, value); a value that begins with ! is a dead letter."""
     columns = dict.fromkeys(TASK_COLUMNS)
     given = [
-        {OUTPUT: output, KEY: key and key.encode(), VALUE: value.encode(), REASON: "bad" if value[0] == "!" else None}
-        for output, key, value in rows
+        {
+            OUTPUT: output,
+            KEY: key and key.encode(),
+            VALUE: value.encode(),
+            REASON: "bad" if value[0] == "!" else None,
+            TIMESTAMP_MS: time,
+            OFFSET: offset,
+        }
+        for (output, key, value), time in zip_longest(rows, times)
     ]
-    schema = pa.schema([(OUTPUT, pa.int32()), (KEY, pa.binary()), (VALUE, pa.binary()), (REASON, pa.string())])
-    return pa.Table.from_pylist([columns | row for row in given], schema=schema)
+    schema = pa.schema(
+        [
+            (SINK_PARTITION, pa.int32()),
+            (OUTPUT, pa.int32()),
+            (KEY, pa.binary()),
+            (VALUE, pa.binary()),
+            (TIMESTAMP_MS, pa.int64()),
+            (OFFSET, pa.int64()),
+            (REASON, pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist([columns | {SINK_PARTITION: 0} | row for row in given], schema=schema)
+
+
+def test_of_rows_without_offsets_the_latest_by_time_is_the_last():
+    given = [(0, "a", "new"), (0, "b", "first"), (0, "a", "old"), (0, "b", "second"), (0, "c", "1"), (0, "c", "2")]
+    times = [9, 5, 3, 5, None, None]
+    kept = last_of_each_key(rows_of(*given, times=times), [0])[VALUE].to_pylist()
+    assert kept == [b"new", b"second", b"2"]
+    of_a_source = last_of_each_key(rows_of(*given, times=times, offset=7), [0])[VALUE].to_pylist()
+    assert of_a_source == [b"old", b"second", b"2"], "as they came"
 
 
 def test_the_record_cache_keeps_the_last_row_of_each_key_of_its_outputs():
@@ -183,9 +217,6 @@ def test_the_record_cache_keeps_the_last_row_of_each_key_of_its_outputs():
 def test_a_full_record_cache_is_flushed_early(target: SinkTarget):
     outputs = (replace(target.outputs[0], record_cache=True),)
     rows = rows_of(*((0, "k", str(number)) for number in range(100)))
-    partition = pa.array([0] * 100, pa.int32())
-    for name in (TIMESTAMP_MS, SINK_PARTITION):
-        rows = rows.append_column(name, partition)
     whole = SinkTask(replace(target, outputs=outputs), 0)
     assert [share.num_rows for share in whole._through_cache(rows)] == [1]
     tight = SinkTask(replace(target, outputs=outputs, record_cache_max_bytes=rows.nbytes // 4), 0)
