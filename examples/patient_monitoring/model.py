@@ -16,6 +16,7 @@ WINDOW_MS: Final = 60_000
 GRACE_MS: Final = 5_000
 HIGH_RATE: Final = 100
 FEVER_F: Final = 100.4
+UNITS: Final = ("F", "C", None)
 WITHIN_MS: Final = 60_000
 FUTURE_BOUND_MS: Final = 3_600_000
 
@@ -62,6 +63,8 @@ def read(records: Iterable[Record]) -> tuple[list[Event], dict[Place, str]]:
             refused[record.partition, record.offset] = "null_key"
         elif isinstance(time := _time(payload, record, largest), str):
             refused[record.partition, record.offset] = time
+        elif payload.get("unit") not in UNITS:
+            refused[record.partition, record.offset] = "unknown_unit"
         else:
             largest[record.partition] = max(time, largest.get(record.partition, time))
             events.append(Event(record.key.decode(), time, payload))

@@ -1,48 +1,48 @@
-"""The sample data: a patient whose heart beats 120 times in one minute and 7 times in the next, with a fever."""
+"""The sample data: a patient whose heart beats 120 times in one minute and 7 times in the next, and has a fever."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Final
 
-from examples.kafka_samples import Record
+from examples.patient_monitoring.topology import PULSES, TEMPERATURES
+from examples.samples import Sample
 
+TOPICS: Final[dict[str, dict[str, str]]] = {PULSES: {}, TEMPERATURES: {}}
 PATIENT: Final = "1"
-BEGAN: Final = datetime(2024, 1, 31, 9, 2, tzinfo=UTC)
-# The first minute's beats are even; the second's go on until it can be told that no more beats of the first will come.
-BEATS: Final = tuple(timedelta(milliseconds=500 * number) for number in range(120)) + tuple(
-    timedelta(seconds=60 + number) for number in range(7)
-)
-FEVER_AFTER: Final = timedelta(seconds=30)
-TEMPERATURE: Final = 101.2
+BEGAN_MS: Final = 1_706_691_720_000
+"""2024-01-31T09:02:00Z."""
+
+# The second minute's beats go on until it is sure that no more of the first will come.
+_BEATS_MS: Final = [*range(0, 60_000, 500), *range(60_000, 67_000, 1_000)]
 
 
-def pulse_records() -> list[Record]:
-    """Records for the pulse-events topic."""
-    return [pulse_event(PATIENT, BEGAN + after) for after in BEATS]
+def pulse(patient: str | None, time_ms: int | None, recorded_ms: int | None = None) -> Sample:
+    """Return a heart beat, without a time if there is none; it is recorded when it happens, unless told otherwise."""
+    content = {} if time_ms is None else {"timestamp": iso(time_ms)}
+    return Sample(PULSES, patient, json.dumps(content), _recorded(time_ms, recorded_ms))
 
 
-def temperature_records() -> list[Record]:
-    """Records for the body-temp-events topic."""
-    return [temperature_event(PATIENT, BEGAN + FEVER_AFTER, TEMPERATURE)]
+def temperature(
+    patient: str | None, time_ms: int | None, degrees: float, unit: str = "F", recorded_ms: int | None = None
+) -> Sample:
+    """Return a body temperature, as `pulse` does."""
+    content = {} if time_ms is None else {"timestamp": iso(time_ms)}
+    text = json.dumps({**content, "temperature": degrees, "unit": unit})
+    return Sample(TEMPERATURES, patient, text, _recorded(time_ms, recorded_ms))
 
 
-def pulse_event(patient: str, time: datetime | None) -> Record:
-    """A heart beat's record, without a time if there is none."""
-    return patient.encode(), _json({} if time is None else {"timestamp": iso(time)})
-
-
-def temperature_event(patient: str, time: datetime | None, temperature: float, unit: str = "F") -> Record:
-    """A body temperature's record, without a time if there is none."""
-    measured = {"temperature": temperature, "unit": unit}
-    return patient.encode(), _json(measured if time is None else {"timestamp": iso(time), **measured})
-
-
-def iso(time: datetime) -> str:
+def iso(time_ms: int) -> str:
     """Return a time as the events have it."""
-    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value).encode()
+def _recorded(time_ms: int | None, recorded_ms: int | None) -> int:
+    return recorded_ms or time_ms or BEGAN_MS
+
+
+PULSE_RECORDS: Final = [pulse(PATIENT, BEGAN_MS + after_ms) for after_ms in _BEATS_MS]
+FEVER: Final = temperature(PATIENT, BEGAN_MS + 30_000, 101.2)
+RECORDS: Final = [FEVER, *PULSE_RECORDS]

@@ -100,9 +100,10 @@ def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
 def _records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
     """Make a row's records of it, in one pass: a query's operators must not run once for each output."""
     of_outputs = [_record(frame.columns, place, output) for place, output in enumerate(outputs)]
-    if len(outputs) == 1 and outputs[0].where is None:
+    can_be_refused = REASON in frame.columns
+    if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
         return frame.select(*of_outputs[0])
-    refused = F.col(REASON).isNotNull() if REASON in frame.columns else F.lit(False)
+    refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
     dead_letter = _record(frame.columns, 0, OutputRows(1, Layout(TOPIC_OUTPUT)))
     made = [F.when(refused, F.struct(*dead_letter))]
     for output, columns in zip(outputs, of_outputs, strict=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.event_time import RECORD_TIME, fill_event_time, read_event_time
+from processor.operators.event_time import RECORD_TIME, read_event_time
 from statehouse.errors import ConfigurationError
 
 RECORDED = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -74,40 +73,3 @@ def test_a_row_refused_before_stays_so(spark: SparkSession):
 def test_a_negative_bound_is_refused(spark: SparkSession):
     with pytest.raises(ConfigurationError, match="future_bound"):
         read_event_time(spark.range(1), "id", future_bound=timedelta(seconds=-1))
-
-
-def test_missing_times_are_the_stream_time_of_their_partition_over_batches(spark: SparkSession, tmp_path: Path):
-    incoming = tmp_path / "incoming"
-    incoming.mkdir()
-    columns = f"topic string, partition int, offset bigint, timestamp timestamp, {RECORD_TIME} timestamp, reason string"
-    found: dict[tuple[int, int], int] = {}
-
-    def collect(frame: DataFrame, _batch_id: int) -> None:
-        after_noon = frame.withColumn("ms", F.unix_millis("timestamp") - NOON_MS)
-        found.update({(row.partition, row.offset): row.ms for row in after_noon.collect()})
-
-    def feed(name: str, rows: list[tuple[int, int, int | None, str | None]]) -> None:
-        """Write rows of (partition, offset, event time after noon, reason), recorded 99 ms after noon."""
-        recorded = RECORDED + timedelta(milliseconds=99)
-        times = [None if ms is None else RECORDED + timedelta(milliseconds=ms) for _, _, ms, _ in rows]
-        full = [("t", row[0], row[1], time, recorded, row[3]) for row, time in zip(rows, times, strict=True)]
-        spark.createDataFrame(full, columns).coalesce(1).write.parquet(str(tmp_path / name))
-        next((tmp_path / name).glob("*.parquet")).rename(incoming / f"{name}.parquet")
-        query.processAllAvailable()
-
-    frame = spark.readStream.schema(columns).parquet(str(incoming))
-    writer = fill_event_time(frame).writeStream.foreachBatch(collect).outputMode("append")
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    try:
-        feed("first", [(0, 2, None, None), (0, 0, 20, None), (0, 1, 10, None), (1, 0, None, None), (1, 1, 5, None)])
-        assert found == {(0, 0): 20, (0, 1): 10, (0, 2): 20, (1, 0): 99, (1, 1): 5}
-        # What was refused says nothing of the stream's time.
-        feed("second", [(0, 3, 50, "future_time"), (0, 4, None, None), (1, 2, None, None), (1, 3, 200, None)])
-        assert {place: found[place] for place in [(0, 3), (0, 4), (1, 2), (1, 3)]} == {
-            (0, 3): 50,
-            (0, 4): 20,
-            (1, 2): 99,
-            (1, 3): 200,
-        }
-    finally:
-        query.stop()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +16,19 @@ from examples.kafka_samples import send
 from examples.lru_counts.topology import MAX_ENTRIES
 from examples.samples import Sample, create_topics
 from examples.topic_configs import topology as topic_configs
-from processor.runner import Processor, Topology
-from processor.settings import ProcessorSettings
-from statehouse.client import Client
-from statehouse.errors import LookupFailure
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import topic_settings
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.topology import changelog_topic, dead_letters_topic
+from statehouse.topology import changelog_topic
 from tests.integration.processor import example_data as data
-from tests.integration.processor.support import headers, messages, store_of
-from tests.support.fleet import Servers
+from tests.integration.processor.running import SERVED_S, running_example
+from tests.integration.processor.support import messages, store_of
 from tests.support.kafka import read_all
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.timeout(400)
 
 PARTITIONS = 3
-SERVED_S = 120.0
 
 PATIENTS = data.patient_events(600)
 PROGRAMS = data.program_events(200)
@@ -54,59 +47,12 @@ def broker() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-class Running:
-    """An example that runs: its processor in this process, a node and a router beside it."""
-
-    def __init__(self, application_id: str, bootstrap: str, client: Client, state_dir: Path) -> None:
-        self.application_id, self.bootstrap, self.client, self.state_dir = application_id, bootstrap, client, state_dir
-
-    def becomes(self, ask: Callable[[], Any], expected: Any, what: str) -> None:
-        found: list[Any] = [None]
-
-        def is_right() -> bool:
-            try:
-                found[0] = ask()
-            except LookupFailure as failure:
-                found[0] = failure
-            return found[0] == expected
-
-        try:
-            poll_until(is_right, SERVED_S, what)
-        except AssertionError:
-            assert found[0] == expected, what
-            raise
-
-    def store(self, name: str) -> dict[Any, Any]:
-        return {entry.key: entry.value for entry in self.client.scan(name)}
-
-    def reasons(self) -> list[str]:
-        found = messages(self.bootstrap, dead_letters_topic(self.application_id))
-        return sorted(headers(letter)["reason"] for letter in found)
-
-
 Run = Callable[..., Any]
 
 
 @pytest.fixture
 def running(broker: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Run:
-    @contextmanager
-    def run(module: str, **settings: Any) -> Iterator[Running]:
-        topology = Topology.load(module)
-        given = ProcessorSettings(bootstrap=broker.bootstrap, checkpoint_dir=str(tmp_path / "checkpoints"), **settings)
-        processor = Processor(topology, given)
-        with Servers(broker.bootstrap, topology.application_id, tmp_path) as servers:
-            servers.node("n1")
-            router = servers.router()
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    processor.start()
-                with Client(router.target) as client:
-                    yield Running(topology.application_id, broker.bootstrap, client, tmp_path / "n1")
-            finally:
-                processor.stop()
-
-    return run
+    return lambda module, **settings: running_example(module, broker.bootstrap, tmp_path, **settings)
 
 
 def patients(bootstrap: str) -> list[Sample]:

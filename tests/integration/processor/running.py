@@ -1,0 +1,70 @@
+"""An example that runs: its processor in this process, a node and a router beside it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from processor.runner import Processor, Topology
+from processor.settings import ProcessorSettings
+from statehouse.client import Client
+from statehouse.errors import LookupFailure
+from statehouse.topology import dead_letters_topic
+from tests.integration.processor.support import headers, messages
+from tests.support.fleet import Servers
+from tests.support.polling import poll_until
+
+SERVED_S = 120.0
+
+
+class Running:
+    """What a test asks of it."""
+
+    def __init__(self, application_id: str, bootstrap: str, client: Client, router: str, state_dir: Path) -> None:
+        self.application_id, self.bootstrap, self.client = application_id, bootstrap, client
+        self.router, self.state_dir = router, state_dir
+
+    def becomes(self, ask: Callable[[], Any], expected: Any, what: str) -> None:
+        found: list[Any] = [None]
+
+        def is_right() -> bool:
+            try:
+                found[0] = ask()
+            except LookupFailure as failure:
+                found[0] = failure
+            return found[0] == expected
+
+        try:
+            poll_until(is_right, SERVED_S, what)
+        except AssertionError:
+            assert found[0] == expected, what
+            raise
+
+    def store(self, name: str) -> dict[Any, Any]:
+        return {entry.key: entry.value for entry in self.client.scan(name)}
+
+    def reasons(self) -> list[str]:
+        found = messages(self.bootstrap, dead_letters_topic(self.application_id))
+        return sorted(headers(letter)["reason"] for letter in found)
+
+
+@contextmanager
+def running_example(module: str, bootstrap: str, directory: Path, **settings: Any) -> Iterator[Running]:
+    """Run an example in the Spark session that there is, until the context ends."""
+    topology = Topology.load(module)
+    given = ProcessorSettings(bootstrap=bootstrap, checkpoint_dir=str(directory / "checkpoints"), **settings)
+    processor = Processor(topology, given)
+    with Servers(bootstrap, topology.application_id, directory) as servers:
+        servers.node("n1")
+        router = servers.router()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                processor.start()
+            with Client(router.target) as client:
+                yield Running(topology.application_id, bootstrap, client, router.target, directory / "n1")
+        finally:
+            processor.stop()
