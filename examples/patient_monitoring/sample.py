@@ -20,23 +20,24 @@ _BEATS_MS: Final = [*range(0, 60_000, 500), *range(60_000, 67_000, 1_000)]
 
 def pulse(patient: str | None, time_ms: int | None, recorded_ms: int | None = None) -> Sample:
     """Return a heart beat, without a time if there is none; it is recorded when it happens, unless told otherwise."""
-    content = {} if time_ms is None else {"timestamp": iso(time_ms)}
-    return Sample(PULSES, patient, json.dumps(content), _recorded(time_ms, recorded_ms))
+    return Sample(PULSES, patient, json.dumps(_said(time_ms)), _recorded(time_ms, recorded_ms))
 
 
 def temperature(
     patient: str | None, time_ms: int | None, degrees: float, unit: str = "F", recorded_ms: int | None = None
 ) -> Sample:
     """Return a body temperature, as `pulse` does."""
-    content = {} if time_ms is None else {"timestamp": iso(time_ms)}
-    text = json.dumps({**content, "temperature": degrees, "unit": unit})
+    text = json.dumps({**_said(time_ms), "temperature": degrees, "unit": unit})
     return Sample(TEMPERATURES, patient, text, _recorded(time_ms, recorded_ms))
 
 
-def iso(time_ms: int) -> str:
+def iso(time: datetime) -> str:
     """Return a time as the events have it."""
-    moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _said(time_ms: int | None) -> dict[str, str]:
+    return {} if time_ms is None else {"timestamp": iso(datetime.fromtimestamp(time_ms / 1000, UTC))}
 
 
 def _recorded(time_ms: int | None, recorded_ms: int | None) -> int:

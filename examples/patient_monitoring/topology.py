@@ -45,9 +45,10 @@ JOIN_GRACE: Final = timedelta(seconds=10)
 
 FAHRENHEIT, CELSIUS = "F", "C"
 
-# The broker then keeps a topic's records from when they were written, not from when it happened: alerts of a replay of
-# last year's events would be gone within minutes.
+# By the time of what happened the broker would delete within minutes what a replay of last year's events writes. So the
+# closed minutes are kept from when they were written, and say their time themselves; alerts are few, and kept.
 _KEPT_FROM_THE_WRITE: Final = {"message.timestamp.type": "LogAppendTime"}
+_KEPT: Final = {"retention.ms": "-1"}
 
 
 def build(app: Application) -> None:
@@ -75,7 +76,7 @@ def build(app: Application) -> None:
     # The join's time is the larger of both sides', as in Kafka Streams: a quiet side doesn't make the other pile up.
     conf = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
     query = app.query("alerts", found, output_mode="append", conf=conf)
-    query.topic(ALERTS, config=_KEPT_FROM_THE_WRITE)
+    query.topic(ALERTS, config=_KEPT)
     query.store(ALERTS)
 
 
