@@ -37,7 +37,7 @@ class Published:
     starts: Offsets
     """The first offset still in each partition of the changelog."""
     ends: Offsets
-    """Their last stable offsets."""
+    """Their ends, those of open transactions included: a record's ends are past these, too."""
     written: int | None = None
     """The newest batch that the checkpoint's query has written to any partition, by its markers."""
 
@@ -72,10 +72,11 @@ REMEDIES: Final[Mapping[Misfit, str]] = {
 def misfit(checkpoint: CheckpointState | None, published: Published) -> Misfit | None:
     """Return why a query must not go on from a checkpoint, None if it may.
 
-    A checkpoint whose query has written nothing yet is as good as none.
+    A checkpoint without a committed batch is one of a query that was let start, and died in its first batch: what that
+    left in the changelog may have been aborted, so that no marker tells of it.
     """
     record = published.record
-    if checkpoint is None or _is_unused(checkpoint, published):
+    if checkpoint is None:
         return None if published.is_empty else Misfit.CHECKPOINT_LOST
     committed = -1 if checkpoint.committed is None else checkpoint.committed
     if record is None or record.query_id != checkpoint.query_id:
@@ -91,11 +92,6 @@ def misfit(checkpoint: CheckpointState | None, published: Published) -> Misfit |
     newest = max(recorded, -1 if published.written is None else published.written)
     is_planned = newest <= max(checkpoint.planned, default=-1)
     return None if is_planned and committed >= recorded - 1 else Misfit.CHECKPOINT_ROLLED_BACK
-
-
-def _is_unused(checkpoint: CheckpointState, published: Published) -> bool:
-    has_record = published.record is not None and published.record.query_id == checkpoint.query_id
-    return checkpoint.committed is None and published.written is None and not has_record
 
 
 def _is_shortened(record: CommitRecord, ends: Offsets) -> bool:

@@ -17,7 +17,7 @@ from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.offsets import earliest_offsets, end_offsets
 from statehouse.topology import commits_topic
 
 log = structlog.get_logger(__name__)
@@ -120,7 +120,7 @@ def _bounds(target: SinkTarget, changelog: StoreChangelog) -> tuple[Offsets, Off
     """Return a changelog's first offsets and its ends."""
     admin = clients.admin(target.bootstrap, f"{target.application_id}-start")
     partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
-    starts, ends = earliest_offsets(admin, partitions), last_stable_offsets(admin, partitions)
+    starts, ends = earliest_offsets(admin, partitions), end_offsets(admin, partitions)
     if len(starts) < len(partitions) or len(ends) < len(partitions):
         raise ConfigurationError(f"{changelog.topic} has partitions that no broker leads: start again when all are led")
     return starts, ends

@@ -49,6 +49,18 @@ def last_stable_offsets(
     return _list_offsets(admin, partitions, OffsetSpec.latest(), timeout_s)
 
 
+def end_offsets(
+    admin: AdminClient, partitions: Collection[tuple[str, int]], timeout_s: float = 5.0
+) -> dict[tuple[str, int], int]:
+    """Return the end of each (topic, partition), past what open transactions have written; as above.
+
+    Raises:
+        KafkaException: no partition could be answered for.
+
+    """
+    return _list_offsets(admin, partitions, OffsetSpec.latest(), timeout_s, IsolationLevel.READ_UNCOMMITTED)
+
+
 def settled_offsets(
     admin: AdminClient, partitions: Collection[tuple[str, int]], timeout_s: float = 5.0
 ) -> dict[tuple[str, int], int]:
@@ -62,8 +74,8 @@ def settled_offsets(
         KafkaException: no partition could be answered for.
 
     """
-    latest, deadline = OffsetSpec.latest(), time.monotonic() + timeout_s
-    ends = _list_offsets(admin, partitions, latest, timeout_s, IsolationLevel.READ_UNCOMMITTED)
+    deadline = time.monotonic() + timeout_s
+    ends = end_offsets(admin, partitions, timeout_s)
     while True:
         stable = last_stable_offsets(admin, partitions, timeout_s)
         if all(stable.get(at, 0) >= end for at, end in ends.items()) or time.monotonic() >= deadline:

@@ -31,6 +31,8 @@ def published(found: CommitRecord | None, *, end: int = 5, written: int | None =
         pytest.param(None, published(record(6), end=0), id="deleted, the changelog too"),
         pytest.param(checkpoint(None, -1), published(None, end=0), id="died before the first batch"),
         pytest.param(checkpoint(None, 0), published(None, written=0), id="died while writing the first"),
+        pytest.param(checkpoint(None, 0), published(None), id="died in the first, which was aborted"),
+        pytest.param(checkpoint(None, 0, "new"), published(record(6)), id="began anew, and died in the first"),
         pytest.param(checkpoint(None, 0), published(record(0), written=0), id="died in the first's gap"),
         pytest.param(checkpoint(6, 6), published(record(6), written=6), id="all committed"),
         pytest.param(checkpoint(6, 7), published(record(6), written=7), id="died while writing"),
@@ -48,9 +50,6 @@ def test_what_a_driver_leaves_wherever_it_died_fits(state: CheckpointState | Non
     [
         pytest.param(None, published(record(6)), Misfit.CHECKPOINT_LOST, id="deleted"),
         pytest.param(None, published(None), Misfit.CHECKPOINT_LOST, id="deleted after the first batch's writing"),
-        pytest.param(
-            checkpoint(None, 0, "new"), published(record(6)), Misfit.CHECKPOINT_LOST, id="deleted, begun anew"
-        ),
         pytest.param(checkpoint(6, 6, "its"), published(record(6)), Misfit.CHECKPOINT_FOREIGN, id="another's"),
         pytest.param(checkpoint(4, 4), published(record(6)), Misfit.CHECKPOINT_ROLLED_BACK, id="two batches back"),
         pytest.param(checkpoint(5, 5), published(record(6)), Misfit.CHECKPOINT_ROLLED_BACK, id="one batch back"),
