@@ -15,7 +15,7 @@ from processor.checkpoint import Offsets
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
-from statehouse.kafka.offsets import settled_offsets
+from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
 from statehouse.topology import commits_topic
 
 log = structlog.get_logger(__name__)
@@ -95,7 +95,9 @@ class CommitsPublisher:
 
         """
         partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
-        ends = settled_offsets(self._admin, partitions, _RPC_TIMEOUT_S) if partitions else {}
+        # Of a batch long committed all is stable; what a killed driver left open isn't waited for.
+        read_ends = last_stable_offsets if idle else settled_offsets
+        ends = read_ends(self._admin, partitions, _RPC_TIMEOUT_S) if partitions else {}
         records = [
             commits_pb2.Commit(
                 store=changelog.store,
