@@ -76,7 +76,11 @@ class SinkTarget:
 
     @property
     def marker_topic(self) -> str:
-        """The topic whose partitions the markers are offsets of; they have nothing to do with its records."""
+        """The topic whose partitions the markers are offsets of; they have nothing to do with its records.
+
+        An output with more partitions that is added later takes its place: a batch that was under way is then written
+        once more, which is harmless for keyed upserts.
+        """
         return self._largest.topic
 
     @property
