@@ -153,7 +153,7 @@ def test_commands_are_judged_in_order(running: Run):
         assert app.reasons() == []
 
 
-@pytest.mark.parametrize("module", ["topology", "in_memory"])
+@pytest.mark.parametrize("module", ["topology", pytest.param("in_memory", marks=pytest.mark.long)])
 def test_both_sides_of_a_join_can_be_read(running: Run, module: str):
     expected = data.pairs(PAYMENTS)
     newest_ms = PAYMENTS[-1].timestamp_ms

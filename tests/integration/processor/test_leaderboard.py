@@ -2,6 +2,8 @@
 
 One broker and one driver for all tests, in this order; each has players and products of its own. The last one kills
 the driver.
+
+At small size the suites in tests/e2e show the same, with nodes that serve.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ Board = Callable[[int, list[float]], list[dict[str, Any]]]
 DeadLetters = Callable[[int, set[Place]], list[Message]]
 BATCH_S = 60.0
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.long]
 
 
 class Feed:
@@ -189,7 +191,6 @@ def test_the_commits_topic_says_what_is_included_and_goes_on_while_idle(
     assert len({commit.query_id for commit in found}) == 1
 
 
-@pytest.mark.long  # at small size tests/e2e/test_processor_crash.py shows it, with nodes that serve
 def test_malformed_and_unknown_records_become_dead_letters_and_nothing_stops(
     broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed, board: Board, dead_letters: DeadLetters
 ):
@@ -317,7 +318,6 @@ def test_a_row_written_before_a_score_is_known_to_it(broker: EmbeddedKafka, proc
     assert marks(broker) == before
 
 
-@pytest.mark.long  # at small size tests/e2e/test_processor_crash.py shows it, with nodes that serve
 def test_a_killed_driver_loses_and_doubles_nothing(broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed):
     players = {number: f"Player {number}" for number in range(1000, 1040)}
     products = {number: f"Game {number}" for number in range(1000, 1050)}
@@ -370,7 +370,6 @@ def test_signals_stop_it_after_the_batch_with_exit_code_0(processor: ProcessorPr
     assert not processor.events("processor stopped")
 
 
-@pytest.mark.long
 def test_a_batch_that_the_sink_had_committed_is_skipped_when_spark_runs_it_again(
     broker: EmbeddedKafka, processor: ProcessorProcess, feed: Feed, board: Board
 ):

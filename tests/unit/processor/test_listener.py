@@ -1,11 +1,24 @@
 from collections import Counter
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from processor.listener import ProgressListener
 from processor.metrics import ProcessorMetrics
 from statehouse.control.v1 import commits_pb2
 from tests.support.progress import progress_json
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Log as by default, whatever a test before has configured for its process."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    monkeypatch.setattr("processor.listener.log", structlog.get_logger())
+    yield
+    structlog.configure(**before)
 
 
 def heard(*texts: str) -> tuple[ProcessorMetrics, list[dict[str, object]]]:
