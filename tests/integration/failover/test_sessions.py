@@ -200,6 +200,7 @@ def test_a_key_of_a_batch_that_has_to_wait_is_asked_for_alone(pair: Pair, caller
 
 
 def test_a_scan_waits_for_each_partition_that_the_token_names(pair: Pair, caller: ThreadPoolExecutor) -> None:
-    scan = caller.submit(lambda: list(pair.client.scan(STORE, at_least=pair.token_of_end(more=1), timeout=LONG_S)))
+    token = pair.token_of_end(more=1)  # before the record is written, not in the other thread
+    scan = caller.submit(lambda: list(pair.client.scan(STORE, at_least=token, timeout=LONG_S)))
     pair.fleet.put({"k": "1"})
     assert [each.value for each in scan.result(LONG_S)] == ["1"]
