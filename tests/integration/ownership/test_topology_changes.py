@@ -8,6 +8,7 @@ from pathlib import Path
 
 from processor.ownership.controller import OwnershipController
 from processor.ownership.settings import StoreDeclaration
+from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import TaskId, changelog_topic
 from statehouse.v1 import query_service_pb2
@@ -97,4 +98,8 @@ def standbys(controller: OwnershipController) -> set[int]:
 
 
 def found(router: ServerProcess, key: str) -> query_service_pb2.GetResponse | None:
-    return router.get(key, store="extra") if answered(router, key, store="extra") else None
+    """Ask once: between two questions the store may be taken from its nodes, to be put up anew."""
+    try:
+        return router.get(key, store="extra")
+    except LookupFailure:
+        return None
