@@ -50,6 +50,7 @@ def run(spark: SparkSession, directory: Path, batches: Iterable[list[Row]]) -> l
     return seen
 
 
+@pytest.mark.long  # at small size test_topology_test.py and test_examples.py displace, too
 def test_batches_displace_the_least_recently_updated_whatever_order_their_rows_come_in(
     spark: SparkSession, tmp_path: Path
 ):
