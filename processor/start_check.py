@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
+from confluent_kafka import KafkaException
+from google.protobuf.message import DecodeError
 
 from processor.checkpoint import CheckpointReader, CheckpointState, Offsets
 from processor.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
 from processor.commits import StoreChangelog
 from processor.sink.protocol import SinkTarget, newest_written
 from statehouse.control.v1 import commits_pb2
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
-from statehouse.kafka.control_log import ControlLogReader
+from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, end_offsets
 from statehouse.topology import commits_topic
 
 log = structlog.get_logger(__name__)
 
 _READ_S: Final = 60.0
-_LOOK_S: Final = 0.2
 
 
 class CheckpointMisfit(ConfigurationError):
@@ -38,7 +38,6 @@ def last_commits(bootstrap: str, application_id: str) -> dict[str, CommitRecord]
 
     """
     found: dict[str, CommitRecord] = {}
-    failures: list[Exception] = []
 
     def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         if value is None:  # the application was reset
@@ -50,16 +49,10 @@ def last_commits(bootstrap: str, application_id: str) -> dict[str, CommitRecord]
             )
 
     topic = commits_topic(application_id)
-    client_id = f"{application_id}-start"
-    reader = ControlLogReader(bootstrap, topic, on_record, client_id=client_id, on_broken=failures.append)
-    reader.start()
-    deadline = time.monotonic() + _READ_S
-    while not reader.wait_caught_up(_LOOK_S) and not failures and time.monotonic() < deadline:
-        pass
-    reader.stop()
-    if not reader.caught_up:
-        reason = str(failures[0]) if failures else f"not read in {_READ_S:g} s"
-        raise ConfigurationError(f"{topic} says how far the stores are, and can't be read: {reason}")
+    try:
+        read_to_ends(bootstrap, {topic: on_record}, f"{application_id}-start", _READ_S)
+    except (StatehouseError, KafkaException, DecodeError) as failure:
+        raise ConfigurationError(f"{topic} says how far the stores are, and can't be read: {failure}") from failure
     return found
 
 

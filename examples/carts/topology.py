@@ -19,7 +19,19 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from examples.carts.sessions import ABANDONED, GAP_MS, Change, Event, Session, advance, expire
 from processor.application import Application
 from processor.operators.json_records import FieldType, parse_json
-from processor.rows import DETAIL, KEY, ORIGIN, REASON, SESSION_END, SESSION_START, TIMESTAMP, VALUE, VERDICT
+from processor.operators.verdicts import refuse
+from processor.rows import (
+    DETAIL,
+    KEY,
+    ORIGIN,
+    REASON,
+    SESSION_END,
+    SESSION_START,
+    TIMESTAMP,
+    VALUE,
+    VERDICT,
+    DeadLetterReason,
+)
 
 application_id = "shopping-carts"
 
@@ -115,15 +127,10 @@ def _sessions(events: DataFrame) -> DataFrame:
 def build(app: Application) -> None:
     """Declare the source, the sessions, their store and the topic of abandoned carts."""
     parsed = parse_json(app.stream(EVENTS), {"action": FieldType.TEXT, "item": FieldType.TEXT})
-    unknown = F.col(REASON).isNull() & ~F.col("action").isin(*ACTIONS)
-    no_key = F.col(REASON).isNull() & F.col(KEY).isNull()
-    events = parsed.withColumns(
-        {
-            REASON: F.when(no_key, "null_key").when(unknown, "unknown_action").otherwise(F.col(REASON)),
-            DETAIL: F.when(no_key, "an event needs its user as key")
-            .when(unknown, f"field 'action' must be one of {', '.join(ACTIONS)}")
-            .otherwise(F.col(DETAIL)),
-        }
+    events = refuse(
+        parsed,
+        (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "an event needs its user as key"),
+        (~F.col("action").isin(*ACTIONS), "unknown_action", f"field 'action' must be one of {', '.join(ACTIONS)}"),
     )
     # Inactivity must be noticed without new events: by the batch that the watermark of the last ones asks for.
     awake = {"spark.sql.streaming.noDataMicroBatches.enabled": "true"}

@@ -16,7 +16,20 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.application import Application
 from processor.operators.json_records import FieldType, parse_json
-from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, VERDICT
+from processor.operators.verdicts import refuse
+from processor.rows import (
+    DETAIL,
+    KEY,
+    OFFSET,
+    ORIGIN,
+    PARTITION,
+    REASON,
+    TIMESTAMP,
+    TOPIC,
+    VALUE,
+    VERDICT,
+    DeadLetterReason,
+)
 
 application_id = "command-validation"
 
@@ -95,14 +108,8 @@ def judged(commands: DataFrame) -> DataFrame:
 def build(app: Application) -> None:
     """Declare the source, the judgement, and where the commands go."""
     commands = parse_json(app.stream(COMMANDS), {"operation": FieldType.TEXT, "content": FieldType.TEXT})
-    no_key = F.col(REASON).isNull() & F.col(KEY).isNull()
-    keyed = commands.withColumns(
-        {
-            REASON: F.when(no_key, "null_key").otherwise(F.col(REASON)),
-            DETAIL: F.when(no_key, "a command needs its object's id as key").otherwise(F.col(DETAIL)),
-        }
-    )
-    verdicts = app.query(COMMANDS, judged(keyed))
+    no_key = (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a command needs its object's id as key")
+    verdicts = app.query(COMMANDS, judged(refuse(commands, no_key)))
     is_valid = F.col(REJECTED).isNull()
     content = F.when(F.col(OBJECT).isNotNull(), F.to_json(F.struct(F.col(OBJECT).alias("content"))))
     verdicts.store(STORE, where=is_valid, columns={VALUE: content})

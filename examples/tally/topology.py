@@ -16,7 +16,8 @@ from processor.application import Application
 from processor.operators.fold import aggregate
 from processor.operators.json_records import FieldType, parse_json
 from processor.operators.order import Position
-from processor.rows import DETAIL, REASON, DeadLetterReason
+from processor.operators.verdicts import refuse
+from processor.rows import DeadLetterReason
 
 application_id = "program-tally"
 
@@ -50,17 +51,18 @@ def build(app: Application) -> None:
     """Declare the source, the tally, its store and its topic."""
     parsed = parse_json(app.stream(EVENTS), {"status": FieldType.TEXT, "login": FieldType.TEXT})
     events = parsed.withColumn("login_ms", F.unix_millis(F.try_to_timestamp("login", F.lit(_LOGIN_FORMAT))))
-    unknown = F.col(REASON).isNull() & ~F.col("status").isin(ACTIVE, INACTIVE)
-    no_time = F.col(REASON).isNull() & F.col("login_ms").isNull()
-    judged = events.withColumns(
-        {
-            REASON: F.when(unknown, "unknown_status")
-            .when(no_time, DeadLetterReason.INVALID_TIME.value)
-            .otherwise(F.col(REASON)),
-            DETAIL: F.when(unknown, f"field 'status' must be {ACTIVE!r} or {INACTIVE!r}")
-            .when(no_time, "field 'login' must look like 31-12-2024T23:59:59Z")
-            .otherwise(F.col(DETAIL)),
-        }
+    judged = refuse(
+        events,
+        (
+            ~F.col("status").isin(ACTIVE, INACTIVE),
+            "unknown_status",
+            f"field 'status' must be {ACTIVE!r} or {INACTIVE!r}",
+        ),
+        (
+            F.col("login_ms").isNull(),
+            DeadLetterReason.INVALID_TIME,
+            "field 'login' must look like 31-12-2024T23:59:59Z",
+        ),
     )
     tallies = app.query(STORE, aggregate(judged, Tally(), record_cache=False))
     tallies.store(STORE)

@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from processor.operators.keyed import GROUP, IN_COLUMNS, InRow, KeyState, OutRow
-from processor.operators.packing import arrow_bytes, arrow_table
+from processor.operators.keyed import GROUP, IN_COLUMNS, InRow, KeyState, Kind, OutRow
+from processor.operators.packing import arrow_bytes, arrow_table, pack
+from processor.rows import OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VERDICT
 
 # A state value is as large as a bucket's keys take, and a batch reads and writes those of the buckets it touches. More
 # buckets cost a batch of many keys more calls, fewer a batch of few keys more state.
@@ -39,6 +40,24 @@ class Program(Protocol):
     def run(self, key: str, rows: Iterable[InRow], state: KeyState) -> tuple[list[OutRow], KeyState | None]:
         """Return the rows to put out and the new state; None where it stays as it is."""
         ...
+
+
+def keyed_rows(frame: DataFrame, key: Column, kind: Column, payload: Column, letter: Column | None = None) -> DataFrame:
+    """Return a judged frame's rows with the columns of IN_COLUMNS: the key, the kind and the payload of each.
+
+    Dead letters need no state: they are grouped by where they came from, to spread them. Theirs is the payload
+    `letter`, by default the record and the verdict.
+    """
+    refused = F.col(REASON).isNotNull()
+    somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
+    return frame.select(
+        F.when(~refused & key.isNotNull(), key.cast("string")).otherwise(somewhere),
+        F.when(refused, Kind.DEAD_LETTER.value).otherwise(kind),
+        F.unix_millis(TIMESTAMP),
+        PARTITION,
+        OFFSET,
+        F.when(refused, pack(*ORIGIN, *VERDICT) if letter is None else letter).otherwise(payload),
+    ).toDF(*IN_COLUMNS)
 
 
 def apply_by_key(united: DataFrame, program: Program, out_type: str) -> DataFrame:

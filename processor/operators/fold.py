@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import apply_by_key
+from processor.operators.buckets import apply_by_key, keyed_rows
 from processor.operators.joins import AGGREGATE_TYPE, records_or_letters, without_null_keys
-from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, PAYLOAD, KeyProgram, Kind
+from processor.operators.keyed import EVENT, KeyProgram, Kind
 from processor.operators.packing import own_columns, pack, unpack
-from processor.rows import KEY, OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, VERDICT
+from processor.rows import KEY, ORIGIN, TIMESTAMP, VALUE, VERDICT
 
 
 def aggregate(events: DataFrame, aggregator: Aggregator, *, record_cache: bool = True) -> DataFrame:
@@ -28,17 +28,8 @@ def aggregate(events: DataFrame, aggregator: Aggregator, *, record_cache: bool =
     without a key become some.
     """
     keyed = without_null_keys(events, KEY)
-    refused = F.col(REASON).isNotNull()
-    somewhere = F.concat(TOPIC, F.lit("-"), F.col(PARTITION).cast("string"))
     row = [F.col(name).cast("string").alias(name) if name == KEY else F.col(name) for name in own_columns(keyed)]
-    united = keyed.select(
-        F.when(refused, somewhere).otherwise(F.col(KEY).cast("string")).alias(GROUP),
-        F.when(refused, Kind.DEAD_LETTER.value).otherwise(Kind.EVENT.value).alias(KIND),
-        F.unix_millis(TIMESTAMP).alias(TIMESTAMP),
-        PARTITION,
-        OFFSET,
-        F.when(refused, pack(*ORIGIN, *VERDICT)).otherwise(pack(*row)).alias(PAYLOAD),
-    ).toDF(*IN_COLUMNS)
+    united = keyed_rows(keyed, F.col(KEY), F.lit(Kind.EVENT.value), pack(*row))
     put_out = apply_by_key(united, KeyProgram(None, order.by_time, aggregator, record_cache), AGGREGATE_TYPE)
     letters = keyed.select(*ORIGIN, *VERDICT)
     unpacked = put_out.select(KEY, VALUE, TIMESTAMP, unpack(EVENT, letters.schema))

@@ -12,22 +12,20 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import apply_by_key
-from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, MISSING, PAYLOAD, ROW, KeyProgram, Kind
+from processor.operators.buckets import apply_by_key, keyed_rows
+from processor.operators.keyed import EVENT, MISSING, ROW, KeyProgram, Kind
 from processor.operators.order import Order
-from processor.operators.packing import pack, unpack
+from processor.operators.packing import pack, renamed, unpack
+from processor.operators.verdicts import refuse
 from processor.plans import cached
 from processor.rows import (
     DELETED,
     DETAIL,
     KEY,
-    OFFSET,
     ORIGIN,
-    PARTITION,
     REASON,
     TABLE_KEY,
     TIMESTAMP,
-    TOPIC,
     VALUE,
     VERDICT,
     DeadLetterReason,
@@ -89,7 +87,7 @@ def _join(stream: DataFrame, lookup: Lookup, how: str, ordered: Callable[..., Or
     events = without_null_keys(stream, lookup.on) if is_inner else stream
     program = KeyProgram(lookup.name if is_inner else None, ordered)
     put_out = apply_by_key(_unite(events, lookup), program, _JOIN_TYPE)
-    row_type = lookup.table.select(*_row_columns(lookup)).schema
+    row_type = lookup.table.select(*renamed(lookup.columns)).schema
     unpacked = put_out.select(unpack(EVENT, events.schema), unpack(ROW, row_type), MISSING)
     return unpacked.select(*_event_columns(events.columns, lookup), *(f"{ROW}.{name}" for name in lookup.columns))
 
@@ -122,33 +120,15 @@ def records_or_letters(letters: Mapping[str, Column], *, record_cache: bool) -> 
 
 def without_null_keys(stream: DataFrame, key: str) -> DataFrame:
     """Make dead letters of events that have nothing in the column which they are grouped by."""
-    no_key = F.col(REASON).isNull() & F.col(key).isNull()
-    return stream.withColumns(
-        {
-            REASON: F.when(no_key, DeadLetterReason.NULL_KEY.value).otherwise(F.col(REASON)),
-            DETAIL: F.when(no_key, f"{key} is null").otherwise(F.col(DETAIL)),
-        }
-    )
+    return refuse(stream, (F.col(key).isNull(), DeadLetterReason.NULL_KEY, f"{key} is null"))
 
 
 def _unite(events: DataFrame, lookup: Lookup) -> DataFrame:
     """Put events and table rows in one frame, each with the key it is grouped by, its kind and its content packed."""
-    refused = F.col(REASON).isNotNull()
-    place = (F.unix_millis(TIMESTAMP).alias(TIMESTAMP), PARTITION, OFFSET)
-    packed_events = events.select(
-        _group(F.col(lookup.on)),
-        F.when(refused, Kind.DEAD_LETTER.value).otherwise(Kind.EVENT.value).alias(KIND),
-        *place,
-        pack(*events.columns).alias(PAYLOAD),
-    )
-    kind = F.when(refused, Kind.DEAD_LETTER.value).when(F.col(DELETED), Kind.DELETE.value).otherwise(Kind.ROW.value)
-    content = F.when(refused, pack(*ORIGIN, *VERDICT)).otherwise(pack(*_row_columns(lookup)))
-    packed_rows = lookup.table.select(_group(F.col(TABLE_KEY)), kind.alias(KIND), *place, content.alias(PAYLOAD))
-    return packed_events.union(packed_rows).toDF(*IN_COLUMNS)
-
-
-def _row_columns(lookup: Lookup) -> list[Column]:
-    return [F.col(source).alias(name) for name, source in lookup.columns.items()]
+    event = pack(*events.columns)
+    packed_events = keyed_rows(events, F.col(lookup.on), F.lit(Kind.EVENT.value), event, letter=event)
+    kind = F.when(F.col(DELETED), Kind.DELETE.value).otherwise(Kind.ROW.value)
+    return packed_events.union(keyed_rows(lookup.table, F.col(TABLE_KEY), kind, pack(*renamed(lookup.columns))))
 
 
 def _event_columns(names: Iterable[str], lookup: Lookup) -> list[Column]:
@@ -159,9 +139,3 @@ def _event_columns(names: Iterable[str], lookup: Lookup) -> list[Column]:
         DETAIL: F.coalesce(missing, F.col(f"{EVENT}.{DETAIL}")),
     }
     return [found.get(name, F.col(f"{EVENT}.{name}")).alias(name) for name in names]
-
-
-def _group(key: Column) -> Column:
-    """Group by the key; dead letters, which need no state, by where they came from, to spread them."""
-    somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
-    return F.when(F.col(REASON).isNull() & key.isNotNull(), key.cast("string")).otherwise(somewhere).alias(GROUP)

@@ -7,7 +7,7 @@ much on its way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +30,11 @@ def pack(*columns: Column | str) -> Column:
 def unpack(name: str, schema: StructType) -> Column:
     """Return the struct that was packed in a column, under the column's name."""
     return F.from_json(F.col(name), schema, _OPTIONS).alias(name)
+
+
+def renamed(columns: Mapping[str, str]) -> list[Column]:
+    """Return columns under new names: new -> old."""
+    return [F.col(source).alias(name) for name, source in columns.items()]
 
 
 def own_columns(frame: DataFrame) -> list[str]:

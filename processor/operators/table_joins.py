@@ -7,24 +7,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators import order
-from processor.operators.buckets import apply_by_key
-from processor.operators.keyed import EVENT, GROUP, IN_COLUMNS, KIND, PAYLOAD, InRow, KeyState, Kind, OutRow
+from processor.operators.buckets import apply_by_key, keyed_rows
+from processor.operators.keyed import EVENT, InRow, KeyState, Kind, OutRow
 from processor.operators.order import Position
-from processor.operators.packing import pack, unpack
+from processor.operators.packing import pack, renamed, unpack
 from processor.rows import (
     DELETED,
     KEY,
     OFFSET,
     ORIGIN,
     PARTITION,
-    REASON,
     TABLE_KEY,
     TIMESTAMP,
-    TOPIC,
     VERDICT,
 )
 
@@ -126,9 +124,9 @@ def table_table_join(
     """
     united = _packed(left, Kind.ROW, Kind.DELETE).union(_packed(right, Kind.RIGHT_ROW, Kind.RIGHT_DELETE))
     program = TableJoinProgram(TableJoinType(how), record_cache)
-    put_out = apply_by_key(united.toDF(*IN_COLUMNS), program, _OUT_TYPE)
+    put_out = apply_by_key(united, program, _OUT_TYPE)
     letters = left.table.select(*ORIGIN, *VERDICT)
-    types = {name: side.table.select(*_columns(side)).schema for name, side in ((_LEFT, left), (_RIGHT, right))}
+    types = {name: side.table.select(*renamed(side.columns)).schema for name, side in ((_LEFT, left), (_RIGHT, right))}
     unpacked = put_out.select(
         TABLE_KEY,
         DELETED,
@@ -148,18 +146,5 @@ def table_table_join(
 
 
 def _packed(side: Side, row: Kind, delete: Kind) -> DataFrame:
-    refused = F.col(REASON).isNotNull()
-    somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
-    kind = F.when(refused, Kind.DEAD_LETTER.value).when(F.col(DELETED), delete.value).otherwise(row.value)
-    return side.table.select(
-        F.when(refused, somewhere).otherwise(F.col(TABLE_KEY)).alias(GROUP),
-        kind.alias(KIND),
-        F.unix_millis(TIMESTAMP).alias(TIMESTAMP),
-        PARTITION,
-        OFFSET,
-        F.when(refused, pack(*ORIGIN, *VERDICT)).otherwise(pack(*_columns(side))).alias(PAYLOAD),
-    )
-
-
-def _columns(side: Side) -> list[Column]:
-    return [F.col(source).alias(name) for name, source in side.columns.items()]
+    kind = F.when(F.col(DELETED), delete.value).otherwise(row.value)
+    return keyed_rows(side.table, F.col(TABLE_KEY), kind, pack(*renamed(side.columns)))

@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.operators.verdicts import first_case
 from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
 
 TEXT: Final = "text"
@@ -23,6 +24,6 @@ def parse_text(frame: DataFrame) -> DataFrame:
         (~F.is_valid_utf8(F.col(KEY).cast("string")), DeadLetterReason.WRONG_TYPE, "the key is not UTF-8"),
         (~F.is_valid_utf8(F.col(VALUE).cast("string")), DeadLetterReason.WRONG_TYPE, "the value is not UTF-8"),
     ]
-    reason = F.coalesce(*(F.when(when, reason.value) for when, reason, _ in checks))
-    detail = F.coalesce(*(F.when(when, detail) for when, _, detail in checks))
+    reason = first_case([(when, F.lit(reason.value)) for when, reason, _ in checks])
+    detail = first_case([(when, F.lit(detail)) for when, _, detail in checks])
     return frame.withColumns({TEXT: F.col(VALUE).cast("string"), REASON: reason, DETAIL: detail})

@@ -72,13 +72,13 @@ def last_of_each_key(rows: pa.Table, cached_outputs: Sequence[int]) -> pa.Table:
     numbered = rows.append_column(_NTH, pa.array(range(rows.num_rows), pa.int64()))
     is_cached = pc.and_(pc.is_in(rows[OUTPUT], pa.array(cached_outputs, pa.int32())), pc.is_null(rows[REASON]))
     cached = numbered.filter(is_cached)
+    if cached.group_by([OUTPUT, KEY]).aggregate([]).num_rows == cached.num_rows:
+        return rows  # as an aggregate's, which has nothing to sort
     time = pc.if_else(pc.is_null(cached[OFFSET]), pc.fill_null(cached[TIMESTAMP_MS], _NO_TIMESTAMP), _NO_TIMESTAMP)
     timed = cached.append_column(_TIME, time)
     ordered = timed.take(pc.sort_indices(timed, [(_TIME, "ascending"), (_NTH, "ascending")]))
     ranked = ordered.append_column(_RANK, pa.array(range(ordered.num_rows), pa.int64()))
     last = ordered[_NTH].take(ranked.group_by([OUTPUT, KEY]).aggregate([(_RANK, "max")])[f"{_RANK}_max"])
-    if len(last) == cached.num_rows:
-        return rows
     kept = pa.concat_arrays([*last.chunks, *numbered.filter(pc.invert(is_cached))[_NTH].chunks])
     return rows.take(pc.take(kept, pc.sort_indices(kept)))
 

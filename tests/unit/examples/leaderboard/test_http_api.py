@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
-from examples.http_service import create_app
 from examples.leaderboard.http_api import answer
 from statehouse.client import Answer, Count, Entry, Host
 from statehouse.errors import LookupFailure, Reason
-
-Api = Callable[[str], httpx.Response]
+from tests.support.http_api import Api, api_of
 
 BOARD = b'[{"playerId":3,"productId":1,"playerName":"Isabelle","gameName":"Super Smash Bros","score":4000}]'
 OTHER = b'[{"playerId":2,"productId":6,"playerName":"Mitch","gameName":"Mario Kart","score":12.5}]'
@@ -60,14 +55,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def api(store: FakeStore) -> Api:
-    app = create_app(lambda: nullcontext(store), answer)
-
-    async def ask(path: str) -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
-            return await client.get(f"http://leaderboard{path}")
-
-    return lambda path: asyncio.run(ask(path))
+    return api_of(store, answer)
 
 
 def test_one_product_is_its_stored_document_byte_for_byte(api: Api):

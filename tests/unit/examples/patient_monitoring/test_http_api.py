@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
-from examples.http_service import create_app
 from examples.patient_monitoring.http_api import STORE, answer
 from statehouse.client import KeyedWindow, Window
 from statehouse.errors import LookupFailure, Reason
-
-Api = Callable[[str], httpx.Response]
+from tests.support.http_api import Api, api_of
 
 MINUTE = 60_000
 NINE = 1_706_691_600_000  # 2024-01-31T09:00:00Z
@@ -60,14 +55,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def api(store: FakeStore) -> Api:
-    app = create_app(lambda: nullcontext(store), answer)
-
-    async def ask(path: str) -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
-            return await client.get(f"http://patients{path}")
-
-    return lambda path: asyncio.run(ask(path))
+    return api_of(store, answer)
 
 
 def test_all_minutes_are_an_object_by_patient_and_bounds(api: Api):
