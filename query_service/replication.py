@@ -185,9 +185,10 @@ class Replicator:
                     continue
                 first = consumer.poll(_POLL_S)
                 if first is not None:
-                    self._heard_at = time.monotonic()
+                    if not codes.is_complaint(first):
+                        self._heard_at = time.monotonic()
                     self._take([first, *consumer.consume(self._batch_records - 1, 0)], consumer)
-                elif self._misses_something():
+                if self._misses_something():
                     consumer.close()
                     consumer = self._renewed()
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 AUTO_OFFSET_RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
@@ -14,3 +14,9 @@ FENCED: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 )
 """A newer producer of the same transactional id has started."""
+
+
+def is_complaint(message: Message) -> bool:
+    """Whether a message of a consumer is only its word that something is wrong: nothing of the log has come with it."""
+    error = message.error()
+    return error is not None and error.code() != PARTITION_EOF

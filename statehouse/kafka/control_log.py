@@ -112,7 +112,8 @@ class ControlLogReader:
             while not self._stop.is_set():
                 for message in consumer.consume(_BATCH, _POLL_S):
                     position = max(position, self._deliver(message))
-                    heard_at = time.monotonic()
+                    if not codes.is_complaint(message):
+                        heard_at = time.monotonic()
                 now = time.monotonic()
                 if asked is not None and now - max(asked.asked_at, heard_at) > clients.SILENCE_S:
                     log.warning("nothing comes of a log that goes on: the client is made anew", topic=self._topic)

@@ -272,7 +272,11 @@ class Fleet(Servers):
         for topic in (members_topic, assignment_topic, commits_topic):
             create_topic(bootstrap, topic(application_id), 1, {"cleanup.policy": "compact"})
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "transactional.id": f"{application_id}-test-controller"}
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": f"{application_id}-test-controller",
+                "log_level": 2,  # a broker that is away is what some tests want: a line each try would hide the rest
+            }
         )
         self._producer.init_transactions(30.0)
 

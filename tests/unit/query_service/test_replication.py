@@ -18,17 +18,35 @@ from tests.support.polling import poll_until
 from tests.unit.query_service.test_replica import replica_at
 
 
+class Complaint:
+    """What a client says of brokers that it can't reach."""
+
+    def topic(self) -> str:
+        return "topic"
+
+    def partition(self) -> int:
+        return 0
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._ALL_BROKERS_DOWN)
+
+
 class Log:
     """Stands for the consumer: finds nothing, until it breaks."""
 
     def __init__(self) -> None:
+        self.heard: Complaint | None = None
         self.asked_for: list[str] = []
         self.assigned: list[tuple[str, int, int]] = []
         self.breaks = threading.Event()
 
-    def poll(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> Complaint | None:
         if self.breaks.wait(timeout_s / 10):
             raise RuntimeError("a defect")
+        return self.heard
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Complaint]:
+        return []
 
     def list_topics(self, topic: str, timeout: float) -> None:
         self.asked_for.append(topic)
@@ -115,9 +133,11 @@ def test_who_leads_a_topic_is_asked_when_it_is_new_and_does_not_have_to_be_known
     assert log.asked_for == ["topic", "topic"], "it may have been deleted and created anew meanwhile"
 
 
+@pytest.mark.parametrize("heard", [None, Complaint()], ids=["nothing", "complaints"])
 def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
-    replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch
+    replicator: Replicator, log: Log, monkeypatch: pytest.MonkeyPatch, heard: Complaint | None
 ) -> None:
+    log.heard = heard
     quiet, behind = replica_at(3), replica_at(4)
     monkeypatch.setattr(behind, "partition", 1)
     quiet.note_end(3, *replication.monotonic_and_wall_ms())

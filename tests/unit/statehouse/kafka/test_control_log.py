@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from statehouse.kafka import control_log
 from statehouse.kafka.control_log import ControlLogReader
@@ -17,7 +18,9 @@ DEADLINE_S = 10.0
 class Record:
     """One record of the topic."""
 
-    def error(self) -> None: ...
+    def error(self) -> KafkaError | None:
+        return None
+
     def key(self) -> bytes:
         return b"k"
 
@@ -113,16 +116,30 @@ def test_a_log_that_never_rests_is_caught_up_with(monkeypatch: pytest.MonkeyPatc
     busy.stop()
 
 
+class Complaint(Record):
+    """What a client says of brokers that it can't reach."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._ALL_BROKERS_DOWN)
+
+
 class LostLog(Log):
-    """Stands for a client that has no brokers any more."""
+    """Stands for a client that has no brokers any more, and says so or nothing at all."""
+
+    def __init__(self, heard: list[Record]) -> None:
+        super().__init__()
+        self._heard = heard
 
     def consume(self, _count: int, _timeout_s: float) -> list[Record]:
-        self.closed.wait(_timeout_s)
-        return []
+        self.closed.wait(0.01)
+        return self._heard
 
 
-def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = LostLog()
+@pytest.mark.parametrize("heard", [[], [Complaint()]], ids=["nothing", "complaints"])
+def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, heard: list[Record]
+) -> None:
+    lost = LostLog(heard)
     found: list[Log] = [Log(), lost]
     monkeypatch.setattr(control_log.clients, "SILENCE_S", 0.05)
     healed = reader(monkeypatch, lost, on_broken=lambda _: None)
