@@ -23,6 +23,9 @@ from statehouse.errors import ConfigurationError
 log = structlog.get_logger(__name__)
 
 _SETTLE_POLL_S = 0.05
+# Brokers that have just started are fenced for a moment: the controller doesn't count on them yet.
+_BROKERS_WAIT_S = 10.0
+_BROKERS_POLL_S = 0.5
 
 # Small segments so that compaction can reach all but the newest minutes of a control topic.
 CONTROL_TOPIC_CONFIG: Mapping[str, str] = {
@@ -119,7 +122,8 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: flo
     Settings that a spec doesn't name are left as they are on the broker.
 
     Raises:
-        ConfigurationError: an existing topic has another partition count: it is fixed for a store's life.
+        ConfigurationError: an existing topic has another partition count: it is fixed for a store's life. Or there
+            aren't as many brokers as a topic is to have replicas.
         KafkaException: the brokers can't be reached, or refuse.
 
     """
@@ -149,7 +153,21 @@ def _check_counts(specs: Sequence[TopicSpec], counts: Mapping[str, int | None]) 
 
 
 def _create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:
-    """Create topics; one that exists by now is left to the check of the counts."""
+    """Create topics, waiting for brokers to keep them; one that exists by now is left to the check of the counts."""
+    give_up_at = time.monotonic() + _BROKERS_WAIT_S
+    while homeless := _try_to_create(admin, specs, timeout_s):
+        if time.monotonic() >= give_up_at:
+            refusal = "; ".join(f"{name}: {reason}" for name, reason in homeless.items())
+            raise ConfigurationError(
+                f"too few brokers for the replicas of new topics ({refusal}): start brokers, or set replication_factor"
+            )
+        log.warning("waiting for brokers to keep the replicas of new topics", topics=sorted(homeless))
+        specs = [spec for spec in specs if spec.name in homeless]
+        time.sleep(_BROKERS_POLL_S)
+
+
+def _try_to_create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> dict[str, str]:
+    """Create topics; return what the brokers say of those for whose replicas there are too few of them."""
     topics = [
         NewTopic(
             spec.name,
@@ -159,14 +177,19 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) ->
         )
         for spec in specs
     ]
+    homeless: dict[str, str] = {}
     for name, future in admin.create_topics(topics, request_timeout=timeout_s).items():
         try:
             future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                homeless[name] = error.str()
+            elif error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         else:
             log.info("topic created", topic=name)
+    return homeless
 
 
 def _apply_settings(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from statehouse.kafka.topics import topic_ids
+from statehouse.errors import ConfigurationError
+from statehouse.kafka import topics
+from statehouse.kafka.topics import TopicSpec, ensure_topics, topic_ids
 
 
 class FakeAdmin:
@@ -38,3 +40,46 @@ def test_other_failures_are_passed_on_and_a_topic_that_is_missing_is_left_out() 
     with pytest.raises(KafkaException):
         topic_ids(FakeAdmin(KafkaError.TOPIC_AUTHORIZATION_FAILED), ["topic"])
     assert topic_ids(FakeAdmin(KafkaError.UNKNOWN_TOPIC_OR_PART), ["topic"]) == {}
+
+
+class FencedBrokers:
+    """Has no broker for a replica the first times it is asked to create a topic."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.created: list[str] = []
+
+    def describe_topics(self, _wanted: Any, **_options: Any) -> dict[str, Future[Any]]:
+        told = {name: Future[Any]() for name in ("a", "b")}
+        for name, future in told.items():
+            if name in self.created:
+                future.set_result(SimpleNamespace(partitions=[0]))
+            else:
+                future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return told
+
+    def create_topics(self, wanted: list[Any], **_options: Any) -> dict[str, Future[None]]:
+        told = {topic.topic: Future[None]() for topic in wanted}
+        for name, future in told.items():
+            if name == "b" and self.refusals > 0:
+                self.refusals -= 1
+                fenced = KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+                future.set_exception(KafkaException(fenced))
+            else:
+                self.created.append(name)
+                future.set_result(None)
+        return told
+
+
+def test_brokers_that_have_just_started_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_BROKERS_POLL_S", 0.001)
+    admin = FencedBrokers(refusals=2)
+    assert ensure_topics(admin, [TopicSpec("a", 1), TopicSpec("b", 1)]) == ["a", "b"]
+    assert admin.created == ["a", "b"], "what was created is not asked for again"
+
+
+def test_brokers_that_are_too_few_are_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_BROKERS_POLL_S", 0.001)
+    monkeypatch.setattr(topics, "_BROKERS_WAIT_S", 0.01)
+    with pytest.raises(ConfigurationError, match=r"too few brokers .*b: All brokers are currently fenced.*replication"):
+        ensure_topics(FencedBrokers(refusals=10**6), [TopicSpec("a", 1), TopicSpec("b", 1)])
