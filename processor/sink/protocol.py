@@ -97,6 +97,9 @@ class SinkTarget:
         return f"{self.application_id}-{self.query}-{partition}"
 
 
+_LOST: Final = {*codes.FENCED, codes.FATAL}
+"""Another producer of the partition has started; one that learns it while it produces says only that it is over."""
+
 Produce = Callable[[Producer], None]
 """Produces a partition's records; called again if the transaction has to be."""
 
@@ -143,7 +146,7 @@ class PartitionWriter:
                         f"{self._target.write_timeout_s:g} s: {error.str()}"
                     ) from failure
                 log.info("sink partition initialised again", partition=self._partition, reason=error.name())
-                if error.code() in codes.FENCED:
+                if error.code() in _LOST:
                     # Another attempt of this task may be at work, as with speculative execution. It needs about as
                     # long as this one has taken: who came back sooner would fence it, and be fenced by it in turn.
                     pause_s = max(pause_s, time.monotonic() - began)
@@ -265,8 +268,8 @@ def produce_record(
 
 def _worth_another_try(error: KafkaError) -> bool:
     """Whether a fresh producer may succeed: it was fenced or lost its transaction, or the broker isn't ready."""
-    fenced = {
-        *codes.FENCED,
+    lost = {
+        *_LOST,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError.UNKNOWN_PRODUCER_ID,
         KafkaError.INVALID_TXN_STATE,
@@ -282,7 +285,7 @@ def _worth_another_try(error: KafkaError) -> bool:
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
     }
-    return error.retriable() or error.txn_requires_abort() or error.code() in fenced | unready
+    return error.retriable() or error.txn_requires_abort() or error.code() in lost | unready
 
 
 def _abort(producer: Producer) -> None:

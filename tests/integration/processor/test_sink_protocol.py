@@ -21,6 +21,7 @@ from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
+from tests.support.polling import poll_until
 
 
 @pytest.fixture
@@ -85,6 +86,24 @@ def test_a_kept_producer_that_was_fenced_initialises_again(target: SinkTarget):
     for batch_id, writer in enumerate((one, other, one, other)):
         assert writer.write(batch_id, record(target, str(batch_id)))
     assert values(target) == ["0", "1", "2", "3"]
+
+
+def test_a_producer_that_learns_while_it_produces_that_it_was_fenced_initialises_again(target: SinkTarget):
+    one, other = PartitionWriter(target, 0), PartitionWriter(target, 0)
+    assert one.write(0, record(target, "0"))
+    assert other.write(1, record(target, "1"))
+    attempts = []
+
+    def produce(producer: Producer):
+        attempts.append(producer)
+        record(target, "2")(producer)
+        if len(attempts) == 1:
+            # The broker answers the first record; what is produced after that fails at once.
+            poll_until(lambda: record(target, "more")(producer), 30, "the producer to be refused")
+
+    assert one.write(2, produce)
+    assert len(attempts) == 2
+    assert values(target) == ["0", "1", "2"]
 
 
 def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target: SinkTarget):
