@@ -9,6 +9,9 @@ GRPCURL := $(TOOLS)/grpcurl
 BUF := $(TOOLS)/buf
 LOAD_SOURCE := tests/robustness/load
 LOAD := $(TOOLS)/lookup-load
+LOADGEN_SOURCE := bench/loadgen
+LOADGEN := $(TOOLS)/loadgen
+METRONOME_SOURCE := tools/metronome
 # The programs of docs/other-languages.md.
 GO_CLIENT_SOURCE := tests/interop/clients/go
 GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go
@@ -40,6 +43,7 @@ demo: setup ## Run the leaderboard once on a real broker, kill a node, show who 
 	$(BIN)/python -m examples.leaderboard.demo
 
 test: setup tools ## Run all tests at small size, two at a time (what CI runs)
+	go -C $(LOADGEN_SOURCE) test ./...
 	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
 
 up: setup ## Start the leaderboard cluster on this machine and keep it running
@@ -64,8 +68,9 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_errors_doc.py --check
-	@gofmt -d $(LOAD_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
+	@gofmt -d $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
 	go -C $(LOAD_SOURCE) vet ./...
+	go -C $(LOADGEN_SOURCE) vet ./...
 	go -C $(GO_CLIENT_SOURCE) vet .
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
@@ -75,7 +80,7 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 fmt: setup tools ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	gofmt -w $(LOAD_SOURCE) $(GO_CLIENT_SOURCE)/*.go
+	gofmt -w $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go
 	$(BUF) format --write
 
 proto: setup ## Generate the Python modules of the contract
@@ -104,7 +109,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: debian-tools $(GRPCURL) $(BUF) $(LOAD) $(GO_CLIENT) $(JAVA_CLIENT) ## Build grpcurl, buf, lookup-load and the clients of the docs; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) ## Build grpcurl, buf, the load generators and the clients of the docs; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
@@ -117,8 +122,11 @@ $(GRPCURL):
 $(BUF):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
 
-$(LOAD): $(wildcard $(LOAD_SOURCE)/*.go $(LOAD_SOURCE)/go.*)
+$(LOAD): $(wildcard $(LOAD_SOURCE)/*.go $(LOAD_SOURCE)/go.* $(METRONOME_SOURCE)/*)
 	GOBIN=$(CURDIR)/$(TOOLS) go -C $(LOAD_SOURCE) install -buildvcs=false .
+
+$(LOADGEN): $(wildcard $(LOADGEN_SOURCE)/*.go $(LOADGEN_SOURCE)/go.* $(METRONOME_SOURCE)/*)
+	GOBIN=$(CURDIR)/$(TOOLS) go -C $(LOADGEN_SOURCE) install -buildvcs=false .
 
 $(GO_CLIENT_STUBS): $(PUBLIC_PROTOS) $(wildcard $(GO_CLIENT_SOURCE)/buf.gen.yaml $(GO_CLIENT_SOURCE)/go.*) | $(BUF)
 	cd $(GO_CLIENT_SOURCE) && buf generate $(CURDIR)/protos --path $(CURDIR)/protos/statehouse/v1

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"metronome"
 )
 
 const (
@@ -58,7 +59,7 @@ type client struct {
 type outcome struct {
 	Client   int     `json:"client"`
 	Key      int     `json:"key"`
-	DueAt    float64 `json:"due_at"` // seconds of now's clock; it is never sent before
+	DueAt    float64 `json:"due_at"` // seconds of the metronome's clock; it is never sent before
 	TookS    float64 `json:"took_s"` // from then until its end
 	AtLeast  *int64  `json:"at_least"`
 	Response []byte  `json:"response"`
@@ -76,16 +77,16 @@ func send(stopped context.Context, given plan, outcomes chan<- outcome) error {
 	if err != nil {
 		return err
 	}
-	beats, err := newMetronome(given.Rate)
+	beats, err := metronome.New(given.Rate)
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(stopped, beats.stop)
+	context.AfterFunc(stopped, beats.Stop)
 
 	var pending sync.WaitGroup
 	defer pending.Wait()
 	for sent := 0; ; {
-		due, err := beats.wait()
+		due, err := beats.Wait()
 		if errors.Is(err, os.ErrClosed) {
 			return nil
 		}
@@ -93,7 +94,7 @@ func send(stopped context.Context, given plan, outcomes chan<- outcome) error {
 			return err
 		}
 		for ; due > 0; due-- {
-			next := given.lookup(sent, beats.at(sent))
+			next := given.lookup(sent, beats.At(sent))
 			sent++
 			pending.Add(1)
 			go func() {
@@ -169,7 +170,7 @@ func (l *lookup) ask(router *grpc.ClientConn, timeout time.Duration) {
 	if err == nil {
 		l.client.see(l.key.Partition, l.Response)
 	}
-	l.TookS = float64(now()-l.dueAt) / 1e9
+	l.TookS = float64(metronome.Now()-l.dueAt) / 1e9
 	if err == nil {
 		return
 	}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+const (
+	// For an attempt to connect, and then until the server's settings have come.
+	connectTimeout = time.Second
+	firstBackoff   = 20 * time.Millisecond
+	backoffGrowth  = 1.6
+	longestBackoff = 200 * time.Millisecond
+	readBuffer     = 64 << 10
+)
+
+// link keeps a connection to a target. What changes is under the load's lock.
+type link struct {
+	load     *load
+	target   string
+	wasReady chan struct{} // closed when it has first been connected
+	once     sync.Once     // for that
+
+	current   *wire // that takes calls; nil: there is none
+	isFailing bool  // the last attempt to connect has failed
+	lastError string
+}
+
+// takesCalls returns whether there is a connection that does.
+func (l *link) takesCalls() bool {
+	return l.current != nil && !l.current.isLeaving
+}
+
+// keep connects again and again.
+func (l *link) keep(running context.Context) {
+	for wait := firstBackoff; ; wait = min(time.Duration(float64(wait)*backoffGrowth), longestBackoff) {
+		began := time.Now()
+		wasReady, err := l.connect(running)
+		if running.Err() != nil {
+			return
+		}
+		// One that is gone at once is as bad as none.
+		if wasReady && time.Since(began) > longestBackoff {
+			wait = firstBackoff
+			continue
+		}
+		l.load.failedToConnect(l, err)
+		select {
+		case <-time.After(wait):
+		case <-running.Done():
+			return
+		}
+	}
+}
+
+// connect has a new connection take calls until it is lost or the server leaves; then, calls under way go on. Returns
+// whether it ever took calls, and why it no longer does.
+func (l *link) connect(running context.Context) (wasReady bool, err error) {
+	dialer := net.Dialer{Timeout: connectTimeout}
+	socket, err := dialer.DialContext(running, "tcp", l.target)
+	if err != nil {
+		return false, err
+	}
+	w := l.load.open(l, socket)
+	stop := context.AfterFunc(running, func() { socket.Close() })
+	closed := make(chan struct{})
+	go w.write(closed)
+	go func() {
+		defer stop()
+		defer close(closed)
+		defer socket.Close()
+		w.read()
+	}()
+	<-w.left
+	l.load.lock.Lock()
+	defer l.load.lock.Unlock()
+	return w.isReady, w.leftFor
+}
+
+// wire is a connection with its socket. What changes is under the load's lock.
+type wire struct {
+	*connection
+	link    *link
+	socket  net.Conn
+	awake   chan struct{} // there may be something to send
+	left    chan struct{} // closed when it takes no more calls
+	leftFor error
+}
+
+// read takes frames until the connection has ended.
+func (w *wire) read() {
+	frames := http2.NewFramer(io.Discard, bufio.NewReaderSize(w.socket, readBuffer))
+	frames.SetReuseFrames()
+	frames.SetMaxReadFrameSize(defaultFrameMax)
+	w.socket.SetReadDeadline(time.Now().Add(connectTimeout))
+	for {
+		frame, err := frames.ReadFrame()
+		if w.link.load.take(w, frame, err) {
+			return
+		}
+	}
+}
+
+// write sends what there is, all that has gathered while it last did at once.
+func (w *wire) write(closed <-chan struct{}) {
+	var sending bytes.Buffer
+	for {
+		select {
+		case <-w.awake:
+		case <-closed:
+			return
+		}
+		w.link.load.takeOutput(w, &sending)
+		// A socket that can't be written to can't be read from either, and it is the reader who tells.
+		w.socket.Write(sending.Bytes())
+		sending.Reset()
+	}
+}
+
+// wake has the writer send what there is.
+func (w *wire) wake() {
+	if w.output.Len() == 0 {
+		return
+	}
+	select {
+	case w.awake <- struct{}{}:
+	default:
+	}
+}
+
+// leave has no more calls go to it. Returns whether they did.
+func (w *wire) leave(why error) bool {
+	if w.leftFor != nil {
+		return false
+	}
+	w.leftFor = why
+	if w.link.current == w {
+		w.link.current = nil
+	}
+	close(w.left)
+	return true
+}

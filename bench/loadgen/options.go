@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	batchMax   = 1_000 // keys; what servers take by default
+	spanMax    = 1_000_000
+	timeoutMax = 60_000 // milliseconds
+	// Requests under way in an open loop: their rate times their timeout.
+	underWayMax = 1_000_000
+)
+
+// options say what to do. README.md explains each.
+type options struct {
+	Kind        string   `json:"kind"`
+	Method      string   `json:"method"`
+	Targets     []string `json:"targets"`
+	Owners      []int    `json:"owners"`
+	Partitions  int      `json:"partitions"`
+	Connections int      `json:"connections"`
+	Store       string   `json:"store"`
+	Raw         bool     `json:"raw"`
+	Keys        uint     `json:"keys"`
+	Version     uint     `json:"version"`
+	Batch       int      `json:"batch"`
+	Span        uint     `json:"span"`
+	Concurrency int      `json:"concurrency"`
+	Rate        float64  `json:"rate"`
+	DurationS   float64  `json:"duration_s"`
+	WarmupS     float64  `json:"warmup_s"`
+	TimeoutMs   int      `json:"timeout_ms"`
+	Seed        uint64   `json:"seed"`
+}
+
+func defaults() options {
+	return options{
+		Kind: kindOurs, Method: methodGet, Connections: 1, Batch: 100, Span: 100, DurationS: 10, WarmupS: 2,
+		TimeoutMs: 1000, Seed: 1,
+	}
+}
+
+// parse reads options from a command line, and from the file that it names. Of an option that is given twice the later
+// one counts. Returns flag.ErrHelp if help was asked for, and printed.
+func parse(arguments []string, help io.Writer) (options, error) {
+	o := defaults()
+	flags := flag.NewFlagSet("loadgen", flag.ContinueOnError)
+	flags.SetOutput(help)
+	flags.Func("config", "`FILE` with options as a JSON object", func(path string) error {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		decoder := json.NewDecoder(bytes.NewReader(content))
+		decoder.DisallowUnknownFields()
+		return decoder.Decode(&o)
+	})
+	flags.StringVar(&o.Kind, "kind", o.Kind, "of servers: ours or peer")
+	flags.StringVar(&o.Method, "method", o.Method, "get, batch_get or scan")
+	flags.Func("targets", "`host:port,...`", func(text string) error {
+		o.Targets = strings.Split(text, ",")
+		return nil
+	})
+	flags.Func("owners", "for each partition the number of its target, from 0: `0,1,...`", func(text string) (err error) {
+		o.Owners, err = integers(text)
+		return err
+	})
+	flags.IntVar(&o.Partitions, "partitions", o.Partitions, "of the store (default: as many as owners)")
+	flags.IntVar(&o.Connections, "connections", o.Connections, "to each target")
+	flags.StringVar(&o.Store, "store", o.Store, "name of the store, of ours")
+	flags.BoolVar(&o.Raw, "raw", o.Raw, "ask for the changelog's bytes, of ours")
+	flags.UintVar(&o.Keys, "keys", o.Keys, "number of keys")
+	flags.UintVar(&o.Version, "version", o.Version, "of the values")
+	flags.IntVar(&o.Batch, "batch", o.Batch, "keys of a batch_get")
+	flags.UintVar(&o.Span, "span", o.Span, "consecutive keys of a scan")
+	flags.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "closed loop: requests under way")
+	flags.Float64Var(&o.Rate, "rate", o.Rate, "open loop: requests a second")
+	flags.Float64Var(&o.DurationS, "duration-s", o.DurationS, "seconds that are measured")
+	flags.Float64Var(&o.WarmupS, "warmup-s", o.WarmupS, "seconds before them")
+	flags.IntVar(&o.TimeoutMs, "timeout-ms", o.TimeoutMs, "of a request")
+	flags.Uint64Var(&o.Seed, "seed", o.Seed, "of the random keys")
+	if err := flags.Parse(arguments); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("%q is no option", flags.Arg(0))
+	}
+	if o.Partitions == 0 {
+		o.Partitions = len(o.Owners)
+	}
+	return o, o.check()
+}
+
+// check returns what is wrong with the options, all of it.
+func (o options) check() error {
+	var wrong []error
+	require := func(holds bool, rule string, values ...any) {
+		if !holds {
+			wrong = append(wrong, fmt.Errorf(rule, values...))
+		}
+	}
+	require(slices.Contains([]string{kindOurs, kindPeer}, o.Kind), "kind is %q: it must be ours or peer", o.Kind)
+	require(slices.Contains([]string{methodGet, methodBatchGet, methodScan}, o.Method),
+		"method is %q: it must be get, batch_get or scan", o.Method)
+	require(len(o.Targets) > 0 && !slices.Contains(o.Targets, ""), "targets must be given, as host:port,...")
+	for partition, owner := range o.Owners {
+		require(owner >= 0 && owner < len(o.Targets),
+			"the owner of partition %d is %d: there are targets 0 to %d", partition, owner, len(o.Targets)-1)
+	}
+	require(len(o.Owners) == 0 || o.Partitions == len(o.Owners),
+		"there are %d partitions and owners of %d", o.Partitions, len(o.Owners))
+	require(o.Partitions >= 0, "partitions is %d", o.Partitions)
+	require(o.Connections >= 1 && o.Connections <= 1000, "connections is %d: it must be 1 to 1000", o.Connections)
+	require(o.Kind != kindOurs || o.Store != "", "store must be given")
+	require(o.Keys >= 1 && o.Keys <= keysMax, "keys is %d: it must be 1 to %d", o.Keys, keysMax)
+	require(o.Version < 1<<32, "version is %d: it must be below 2^32", o.Version)
+	require(o.Batch >= 1 && o.Batch <= batchMax, "batch is %d: it must be 1 to %d", o.Batch, batchMax)
+	require(o.Span >= 1 && o.Span <= spanMax, "span is %d: it must be 1 to %d", o.Span, spanMax)
+	require(o.Method != methodScan || o.Span <= o.Keys, "span is %d, and there are only %d keys", o.Span, o.Keys)
+	require((o.Concurrency > 0) != (o.Rate > 0), "one of concurrency and rate must be given, above 0")
+	require(o.DurationS > 0 && o.WarmupS >= 0, "duration_s must be above 0, warmup_s at least 0")
+	require(o.TimeoutMs >= 1 && o.TimeoutMs <= timeoutMax,
+		"timeout_ms is %d: it must be 1 to %d", o.TimeoutMs, timeoutMax)
+	require(o.Rate*float64(o.TimeoutMs)/1000 <= underWayMax && o.Concurrency <= underWayMax,
+		"that would be more than %d requests under way", underWayMax)
+	return errors.Join(wrong...)
+}
+
+func (o options) timeout() time.Duration {
+	return time.Duration(o.TimeoutMs) * time.Millisecond
+}
+
+func integers(text string) ([]int, error) {
+	var all []int
+	for part := range strings.SplitSeq(text, ",") {
+		number, err := strconv.Atoi(part)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, number)
+	}
+	return all, nil
+}
+
+func seconds(value float64) time.Duration {
+	return time.Duration(value * float64(time.Second))
+}
