@@ -40,23 +40,26 @@ func (l *link) takesCalls() bool {
 
 // keep connects again and again.
 func (l *link) keep(running context.Context) {
-	for wait := firstBackoff; ; wait = min(time.Duration(float64(wait)*backoffGrowth), longestBackoff) {
+	wait := firstBackoff
+	for {
 		began := time.Now()
 		wasReady, err := l.connect(running)
 		if running.Err() != nil {
 			return
 		}
-		// One that is gone at once is as bad as none.
-		if wasReady && time.Since(began) > longestBackoff {
+		if !wasReady {
+			l.load.failedToConnect(l, err)
+		} else if time.Since(began) > longestBackoff {
 			wait = firstBackoff
 			continue
 		}
-		l.load.failedToConnect(l, err)
+		// It failed, or was gone at once.
 		select {
 		case <-time.After(wait):
 		case <-running.Done():
 			return
 		}
+		wait = min(time.Duration(float64(wait)*backoffGrowth), longestBackoff)
 	}
 }
 

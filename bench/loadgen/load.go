@@ -105,7 +105,7 @@ func (l *load) run(interrupted context.Context) (*report, error) {
 		}
 	}
 	waitUntil(began)
-	beganAt, usedBefore := time.Now(), processorTime()
+	usedBefore := processorTime()
 	waitUntil(ends)
 	used := processorTime() - usedBefore
 	stopSending()
@@ -123,7 +123,7 @@ func (l *load) run(interrupted context.Context) (*report, error) {
 
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	return l.record.report(l.options, beganAt, used)
+	return l.record.report(l.options, l.began.Add(time.Duration(began)), used)
 }
 
 // connect makes all connections.

@@ -80,7 +80,7 @@ func (r *record) report(o options, beganAt time.Time, cpuS float64) (*report, er
 		Series:    r.series, LongestGap: r.reported(r.gap), Errors: r.errors, Connections: r.connections,
 		Resent: r.resent, CPUS: cpuS,
 	}
-	made.Passed = made.Requests.Failed == 0
+	made.Passed = made.Requests.OK > 0 && made.Requests.Failed == 0
 	if measuredS > 0 {
 		made.RequestsPerS = float64(made.Requests.OK) / measuredS
 		made.LookupsPerS = float64(made.Lookups.OK) / measuredS
