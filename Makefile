@@ -19,6 +19,10 @@ GO_CLIENT := $(TOOLS)/readkey
 JAVA_CLIENT_SOURCE := tests/interop/clients/java
 JAVA_CLIENT_BUILD := .tools/readkey
 JAVA_CLIENT := $(JAVA_CLIENT_BUILD)/readkey.jar
+# What benchmarks compare with.
+PEER_SOURCE := bench/peers/kafka-streams
+PEER_BUILD := .tools/kafka-streams-peer
+PEER := $(PEER_BUILD)/kafka-streams-peer.jar
 PUBLIC_PROTOS := $(wildcard protos/statehouse/v1/*.proto)
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
@@ -60,6 +64,15 @@ test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 
 robustness: setup tools ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
 	$(BIN)/python -m tests.robustness --report docs/robustness.md
+
+bench: setup tools ## Measure beside Kafka Streams at full size, write docs/performance.md (a quiet machine, hours)
+	$(BIN)/python -m bench full --page docs/performance.md
+
+bench-quick: setup tools ## The same in less than ten minutes
+	$(BIN)/python -m bench quick
+
+bench-smoke: setup tools ## Show in a minute that the benchmarks work; the figures mean nothing
+	$(BIN)/python -m bench smoke
 
 check: setup tools ## Format, lint, types, import rules, generated code, contract
 	$(BIN)/ruff format --check .
@@ -109,7 +122,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: debian-tools $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) ## Build grpcurl, buf, the load generators and the clients of the docs; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(PEER) ## Build grpcurl, buf, the load generators, their peer and the clients of the docs; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
@@ -136,6 +149,10 @@ $(GO_CLIENT): $(wildcard $(GO_CLIENT_SOURCE)/*.go $(GO_CLIENT_SOURCE)/go.*) $(GO
 
 $(JAVA_CLIENT): $(shell find $(JAVA_CLIENT_SOURCE) -type f) $(PUBLIC_PROTOS) | debian-tools
 	mvn -q -B package --file $(JAVA_CLIENT_SOURCE)/pom.xml -Dprotos=$(CURDIR)/protos -Dbuild.dir=$(CURDIR)/$(JAVA_CLIENT_BUILD)
+	touch $@
+
+$(PEER): $(shell find $(PEER_SOURCE)/pom.xml $(PEER_SOURCE)/src -type f) | debian-tools
+	mvn -q -B package --file $(PEER_SOURCE)/pom.xml -Dbuild.dir=$(CURDIR)/$(PEER_BUILD)
 	touch $@
 
 clean: ## Remove what set-up, tests and runs left in this folder

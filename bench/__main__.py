@@ -1,0 +1,70 @@
+"""Runs the benchmarks: `python -m bench quick`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from bench.failure import BenchFailure
+from bench.machine import Watch
+from bench.results import publish, write
+from bench.run import Run
+from bench.sides.servers import ROOT
+from bench.sizes import SIZES
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.process import ProcessFailed
+
+_BROKER: Final = {
+    # Kafka's default. Without it the first instance of the peer gets all tasks, and the second none for ten minutes.
+    "group.initial.rebalance.delay.ms": "3000",
+}
+_BROKER_HEAP_MB: Final = 1024
+
+
+def main() -> int:
+    """Run, say how it goes, write the results; the exit code is 1 if the run is worth nothing."""
+    options = _parser().parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
+    say(f"logs and data go to {directory}")
+    began_at, watch = datetime.now(UTC), Watch()
+    plans = SIZES[options.size]
+    try:
+        with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker:
+            run = Run(broker.bootstrap, directory, "bench", say)
+            run.play(plans)
+    except (BenchFailure, ProcessFailed) as failure:
+        say(f"error: {failure}")
+        return 1
+    command = "make bench" if options.size == "full" else f"make bench-{options.size}"
+    files = write(options.results, f"{began_at:%Y-%m-%d-%H%M}-{options.size}", command, plans, run, watch)
+    if options.page is not None:
+        publish(options.page, files)
+    say(f"results: {', '.join(map(str, files))}")
+    return 0
+
+
+_BEGIN: Final = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Print a line at once, with the time since the start."""
+    sys.stdout.write(f"{time.monotonic() - _BEGIN:7.1f} s  {text}\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("size", choices=SIZES)
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose results are replaced by these")
+    parser.add_argument("--directory", type=Path, help="where data and logs go; default: the system's for temporaries")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

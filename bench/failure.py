@@ -1,0 +1,7 @@
+"""What ends a benchmark before its time."""
+
+from __future__ import annotations
+
+
+class BenchFailure(Exception):
+    """A run is worth nothing: an answer was wrong, a request failed that must not, or a process ended."""

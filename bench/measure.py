@@ -1,0 +1,97 @@
+"""What a workload is given, and what it returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from bench.failure import BenchFailure
+from bench.generator import Report, load
+from bench.shape import Load, Shape, Side
+from bench.sides.servers import Options, Servers
+from bench.usage import cpu_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure's meaning: its unit, and which of two is the better."""
+
+    unit: str
+    better: Literal["more", "less"]
+
+
+METRICS: Final = {
+    "lookups_per_s": Metric("lookups/s", "more"),
+    "requests_per_s": Metric("requests/s", "more"),
+    "records_per_s": Metric("records/s", "more"),
+    "records_per_cpu_s": Metric("records per CPU second", "more"),
+    "cpu_s_per_100k": Metric("CPU seconds per 100k lookups", "less"),
+    "p50_ms": Metric("ms, median", "less"),
+    "p99_ms": Metric("ms, p99", "less"),
+    "max_ms": Metric("ms, longest", "less"),
+    "until_active_s": Metric("s from the start until all actives serve", "less"),
+    "until_all_s": Metric("s from the start until all copies are complete", "less"),
+    "failed": Metric("lookups failed", "less"),
+    "failed_percent": Metric("% of lookups failed", "less"),
+    "gap_ms": Metric("ms, longest gap", "less"),
+    "partition_gap_ms": Metric("ms, longest gap of a partition", "less"),
+    "pss_mib": Metric("MiB of memory (PSS)", "less"),
+    "rss_mib": Metric("MiB of memory (RSS)", "less"),
+    "pss_mib_per_million": Metric("MiB (PSS) per million keys", "less"),
+}
+"""Of every figure that a workload may return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was measured of a side: `work` names it in the table, `figures` are by their METRICS."""
+
+    work: str
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One side. A workload finds it as the one before has left it: not running, or running and settled."""
+
+    servers: Servers
+    shape: Shape
+    load: Load
+
+    @property
+    def side(self) -> Side:
+        """Which one."""
+        return self.servers.side
+
+    def lookups(self, work: str, options: Options, **more: object) -> Result:
+        """Measure a closed loop."""
+        pids = self.servers.pids.values()
+        before = cpu_seconds(pids)
+        report = load({"keys": self.shape.keys, "duration_s": self.load.seconds, **options, **more})
+        took = cpu_seconds(pids) - before
+        done = report["lookups"]["ok"]
+        figures = {"lookups_per_s": report["lookups_per_s"], "cpu_s_per_100k": 1e5 * took / max(1, done)}
+        return Result(work, figures | latencies(report))
+
+
+def latencies(report: Report) -> dict[str, float]:
+    """Return the median and p99 of a load's requests that succeeded."""
+    ok = report["latency_us"]["ok"]
+    return {"p50_ms": ok["p50"] / 1000, "p99_ms": ok["p99"] / 1000}
+
+
+def quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the median, p99 and largest of times, by nearest rank."""
+    ordered = sorted(seconds)
+    if not ordered:
+        raise BenchFailure("nothing was measured")
+
+    def at(share: float) -> float:
+        return 1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return {"p50_ms": at(0.5), "p99_ms": at(0.99), "max_ms": at(1.0)}
+
+
+Workload = Callable[[Stage], Iterator[Result]]

@@ -1,0 +1,71 @@
+"""The topics that both sides read, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.cimpl import NewTopic  # .admin imports it, without exporting it to type checkers
+
+from bench.data import key_of, value_of
+from bench.failure import BenchFailure
+from bench.waiting import wait_for
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.partitioning import partition_for
+
+_TIMEOUT_S = 120.0
+_QUEUE_RECORDS = 500_000
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+    """Create a topic and wait until the broker leads all of it."""
+    admin = clients.admin(bootstrap, "bench")
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
+
+    def has_leaders() -> bool:
+        found = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
+        return len(found) == partitions and all(each.leader >= 0 for each in found.values())
+
+    wait_for(has_leaders, _TIMEOUT_S, f"leaders of {topic}")
+
+
+def produce(bootstrap: str, topic: str, partitions: int, numbers: Iterable[int], version: int = 0) -> None:
+    """Write keys by their numbers, with their values in a version, placed as Java's clients place them.
+
+    Raises:
+        BenchFailure: not all were acknowledged.
+
+    """
+    producer = clients.producer(
+        bootstrap, "bench", **{"linger.ms": 50, "queue.buffering.max.messages": 2 * _QUEUE_RECORDS}
+    )
+    failures: list[object] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for count, number in enumerate(numbers, 1):
+        key = key_of(number).encode()
+        _send(producer, topic, key, value_of(number, version).encode(), partition_for(key, partitions), delivered)
+        if count % _QUEUE_RECORDS == 0:
+            producer.flush(_TIMEOUT_S)
+    left = producer.flush(_TIMEOUT_S)
+    if left or failures:
+        raise BenchFailure(f"{left} records of {topic} were not acknowledged, failures: {failures[:3]}")
+
+
+def _send(producer: Producer, topic: str, key: bytes, value: bytes, partition: int, delivered: object) -> None:
+    producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
+    producer.poll(0)
+
+
+def record_count(bootstrap: str, topic: str, partitions: int) -> int:
+    """Return the sum of a topic's end offsets; 0 of one that isn't there."""
+    try:
+        ends = last_stable_offsets(clients.admin(bootstrap, "bench"), [(topic, each) for each in range(partitions)])
+    except KafkaException:
+        return 0
+    return sum(ends.values())

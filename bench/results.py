@@ -1,0 +1,68 @@
+"""The files that a run leaves: figures as JSON, a table, and pictures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from bench.machine import Watch, describe
+from bench.plots import plot
+from bench.report import markdown
+from bench.run import Run, plan_record
+from bench.shape import Plan
+from bench.sides.servers import ROOT
+from bench.summary import lines
+
+RESULTS: Final = "\n## Results\n"
+
+
+def write(directory: Path, stem: str, command: str, plans: Sequence[Plan], run: Run, watch: Watch) -> list[Path]:
+    """Write them, their names beginning with `stem`; return them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    content = {
+        "command": command,
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": describe(),
+        "disturbance": watch.so_far(),
+        "plans": [plan_record(plan) for plan in plans],
+        "measured": run.records,
+    }
+    found = lines(run.measured)
+    data, page = directory / f"{stem}.json", directory / f"{stem}.md"
+    data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    page.write_text(markdown(content, plans, found), encoding="utf-8")
+    return [data, page, *plot(found, directory, stem)]
+
+
+def publish(page: Path, files: Sequence[Path]) -> None:
+    """Put a run's table and pictures on a page, in place of what follows RESULTS there.
+
+    Raises:
+        ValueError: the page has no such line.
+
+    """
+    kept, found, _ = page.read_text(encoding="utf-8").partition(RESULTS)
+    if not found:
+        raise ValueError(f"{page} has no line {RESULTS.strip()!r}")
+    folder = page.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    table = next(file for file in files if file.suffix == ".md").read_text(encoding="utf-8")
+    pictures = [file for file in files if file.suffix == ".png"]
+    for old in folder.glob("*.png"):
+        old.unlink()
+    for picture in pictures:
+        shutil.copy(picture, folder / picture.name)
+    shown = "\n".join(f"![{picture.stem}]({folder.name}/{picture.name})" for picture in pictures)
+    page.write_text(f"{kept}{RESULTS}\n{table}\n{shown}\n", encoding="utf-8")
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

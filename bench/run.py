@@ -1,0 +1,88 @@
+"""A run: the sides on one broker, in turn, and what was measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.machine import Watch
+from bench.measure import Stage
+from bench.records import create_topic, produce
+from bench.shape import Plan, Side
+from bench.sides.ours import Fleet, SparkFleet
+from bench.sides.peer import KafkaStreams
+from bench.sides.servers import Servers
+from bench.summary import Measured
+from bench.workloads import WORKLOADS
+
+
+@dataclass(slots=True)
+class Run:
+    """Plans that are played one after the other. `name` begins the names of topics and applications."""
+
+    bootstrap: str
+    directory: Path
+    name: str
+    say: Callable[[str], None]
+    measured: list[Measured] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """The same with how busy the machine was meanwhile, and what the host took from it."""
+
+    def play(self, plans: Sequence[Plan]) -> None:
+        """Measure all.
+
+        Raises:
+            BenchFailure: an answer was wrong or missing, or a request failed that must not.
+            ProcessFailed: a process has ended.
+
+        """
+        for plan in plans:
+            self._play(plan)
+
+    def _play(self, plan: Plan) -> None:
+        topic = f"{self.name}-{plan.name.lower().replace(' ', '-')}"
+        create_topic(self.bootstrap, topic, plan.shape.partitions, {"cleanup.policy": "compact"})
+        self.say(f"{plan.name}: writing {plan.shape.keys} records")
+        produce(self.bootstrap, topic, plan.shape.partitions, range(plan.shape.keys))
+        for number in range(1, plan.rounds + 1):
+            # Whoever goes first has the cooler machine: they take turns.
+            for side in list(plan.work)[:: 1 if number % 2 else -1]:
+                names = plan.work[side] + (plan.last_round.get(side, ()) if number == plan.rounds else ())
+                servers = self._servers(plan, side, topic)
+                with _ended(servers):
+                    self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
+
+    def _work(self, plan: str, names: Sequence[str], number: int, stage: Stage) -> None:
+        for name in names:
+            watch = Watch()
+            for result in WORKLOADS[name](stage):
+                figures = ", ".join(f"{metric} {value:,.4g}" for metric, value in result.figures.items())
+                self.say(f"{plan}, round {number}, {stage.side}: {result.work}: {figures}")
+                self.measured.append(Measured(plan, number, stage.side, result.work, result.figures))
+                self.records.append({**asdict(self.measured[-1]), "disturbance": watch.so_far()})
+                watch = Watch()
+
+    def _servers(self, plan: Plan, side: Side, topic: str) -> Servers:
+        if side is Side.OURS:
+            kind = SparkFleet if plan.processor else Fleet
+            return kind(self.bootstrap, plan.shape, self.directory / f"{topic}-ours", topic)
+        return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / f"{topic}-peer", topic)
+
+
+@contextmanager
+def _ended(servers: Servers) -> Iterator[None]:
+    """Stop the servers at the end, and kill them if something has gone wrong."""
+    try:
+        yield
+    except BaseException:
+        servers.kill()
+        raise
+    servers.stop()
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """Return a plan as a report has it."""
+    return {**asdict(plan), "work": {str(side): names for side, names in plan.work.items()}}

@@ -1,0 +1,90 @@
+"""How much there is of everything: the data, the servers, and the load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Side(StrEnum):
+    """What is measured."""
+
+    OURS = "ours"
+    PEER = "peer"
+    """Kafka Streams with gRPC-Java's default executor: what people run."""
+    PEER_DIRECT = "peer-direct"
+    """The same with directExecutor: what an expert runs."""
+    PEER_UNCACHED = "peer-uncached"
+    """The same without record caches, which costs throughput and makes standbys follow at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Data and servers, the same for both sides.
+
+    Attributes:
+        nodes: query nodes, and instances of the peer.
+        router_workers: processes of our router; any instance of the peer is a router.
+        session_timeout_ms: after which a silent node or instance loses its tasks.
+        commit_interval_ms: of the peer; Kafka Streams' default.
+        java: options of the peer's Java.
+
+    """
+
+    keys: int
+    partitions: int = 8
+    nodes: int = 2
+    router_workers: int = 2
+    session_timeout_ms: int = 10_000
+    commit_interval_ms: int = 30_000
+    java: tuple[str, ...] = ("-Xmx512m",)
+
+    @property
+    def name(self) -> str:
+        """A name for what belongs to it."""
+        return f"{self.keys}-{self.partitions}-{self.nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much is asked.
+
+    Attributes:
+        seconds: of each measurement.
+        warm_up_s: load, or events, before the first measurement of a start, for the Java compiler above all.
+        batches: keys of a BatchGet.
+        rate: lookups a second while nodes are killed and restarted.
+        span: keys of a scan.
+        freshness_s: how long events are produced and looked for, `events_per_s` of them.
+
+    """
+
+    seconds: float
+    warm_up_s: float
+    concurrencies: tuple[int, ...] = (1, 16, 64)
+    batches: tuple[int, ...] = (1, 10, 100, 1000)
+    span: int = 100
+    rate: int = 1_000
+    freshness_s: float = 10.0
+    events_per_s: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A shape, and what each side is made to do in each round.
+
+    Attributes:
+        work: names of workloads (`bench.workloads`), in their order, by side.
+        processor: our side has its Spark application, which makes the changelog from the source; else our nodes follow
+            the source itself.
+        last_round: further ones, in the last round alone.
+
+    """
+
+    name: str
+    shape: Shape
+    load: Load
+    rounds: int
+    work: dict[Side, tuple[str, ...]]
+    last_round: dict[Side, tuple[str, ...]] = field(default_factory=dict)
+    processor: bool = False

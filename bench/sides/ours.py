@@ -1,0 +1,219 @@
+"""Our fleet: the ownership controller, query nodes and a router, each a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from bench.shape import Shape, Side
+from bench.sides.servers import ROOT, Copy, Options, Servers
+from bench.waiting import wait_for
+from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.local.process import ManagedProcess
+from statehouse.topology import TaskId, changelog_topic
+from statehouse.v1 import (
+    fleet_service_pb2,
+    fleet_service_pb2_grpc,
+    node_service_pb2,
+    node_service_pb2_grpc,
+    query_service_pb2,
+    query_service_pb2_grpc,
+    types_pb2,
+)
+
+STORE: Final = "latest"
+_ROUTER: Final = "router"
+_ANSWER_S: Final = 2.0
+_READY_S: Final = 60.0
+_STOP_S: Final = 45.0
+# Of a batch: several are needed to build a store, so that nodes follow while Spark goes on.
+_MAX_OFFSETS: Final = 100_000
+
+
+class Fleet(Servers):
+    """Serves a topic that holds records as a changelog does, by a static topology: there is no Spark in it."""
+
+    def __init__(self, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
+        super().__init__(Side.OURS, bootstrap, shape, directory, source_topic)
+        self.application_id = f"{source_topic}-ours"
+        self._router_port = free_port()
+        self._controller = self._controller_process()
+        self.nodes = {name: self._node_process(name) for name in self.node_names}
+        self._router = self._python(
+            _ROUTER,
+            "router",
+            {"application-id": self.application_id, "port": self._router_port, "workers": shape.router_workers},
+        )
+
+    @property
+    def changelog(self) -> str:
+        """See Servers."""
+        return self.source_topic
+
+    @property
+    def router_target(self) -> str:
+        """Where the router listens."""
+        return f"{LOOPBACK}:{self._router_port}"
+
+    @property
+    def straight(self) -> Options:
+        """See Servers."""
+        return {"kind": "ours", "store": STORE, **self.owners()}
+
+    def anywhere(self, names: Sequence[str] | None = None) -> Options:  # noqa: ARG002 - the router is no node
+        """See Servers."""
+        return {
+            "kind": "ours",
+            "store": STORE,
+            "targets": [self.router_target],
+            "connections": self.shape.router_workers,
+            "partitions": self.shape.partitions,
+        }
+
+    def processes(self) -> Sequence[ManagedProcess]:
+        """See Servers."""
+        return (self._controller, *self.nodes.values(), self._router)
+
+    def copies(self) -> list[Copy]:
+        """See Servers."""
+        return [copy for name in self.node_names for copy in self._copies_of(name)]
+
+    def is_processing(self) -> bool:
+        """See Servers; there is nothing to be processed."""
+        return True
+
+    def read(self, name: str, keys: Sequence[str]) -> list[bytes | None]:
+        """See Servers."""
+        requests = [query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key), raw=True) for key in keys]
+        stub = query_service_pb2_grpc.QueryServiceStub(self.channel(self.target(name)))
+        try:
+            batch = stub.BatchGet(query_service_pb2.BatchGetRequest(requests=requests), timeout=_ANSWER_S)
+        except grpc.RpcError:
+            return [None] * len(keys)
+        return [result.response.value.raw if result.response.found else None for result in batch.results]
+
+    def wait_settled(self) -> None:
+        """See Servers; and until the router knows the nodes' assignment."""
+        super().wait_settled()
+        wait_for(self._router_is_ready, _READY_S, "the router to know the assignment")
+
+    def _copies_of(self, name: str) -> list[Copy]:
+        node = self._node(name)
+        tasks = [] if node is None else node.tasks
+        return [
+            Copy(
+                name,
+                TaskId.parse(task.task).partition,
+                task.role == types_pb2.REPLICA_ROLE_ACTIVE,
+                store.position,
+                task.state == "running" and store.HasField("lag") and store.lag == 0,
+            )
+            for task in tasks
+            for store in task.stores
+        ]
+
+    def _node(self, name: str) -> node_service_pb2.GetNodeResponse | None:
+        stub = node_service_pb2_grpc.NodeServiceStub(self.channel(self.target(name)))
+        try:
+            return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=_ANSWER_S)
+        except grpc.RpcError:
+            return None
+
+    def _router_is_ready(self) -> bool:
+        nodes = [self._node(name) for name in self.node_names]
+        stub = fleet_service_pb2_grpc.FleetServiceStub(self.channel(self.router_target))
+        try:
+            fleet = stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=_ANSWER_S)
+        except grpc.RpcError:
+            return False
+        return {fleet.epoch} == {0 if node is None else node.epoch for node in nodes}
+
+    def _controller_process(self) -> ManagedProcess:
+        """Return what decides who holds what."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        topology = self.directory / "topology.toml"
+        topology.write_text(
+            f'application_id = "{self.application_id}"\n'
+            f'[[stores]]\nname = "{STORE}"\nvalue_serde = "string"\nchangelog_topic = "{self.source_topic}"\n'
+        )
+        return self._python("controller", "processor.cli", {"static": topology, **self._standbys, **self._timing})
+
+    def _node_process(self, name: str) -> ManagedProcess:
+        options = {
+            "application-id": self.application_id,
+            "instance-id": name,
+            "port": self.ports[name],
+            "state-dir": self.state_dir(name),
+        }
+        # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
+        return self._python(name, "query_service", options | self._timing, stop_signal=signal.SIGINT)
+
+    @property
+    def _standbys(self) -> dict[str, object]:
+        return {"num-standby-replicas": min(1, self.shape.nodes - 1)}
+
+    @property
+    def _timing(self) -> dict[str, object]:
+        return {
+            "heartbeat-interval-ms": self.shape.session_timeout_ms // 10,
+            "session-timeout-ms": self.shape.session_timeout_ms,
+        }
+
+    def _python(
+        self,
+        name: str,
+        module: str,
+        options: Mapping[str, object],
+        env: Mapping[str, str] | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> ManagedProcess:
+        command = [sys.executable, "-m", *module.split()]
+        for option, value in {"bootstrap": self.bootstrap, **options}.items():
+            command += [f"--{option}", str(value)]
+        log = self.directory / "logs" / f"{name}.log"
+        return ManagedProcess(
+            name,
+            command,
+            log,
+            env={**os.environ, **(env or {})},
+            cwd=ROOT,
+            stop_signal=stop_signal,
+            stop_timeout_s=_STOP_S,
+        )
+
+
+class SparkFleet(Fleet):
+    """The same with the processor: a Spark application (`bench.topology`) makes the changelog from the source topic."""
+
+    @property
+    def changelog(self) -> str:
+        """See Servers."""
+        return changelog_topic(self.application_id, STORE)
+
+    def is_processing(self) -> bool:
+        """See Servers: Spark has planned its first batch."""
+        return any(self._checkpoints.glob("**/offsets/0"))
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def _controller_process(self) -> ManagedProcess:
+        options = {
+            "checkpoint-dir": self._checkpoints,
+            "max-offsets": _MAX_OFFSETS,
+            **self._standbys,
+            **self._timing,
+        }
+        env = {
+            "BENCH_APPLICATION_ID": self.application_id,
+            "BENCH_SOURCE": self.source_topic,
+            "SPARK_LOCAL_DIRS": str(self.directory / "spark"),
+        }
+        return self._python("processor", "processor.cli bench.topology", options, env)

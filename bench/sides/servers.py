@@ -1,0 +1,195 @@
+"""What both sides have in common."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from bench.records import record_count
+from bench.shape import Shape, Side
+from bench.waiting import wait_for
+from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.local.process import ManagedProcess
+
+ROOT: Final = Path(__file__).parents[2]
+_SETTLE_S: Final = 1800.0
+_STOP_S: Final = 60.0
+_QUIET_S: Final = 1.0
+_CHANNEL: Final = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+)
+
+Options = Mapping[str, object]
+"""Options of the load generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a partition on a node: `position` is an offset in its changelog."""
+
+    node: str
+    partition: int
+    active: bool
+    position: int
+    caught_up: bool
+
+
+def is_settled(copies: Collection[Copy], shape: Shape) -> bool:
+    """Whether each partition has one active, and a standby if there are nodes for one, all caught up."""
+    standbys = min(1, shape.nodes - 1)
+    for partition in range(shape.partitions):
+        held = [copy for copy in copies if copy.partition == partition]
+        actives = sum(copy.active for copy in held)
+        if actives != 1 or len(held) != 1 + standbys or not all(copy.caught_up for copy in held):
+            return False
+    return True
+
+
+class Servers(ABC):
+    """The processes of one side. Not running when made; they keep ports and state from start to start.
+
+    `source_topic` is what new records are written to.
+    """
+
+    def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
+        self.side, self.bootstrap, self.shape, self.directory = side, bootstrap, shape, directory
+        self.source_topic = source_topic
+        self.node_names = tuple(f"{side}-{number}" for number in range(1, shape.nodes + 1))
+        self.ports = {name: free_port() for name in self.node_names}
+        self.nodes: dict[str, ManagedProcess] = {}
+        self._channels: dict[str, grpc.Channel] = {}
+
+    @property
+    @abstractmethod
+    def changelog(self) -> str:
+        """The topic that copies follow."""
+
+    @property
+    @abstractmethod
+    def straight(self) -> Options:
+        """What asks each key's owner."""
+
+    @abstractmethod
+    def anywhere(self, names: Sequence[str] | None = None) -> Options:
+        """What asks whoever forwards to owners; of the nodes that do, only these."""
+
+    @abstractmethod
+    def copies(self) -> list[Copy]:
+        """Return what each node that answers holds."""
+
+    @abstractmethod
+    def read(self, name: str, keys: Sequence[str]) -> list[bytes | None]:
+        """Return what a node's own copies have of keys; of those that it can't answer for None, as if not there."""
+
+    @abstractmethod
+    def is_processing(self) -> bool:
+        """Whether the source's records are being processed: all that has to start for it has started."""
+
+    @abstractmethod
+    def processes(self) -> Sequence[ManagedProcess]:
+        """Return all processes, in the order to start them."""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Those that run, by name."""
+        return {process.name: process.pid for process in self.processes() if process.pid is not None}
+
+    def spawn(self) -> None:
+        """Start all processes; returns at once."""
+        for process in self.processes():
+            process.start()
+
+    def start(self) -> None:
+        """Start all and wait until every copy is at its end."""
+        self.spawn()
+        self.wait_settled()
+
+    def stop(self) -> None:
+        """End all, at the same time."""
+        self._disconnect()
+        running = [process for process in self.processes() if process.is_running]
+        with ThreadPoolExecutor(max(1, len(running))) as pool:
+            list(pool.map(ManagedProcess.stop, running))
+
+    def kill(self) -> None:
+        """End all by SIGKILL."""
+        self._disconnect()
+        for process in self.processes():
+            process.kill()
+
+    def restart(self, name: str) -> None:
+        """Have a node end in order, by SIGTERM, and start it again."""
+        node = self.nodes[name]
+        node.signal(signal.SIGTERM)
+        wait_for(lambda: not node.is_running, _STOP_S, f"{name} to end")
+        node.start()
+
+    def wipe(self) -> None:
+        """Delete the state that nodes have on disk."""
+        for name in self.node_names:
+            shutil.rmtree(self.state_dir(name), ignore_errors=True)
+
+    def state_dir(self, name: str) -> Path:
+        """Where a node keeps its state."""
+        return self.directory / name
+
+    def check(self) -> None:
+        """Raise ProcessFailed if a process has ended."""
+        for process in self.processes():
+            process.check()
+
+    def is_built(self) -> bool:
+        """Whether each key of the data is in the changelog; markers of transactions count as keys."""
+        return record_count(self.bootstrap, self.changelog, self.shape.partitions) >= self.shape.keys
+
+    def wait_settled(self) -> None:
+        """Wait until the changelog and the copies are complete, and have stayed so for a moment.
+
+        Raises:
+            BenchFailure: they don't get there in time.
+
+        """
+        self.wait_copies(lambda _: self.is_built(), "its changelog to be complete")
+        self.wait_copies(lambda copies: is_settled(copies, self.shape), "every copy to be at its end", _QUIET_S)
+
+    def wait_copies(self, predicate: Callable[[list[Copy]], bool], what: str, for_s: float = 0.0) -> None:
+        """Wait until the copies are as they should be; raises also if a process has ended."""
+
+        def holds() -> bool:
+            self.check()
+            return predicate(self.copies())
+
+        wait_for(holds, _SETTLE_S, f"{self.side}: {what}", for_s=for_s)
+
+    def target(self, name: str) -> str:
+        """Return where a node listens."""
+        return f"{LOOPBACK}:{self.ports[name]}"
+
+    def channel(self, target: str) -> grpc.Channel:
+        """Return a connection to one of the processes, which is kept."""
+        if target not in self._channels:
+            self._channels[target] = grpc.insecure_channel(target, _CHANNEL)
+        return self._channels[target]
+
+    def _disconnect(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    def owners(self) -> dict[str, object]:
+        """Return the load generator's options that name each partition's active."""
+        actives = {copy.partition: self.node_names.index(copy.node) for copy in self.copies() if copy.active}
+        return {
+            "targets": [self.target(name) for name in self.node_names],
+            "owners": [actives[partition] for partition in range(self.shape.partitions)],
+        }

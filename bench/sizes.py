@@ -1,0 +1,85 @@
+"""The sizes of a run: plans, one after the other.
+
+`smoke` and `rehearsal` together do all that there is, as small as it goes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.shape import Load, Plan, Shape, Side
+
+_SERVING: Final = ("warm-up", "gets", "batches", "scans", "python-client", "memory")
+_EXPERT: Final = ("start", "warm-up", "gets", "batches")
+_GROWTH: Final = ("start", "warm-up", "gets", "memory")
+_FAULTS: Final = ("failover", "rolling-restart")
+_FRESHNESS: Final = ("start", "freshness")
+
+# Java starts sooner so, and never gets as fast.
+_SMALL: Final = Shape(
+    keys=2_000,
+    partitions=2,
+    router_workers=1,
+    commit_interval_ms=200,
+    java=("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+)
+_SHORT: Final = Load(seconds=0.3, warm_up_s=0.4, concurrencies=(4,), batches=(10,), span=20, rate=100, freshness_s=0.4)
+
+
+def _both(*names: str) -> dict[Side, tuple[str, ...]]:
+    return dict.fromkeys((Side.OURS, Side.PEER), names)
+
+
+def _serving(shape: Shape, load: Load, rounds: int) -> Plan:
+    return Plan(
+        "Serving",
+        shape,
+        load,
+        rounds,
+        work={
+            Side.OURS: ("restore", *_SERVING),
+            Side.PEER: ("restore", *_SERVING),
+            Side.PEER_DIRECT: _EXPERT,
+        },
+        last_round=dict.fromkeys((Side.OURS, Side.PEER), ("restart", *_FAULTS)),
+    )
+
+
+def _processing(keys: int, freshness_s: float) -> Plan:
+    return Plan(
+        "Processing",
+        Shape(keys, partitions=4),
+        Load(seconds=1.0, warm_up_s=10.0, freshness_s=freshness_s),
+        rounds=1,
+        work={
+            Side.OURS: ("build", "freshness"),
+            Side.PEER: ("build", "freshness"),
+            Side.PEER_UNCACHED: _FRESHNESS,
+        },
+        processor=True,
+    )
+
+
+def _growth(name: str, shape: Shape) -> Plan:
+    load = Load(seconds=5.0, warm_up_s=10.0, concurrencies=(16,))
+    return Plan(f"Growth, {name}", shape, load, rounds=1, work=_both(*_GROWTH))
+
+
+_SMOKE: Final = Plan("Smoke", _SMALL, _SHORT, rounds=1, work=_both("start", *_SERVING, "freshness"))
+_REHEARSAL: Final = (
+    Plan("Faults", _SMALL, _SHORT, rounds=2, work=_both("restore"), last_round=_both("restart", *_FAULTS)),
+    Plan("Processing", _SMALL, _SHORT, rounds=1, work=_both("build", "freshness"), processor=True),
+)
+_QUICK: Final = (
+    _serving(Shape(1_000_000), Load(seconds=1.5, warm_up_s=4.0, concurrencies=(1, 64), batches=(1, 100)), rounds=3),
+    _processing(200_000, freshness_s=5.0),
+)
+_FULL: Final = (
+    _serving(Shape(1_000_000), Load(seconds=8.0, warm_up_s=20.0), rounds=5),
+    _processing(1_000_000, freshness_s=20.0),
+    *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 10_000, 100_000, 1_000_000, 10_000_000)),
+    *(_growth(f"{count} partitions", Shape(1_000_000, count)) for count in (1, 4, 16, 64)),
+    *(_growth(f"{count} nodes", Shape(1_000_000, nodes=count)) for count in (1, 4, 8)),
+)
+
+SIZES: Final = {"smoke": (_SMOKE,), "rehearsal": _REHEARSAL, "quick": _QUICK, "full": _FULL}

@@ -1,0 +1,56 @@
+"""What processes take of the machine, read from /proc (proc(5)), their children included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from statehouse.local.process import descendants
+
+_PROC: Final = Path("/proc")
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+# Of /proc/<pid>/stat, from the state on: utime stime cutime cstime; the last two are of children that have ended.
+_TIMES: Final = slice(11, 15)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the processor time that processes have taken since their start, in user and system mode."""
+    return _TICK_S * sum(sum(_times(pid)) for pid in _family(pids))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes in memory: RSS counts pages that processes share once each, PSS divides them."""
+
+    rss: int
+    pss: int
+
+    @classmethod
+    def of(cls, pids: Iterable[int]) -> Self:
+        """Add up what processes have."""
+        rss = pss = 0
+        for pid in _family(pids):
+            try:
+                rollup = (_PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii")
+            except OSError:  # it has ended
+                continue
+            sizes = {words[0]: int(words[1]) for line in rollup.splitlines()[1:] if (words := line.split())}
+            rss += 1024 * sizes["Rss:"]
+            pss += 1024 * sizes["Pss:"]
+        return cls(rss, pss)
+
+
+def _family(pids: Iterable[int]) -> set[int]:
+    return {member for pid in pids for member in (pid, *(child.pid for child in descendants(pid)))}
+
+
+def _times(pid: int) -> list[int]:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8")
+    except OSError:  # it has ended
+        return []
+    # Before the state stands the program's name in parentheses, and it may hold blanks and parentheses itself.
+    return [int(field) for field in stat.rpartition(")")[2].split()[_TIMES]]

@@ -1,0 +1,31 @@
+"""What the sides are made to do: functions of a stage that yield results."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.measure import Workload
+from bench.workloads.build import build
+from bench.workloads.faults import failover, rolling_restart
+from bench.workloads.freshness import freshness
+from bench.workloads.lookups import batches, gets, scans, warm_up
+from bench.workloads.memory import memory
+from bench.workloads.python import python_client
+from bench.workloads.starts import restart, restore, start
+
+WORKLOADS: Final[dict[str, Workload]] = {
+    "start": start,
+    "restart": restart,
+    "restore": restore,
+    "build": build,
+    "warm-up": warm_up,
+    "gets": gets,
+    "batches": batches,
+    "scans": scans,
+    "python-client": python_client,
+    "memory": memory,
+    "freshness": freshness,
+    "failover": failover,
+    "rolling-restart": rolling_restart,
+}
+"""By the names that plans call them. The first of a round must start the servers."""

@@ -1,0 +1,45 @@
+"""Lookups of random keys: one by one, in batches, and in ranges; straight to the owner, and from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.measure import Result, Stage
+from bench.sides.servers import Options
+
+
+def ways(stage: Stage) -> Iterator[tuple[str, Options]]:
+    """Yield the two ways of a lookup, by their names in the table."""
+    yield "straight to the owner", stage.servers.straight
+    yield "through the router / any instance", stage.servers.anywhere()
+
+
+def warm_up(stage: Stage) -> Iterator[Result]:
+    """Load both ways without measuring; yields nothing."""
+    straight, anywhere = stage.servers.straight, stage.servers.anywhere()
+    calls = ((straight, "get"), (straight, "batch_get"), (anywhere, "get"), (anywhere, "batch_get"), (anywhere, "scan"))
+    for options, method in calls:
+        stage.lookups("warm-up", options, method=method, concurrency=16, duration_s=stage.load.warm_up_s / len(calls))
+    yield from ()
+
+
+def gets(stage: Stage) -> Iterator[Result]:
+    """Measure single lookups."""
+    for way, options in ways(stage):
+        for concurrency in stage.load.concurrencies:
+            yield stage.lookups(f"Get {way}, concurrency {concurrency}", options, concurrency=concurrency)
+
+
+def batches(stage: Stage) -> Iterator[Result]:
+    """Measure batches, eight under way."""
+    for way, options in ways(stage):
+        for keys in stage.load.batches:
+            work = f"BatchGet of {keys} {way}, concurrency 8"
+            yield stage.lookups(work, options, method="batch_get", batch=keys, concurrency=8)
+
+
+def scans(stage: Stage) -> Iterator[Result]:
+    """Measure ranges of consecutive keys, which lie in all partitions."""
+    work = f"Scan of {stage.load.span} keys through the router / any instance, concurrency 8"
+    options = stage.servers.anywhere()
+    yield stage.lookups(work, options, method="scan", span=stage.load.span, concurrency=8)

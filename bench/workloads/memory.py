@@ -1,0 +1,22 @@
+"""What the servers have in memory once they have served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from bench.measure import Result, Stage
+from bench.usage import Memory
+
+_MIB: Final = 2**20
+
+
+def memory(stage: Stage) -> Iterator[Result]:
+    """Add up all processes of the side; each key is there twice, as active and as standby."""
+    used = Memory.of(stage.servers.pids.values())
+    figures = {
+        "rss_mib": used.rss / _MIB,
+        "pss_mib": used.pss / _MIB,
+        "pss_mib_per_million": used.pss / _MIB / (stage.shape.keys / 1e6),
+    }
+    yield Result(f"Memory with {stage.shape.keys} keys", figures)

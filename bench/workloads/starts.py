@@ -1,0 +1,95 @@
+"""Starts of the servers: for the first time, from a disk that has everything, and from one that has lost all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from bench.failure import BenchFailure
+from bench.measure import Result, Stage
+from bench.records import record_count
+from bench.sides.servers import Copy, Servers, is_settled
+from bench.usage import cpu_seconds
+from bench.waiting import wait_for
+
+_START_S: Final = 900.0
+# What a rate is at least measured over: copies are looked at this often.
+_RESOLUTION_S: Final = 0.05
+
+Sample = tuple[float, list[Copy]]
+"""What the copies were, so many seconds after the start."""
+
+
+def start(stage: Stage) -> Iterator[Result]:
+    """Start the servers without measuring; at the first time they build their stores. Yields nothing."""
+    stage.servers.start()
+    yield from ()
+
+
+def restart(stage: Stage) -> Iterator[Result]:
+    """Measure a start from disks that have everything, after an end in order."""
+    stage.servers.stop()
+    samples = _started(stage.servers)
+    yield Result(f"Restart with {stage.shape.keys} keys on disk", _times(stage, samples))
+
+
+def restore(stage: Stage) -> Iterator[Result]:
+    """Measure a start from empty disks.
+
+    `records_per_s` counts what all copies, active and standby, have read, from the first record to the last.
+    """
+    servers, shape = stage.servers, stage.shape
+    if not servers.is_built():
+        servers.start()
+    servers.stop()
+    servers.wipe()
+    records = record_count(servers.bootstrap, servers.changelog, shape.partitions) * min(2, shape.nodes)
+    samples = _started(servers)
+    cpu_s = cpu_seconds(servers.pids.values())
+    times = _times(stage, samples)
+    first_s = first(samples, lambda copies: any(copy.position > 0 for copy in copies))
+    rates = {
+        "records_per_s": records / max(times["until_all_s"] - first_s, _RESOLUTION_S),
+        "records_per_cpu_s": records / cpu_s,
+    }
+    yield Result(f"Restore of {shape.keys} keys from the changelog, active and standby", rates | times)
+
+
+def _started(servers: Servers) -> list[Sample]:
+    begin = time.monotonic()
+    servers.spawn()
+    samples: list[Sample] = []
+
+    def is_complete() -> bool:
+        servers.check()
+        samples.append((time.monotonic() - begin, servers.copies()))
+        return is_settled(samples[-1][1], servers.shape)
+
+    wait_for(is_complete, _START_S, f"{servers.side} to have all copies")
+    servers.wait_settled()
+    return samples
+
+
+def _times(stage: Stage, samples: Collection[Sample]) -> dict[str, float]:
+    return {
+        "until_active_s": first(samples, lambda copies: _all_serve(copies, stage.shape.partitions)),
+        "until_all_s": first(samples, lambda copies: is_settled(copies, stage.shape)),
+    }
+
+
+def first(samples: Collection[Sample], predicate: Callable[[list[Copy]], bool]) -> float:
+    """Return when something was first so.
+
+    Raises:
+        BenchFailure: it never was.
+
+    """
+    for at_s, copies in samples:
+        if predicate(copies):
+            return at_s
+    raise BenchFailure(f"of {len(samples)} looks none shows what it must")
+
+
+def _all_serve(copies: Collection[Copy], partitions: int) -> bool:
+    return len({copy.partition for copy in copies if copy.active and copy.caught_up}) == partitions
