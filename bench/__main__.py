@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -32,7 +33,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}")
     began_at, watch = datetime.now(UTC), Watch()
-    plans = SIZES[options.size]
+    plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in SIZES[options.size]]
     try:
         with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker:
             run = Run(broker.bootstrap, directory, "bench", say)
@@ -60,6 +61,7 @@ def say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("size", choices=SIZES)
+    parser.add_argument("--rounds", type=int, help="of each plan; default: the plan's own")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     parser.add_argument("--page", type=Path, help="a Markdown page whose results are replaced by these")
     parser.add_argument("--directory", type=Path, help="where data and logs go; default: the system's for temporaries")

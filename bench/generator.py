@@ -16,6 +16,9 @@ from bench.failure import BenchFailure
 _PROGRAM: Final = Path(__file__).parents[1] / ".tools" / "bin" / "loadgen"
 _WRONG_ANSWERS: Final = 3
 _GRACE_S: Final = 30.0
+# To each target. The kernel spreads connections over the processes that share a router's port, and gRPC-Java serves
+# each on one of its threads: a few alone might all come to the same.
+_CONNECTIONS: Final = 8
 
 Report = dict[str, Any]
 """What it reports; the fields are in loadgen/README.md."""
@@ -67,7 +70,7 @@ def running(options: Mapping[str, object]) -> Iterator[UnderLoad]:
     """Run it beside what the context does; it is ended with the context if that has not waited for the report."""
     if not _PROGRAM.exists():
         raise BenchFailure(f"{_PROGRAM} is not there: run `make tools`")
-    config = {"warmup_s": 0, **options}
+    config = {"warmup_s": 0, "connections": _CONNECTIONS, **options}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(config, file)
         file.flush()

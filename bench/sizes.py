@@ -1,10 +1,11 @@
 """The sizes of a run: plans, one after the other.
 
-`smoke` and `rehearsal` together do all that there is, as small as it goes.
+`smoke` shows that the sides can be measured, `rehearsal` that all of it can, as small as it goes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from bench.shape import Load, Plan, Shape, Side
@@ -41,7 +42,7 @@ def _serving(shape: Shape, load: Load, rounds: int) -> Plan:
             Side.PEER: ("restore", *_SERVING),
             Side.PEER_DIRECT: _EXPERT,
         },
-        last_round=dict.fromkeys((Side.OURS, Side.PEER), ("restart", *_FAULTS)),
+        last_round=_both("restart", *_FAULTS),
     )
 
 
@@ -65,13 +66,19 @@ def _growth(name: str, shape: Shape) -> Plan:
     return Plan(f"Growth, {name}", shape, load, rounds=1, work=_both(*_GROWTH))
 
 
-_SMOKE: Final = Plan("Smoke", _SMALL, _SHORT, rounds=1, work=_both("start", *_SERVING, "freshness"))
+_SMOKE: Final = Plan(
+    "Smoke",
+    replace(_SMALL, nodes=1),
+    _SHORT,
+    rounds=1,
+    work=_both("start", "warm-up", "gets", "batches", "scans", "memory"),
+)
 _REHEARSAL: Final = (
-    Plan("Faults", _SMALL, _SHORT, rounds=2, work=_both("restore"), last_round=_both("restart", *_FAULTS)),
+    _serving(_SMALL, _SHORT, rounds=2),
     Plan("Processing", _SMALL, _SHORT, rounds=1, work=_both("build", "freshness"), processor=True),
 )
 _QUICK: Final = (
-    _serving(Shape(1_000_000), Load(seconds=1.5, warm_up_s=4.0, concurrencies=(1, 64), batches=(1, 100)), rounds=3),
+    _serving(Shape(1_000_000), Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(1, 100)), rounds=2),
     _processing(200_000, freshness_s=5.0),
 )
 _FULL: Final = (

@@ -72,7 +72,6 @@ class Fleet(Servers):
             "kind": "ours",
             "store": STORE,
             "targets": [self.router_target],
-            "connections": self.shape.router_workers,
             "partitions": self.shape.partitions,
         }
 
