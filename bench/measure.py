@@ -32,7 +32,7 @@ METRICS: Final = {
     "p99_ms": Metric("ms, p99", "less"),
     "max_ms": Metric("ms, longest", "less"),
     "until_active_s": Metric("s from the start until all actives serve", "less"),
-    "until_all_s": Metric("s from the start until all copies are complete", "less"),
+    "until_all_s": Metric("s from the start until all is complete", "less"),
     "failed": Metric("lookups failed", "less"),
     "failed_percent": Metric("% of lookups failed", "less"),
     "gap_ms": Metric("ms, longest gap", "less"),

@@ -39,7 +39,7 @@ def call(channel: Any, method: str, answer: str) -> Any:  # noqa: ANN401 - a cha
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What the variants of the peer differ in. Topics and disks are the same, so one at a time may run."""
+    """What the variants of the peer differ in. Those with the same caching are one application: one of them may run."""
 
     executor: str = "default"
     caching: str = "on"
@@ -57,7 +57,7 @@ class KafkaStreams(Servers):
 
     def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
         super().__init__(side, bootstrap, shape, directory, source_topic)
-        self.application_id = f"{source_topic}-peer"
+        self.application_id = f"{source_topic}-peer-caching-{VARIANTS[side].caching}"
         self.nodes = {name: self._instance(name, VARIANTS[side]) for name in self.node_names}
 
     @property
