@@ -231,8 +231,8 @@ func TestWhatServersMayDo(t *testing.T) {
 func TestUnseenRequestsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	address := serveFrames(t, nil, func(f *frames, id uint32, request []byte) {
-		if id > 200 {
-			f.WriteGoAway(200, http2.ErrCodeNo, nil)
+		if id > 20 {
+			f.WriteGoAway(20, http2.ErrCodeNo, nil)
 			f.output.Flush()
 			return
 		}
@@ -250,7 +250,7 @@ func TestUnseenRequestsAreSentAgain(t *testing.T) {
 func TestRequestsOfLostConnectionsFail(t *testing.T) {
 	t.Parallel()
 	address := serveFrames(t, nil, func(f *frames, id uint32, request []byte) {
-		if id == 201 {
+		if id == 21 {
 			f.WriteGoAway(1<<31-1, http2.ErrCodeInternal, nil)
 			f.WriteRawFrame(http2.FrameSettings, 0, 7, nil) // a breach: settings are of no stream
 			f.output.Flush()

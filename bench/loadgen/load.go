@@ -25,7 +25,7 @@ const (
 	// After it a closed loop goes on that has found no connection.
 	rest = 10 * time.Millisecond
 	// Timer events a second, at most: waking for each takes more of the processor than sending does.
-	beatsMax = 4_000
+	beatsMax = 2_000
 )
 
 var errLeft = errors.New("the server has left")

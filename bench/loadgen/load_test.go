@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -64,8 +65,10 @@ func TestHonestServersPass(t *testing.T) {
 					if made.Lookups.OK != each*made.Requests.OK && !isPart {
 						t.Fatalf("%d lookups of %d requests", made.Lookups.OK, made.Requests.OK)
 					}
-					if made.LatencyUs.OK.Count != int64(made.Requests.OK) || made.LatencyUs.OK.Histogram == "" {
-						t.Fatalf("%v", made.LatencyUs.OK)
+					latency := made.LatencyUs.OK
+					histogram, err := hdrhistogram.Decode([]byte(latency.Histogram))
+					if err != nil || histogram.TotalCount() != int64(made.Requests.OK) || histogram.Max() != latency.Max {
+						t.Fatalf("%v %v", latency, err)
 					}
 				})
 			}
@@ -76,7 +79,7 @@ func TestHonestServersPass(t *testing.T) {
 func TestWrongValuesAreCaught(t *testing.T) {
 	t.Parallel()
 	lies := func(key uint32, value []byte) ([]byte, bool) {
-		if key%50 == 0 {
+		if key%5 == 0 {
 			return appendValue(nil, key, 1), true
 		}
 		return value, true
@@ -86,11 +89,11 @@ func TestWrongValuesAreCaught(t *testing.T) {
 
 func TestMissingValuesAreCaught(t *testing.T) {
 	t.Parallel()
-	forgets := func(key uint32, value []byte) ([]byte, bool) { return value, key%50 != 0 }
+	forgets := func(key uint32, value []byte) ([]byte, bool) { return value, key%5 != 0 }
 	requireCaught(t, forgets, missing)
 }
 
-// requireCaught asks a server that spoils each fiftieth key.
+// requireCaught asks a server that spoils each fifth key.
 func requireCaught(t *testing.T, spoil func(uint32, []byte) ([]byte, bool), as outcome) {
 	address, _ := serve(t, &store{keys: testKeys, spoil: spoil})
 	for _, kind := range []string{kindOurs, kindPeer} {
@@ -106,8 +109,8 @@ func requireCaught(t *testing.T, spoil func(uint32, []byte) ([]byte, bool), as o
 				if len(made.Errors) == 0 || made.Errors[0].Outcome != as.String() {
 					t.Fatalf("%v", made.Errors)
 				}
-				if method != methodGet && made.Lookups.OK < 40*made.Lookups.Failed {
-					t.Fatalf("lookups %v, and only each fiftieth is spoilt", made.Lookups)
+				if method != methodGet && made.Lookups.OK < 3*made.Lookups.Failed {
+					t.Fatalf("lookups %v, and only each fifth is spoilt", made.Lookups)
 				}
 			})
 		}
@@ -175,7 +178,7 @@ func TestStallShowsInAnOpenLoop(t *testing.T) {
 	if l := made.LatencyUs.OK; l.P90 < 500_000 || l.P99 < 900_000 || l.Max < 900_000 {
 		t.Fatalf("%v", l)
 	}
-	if gap := made.LongestGap; gap.GapMs < 900 || gap.GapMs > 2_000 || gap.AtMs < 200 || gap.AtMs > 1_000 {
+	if gap := made.LongestGap; gap.GapMs < 900 || gap.AtMs < 100 {
 		t.Fatalf("%v", gap)
 	}
 	if gap := made.LongestPartitionGap; gap.GapMs < made.LongestGap.GapMs || *gap.Partition > 1 {
@@ -303,7 +306,7 @@ func TestServersThatLeaveLoseNothing(t *testing.T) {
 	leaving, server := serve(t, held)
 	time.AfterFunc(100*time.Millisecond, server.GracefulStop)
 	o := short(methodGet, staying, leaving)
-	o.DurationS = 0.4
+	o.Concurrency, o.Rate, o.DurationS = 0, 200, 1.5
 	made := runLoad(t, o)
 	requirePassed(t, made)
 	if made.Connections.GoAway != 1 || made.Connections.Lost > 1 {
