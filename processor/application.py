@@ -21,6 +21,7 @@ from typing import Protocol, Unpack
 from pyspark.sql import DataFrame
 
 from processor.operators.aggregators import Aggregator
+from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, WindowOptions
 from processor.ownership.settings import StoreDeclaration
 from processor.sink.layouts import Layout
@@ -119,6 +120,7 @@ class Application:
         *,
         output_mode: str = OutputMode.UPDATE,
         conf: Mapping[str, str] | None = None,
+        suppress: Suppression | None = None,
     ) -> Query:
         """Declare a streaming query; declare what its rows go to on what this returns.
 
@@ -128,10 +130,17 @@ class Application:
             judged = app.query("commands", frame)
             judged.store("objects", where=F.col("is_valid"))
             judged.topic("invalid-operations", where=~F.col("is_valid"), columns={"value": F.col("reason_json")})
+
+        With `suppress`, rows are updates of a table, that pass after a time limit or when their window closes; the
+        frame needs `timestamp`. Each partition holds updates back in a buffer of its own, with a stream time that only
+        its own updates move, as a task's in Kafka Streams; the partitions are those of the first output. The
+        updates of a batch apply in the order of their timestamps, then of `partition` and `offset` (see `store`); one
+        without a timestamp has its partition's stream time. At most one row of a key, and window, passes in a batch.
+        Dead letters and rows without a key aren't held back.
         """
         if name in self._queries:
             raise ConfigurationError(f"query {name!r} is declared twice: give one of them another name")
-        query = Query(self.application_id, name, dataframe, output_mode, conf)
+        query = Query(self.application_id, name, dataframe, output_mode, conf, suppress)
         self._queries[name] = query
         return query
 

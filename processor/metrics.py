@@ -119,6 +119,10 @@ class _ProgressMetrics:
         self._state_bytes = gauge("state_bytes", "Memory of the query's state stores.")
         self._late = counter("late_rows", "Rows dropped because the watermark had passed them.")
         self._watermark = gauge("watermark_seconds", "Event time up to which rows are late.")
+        self._buffer_records = gauge(
+            "suppress_buffer_records", "Records that a suppress buffer holds back.", "partition"
+        )
+        self._buffer_bytes = gauge("suppress_buffer_bytes", "Keys and rows of these records.", "partition")
         self._trigger_s = Histogram(
             "statehouse_processor_trigger_seconds",
             "Time of a whole batch.",
@@ -137,6 +141,9 @@ class _ProgressMetrics:
         self._state_rows.labels(batch.query).set(batch.state_rows)
         self._state_bytes.labels(batch.query).set(batch.state_bytes)
         self._late.labels(batch.query).inc(batch.late_rows)
+        for partition, size in batch.buffers.items():
+            self._buffer_records.labels(batch.query, partition).set(size.records)
+            self._buffer_bytes.labels(batch.query, partition).set(size.bytes)
         if batch.watermark_ms is not None:
             self._watermark.labels(batch.query).set(batch.watermark_ms / 1000)
         self._trigger_s.labels(batch.query).observe(batch.duration_s)

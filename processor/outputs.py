@@ -11,8 +11,11 @@ from typing import Any, Final, TypedDict, Unpack
 from pyspark.sql import Column, DataFrame
 
 from processor.operators.aggregators import Aggregator
+from processor.operators.suppression import Suppression, WindowCloses
 from processor.ownership.settings import StoreDeclaration
 from processor.plans import makes_one_row_a_batch
+from processor.rows import KEY, TIMESTAMP
+from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import TOPIC_OUTPUT, Layout
 from statehouse.errors import ConfigurationError
 from statehouse.topology import (
@@ -125,6 +128,7 @@ class Query:
         frame: DataFrame,
         output_mode: str = OutputMode.UPDATE,
         conf: Mapping[str, str] | None = None,
+        suppress: Suppression | None = None,
     ) -> None:
         self._application_id = application_id
         self.name, self.frame = checked_name("query", name), frame
@@ -136,6 +140,9 @@ class Query:
             self.output_mode = OutputMode(output_mode)
         except ValueError as error:
             raise ConfigurationError(f"query {name!r}: output_mode {output_mode!r} must be update or append") from error
+        self.suppress = suppress
+        if suppress is not None:
+            self._check_suppress(suppress)
 
     @property
     def outputs(self) -> tuple[Output, ...]:
@@ -243,6 +250,15 @@ class Query:
             "partitions": partitions,
             "config": dict(options.get("config") or {}),
         }
+
+    def _check_suppress(self, suppress: Suppression) -> None:
+        """Refuse what `suppress` can't hold back."""
+        if self.output_mode is not OutputMode.UPDATE:
+            raise ConfigurationError(f"query {self.name!r}: suppress goes with output mode update only")
+        needed = {KEY, TIMESTAMP} | ({WINDOW_COLUMN} if isinstance(suppress, WindowCloses) else set())
+        absent = sorted(needed - set(self.frame.columns))
+        if absent:
+            raise ConfigurationError(f"query {self.name!r}: its frame lacks {', '.join(absent)}, which suppress needs")
 
     def _check_new(self, name: str, topic: str) -> None:
         if topic in self._outputs:

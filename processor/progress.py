@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
+
+SUPPRESS_BUFFERS: Final = "statehouse_suppress"
+"""The name under which a query observes what its suppress buffers hold, in the field BUFFERS."""
+BUFFERS: Final = "buffers"
 
 _WINDOW_S: Final = 30.0
 _BATCHES_MAX: Final = 1_000
@@ -24,6 +28,14 @@ class TopicProgress:
     """Offsets the batch went on by; transaction markers have offsets, too."""
     left: int
     """Commit lag: offsets that the topic held beyond those when the batch began."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSize:
+    """What a partition's suppress buffer holds after a batch."""
+
+    records: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,8 @@ class BatchProgress:
     """Rows that state operators dropped because the watermark had passed them."""
     watermark_ms: int | None
     """Event time up to which the batch took rows for late; None: none yet."""
+    buffers: Mapping[int, BufferSize] = field(default_factory=dict)
+    """Suppress buffers by partition: those that the batch had updates for."""
 
     @property
     def read(self) -> int:
@@ -87,6 +101,7 @@ class BatchProgress:
             state_bytes=sum(operator["memoryUsedBytes"] for operator in operators),
             late_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
             watermark_ms=watermark_ms or None,  # the epoch's begin stands for none
+            buffers=_buffers(progress.get("observedMetrics") or {}),
         )
 
 
@@ -105,6 +120,11 @@ def _topics(source: Mapping[str, Any]) -> dict[str, TopicProgress]:
         left = sum(max(0, lasts.get(partition, offset) - offset) for partition, offset in ends.items())
         found[topic] = TopicProgress(max(0, read), left)
     return found
+
+
+def _buffers(observed: Mapping[str, Any]) -> dict[int, BufferSize]:
+    sizes = observed.get(SUPPRESS_BUFFERS, {}).get(BUFFERS) or []
+    return {size["partition"]: BufferSize(size["records"], size["bytes"]) for size in sizes}
 
 
 def _epoch_ms(text: str | None) -> int | None:

@@ -8,26 +8,29 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.operators.lru import lru
+from processor.operators.suppress import suppress
 from processor.outputs import OutputMode, Query
 
 
-def bounded_frame(query: Query, partition_counts: Mapping[str, int]) -> DataFrame:
-    """Return a query's frame, bounded if it is to be; a bound is one of each partition of the changelog.
+def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> DataFrame:
+    """Return a query's frame, bounded or its updates held back if they are to be, each partition's by themselves.
 
-    `partition_counts` are those of the query's outputs, by topic.
+    The partitions are those of the query's first output; `partition_counts` are those of all its outputs, by topic.
     """
+    partition_count = partition_counts[query.outputs[0].topic]
+    if query.suppress is not None:
+        return suppress(query.frame, query.suppress, partition_count)
     if query.max_entries is None:
         return query.frame
-    partition_count = partition_counts[query.outputs[0].topic]
     return lru(query.frame, query.max_entries, partition_count, query.aggregator)
 
 
 def query_settings(query: Query) -> dict[str, str]:
     """Return the settings of Spark that a query needs and others must not have."""
     settings = {}
-    if query.max_entries is not None:
+    if query.max_entries is not None or query.suppress is not None:
         # Spark refuses state operators after an aggregate in update mode, since they could take its rows for late.
-        # The LRU knows no event time, so that nothing is late for it.
+        # Neither operator knows a watermark, so that nothing is late for it.
         settings["spark.sql.streaming.statefulOperator.checkCorrectness.enabled"] = "false"
     if query.output_mode is OutputMode.APPEND:
         # What the last events close must not wait for the next ones.

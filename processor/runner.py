@@ -24,7 +24,7 @@ from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
-from processor.queries import bounded_frame, query_settings, set_for_a_while
+from processor.queries import partitioned_frame, query_settings, set_for_a_while
 from processor.reasons import beginning
 from processor.session import open_session
 from processor.settings import ProcessorSettings
@@ -112,7 +112,7 @@ class Processor:
         progress = ProgressListener([query.name for query in app.queries], self.metrics)
         self._progress = Subscription(session, progress)
         # All frames first: a running query's batches change the environment that Python functions are wrapped with.
-        frames = [bounded_frame(query, topics.outputs) for query in app.queries]
+        frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
         for query, frame in zip(app.queries, frames, strict=True):
             figures = partial(progress.figures, query.name)
             self._running.append(self._start_query(session, query, frame, topics, figures))

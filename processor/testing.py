@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application, Source
 from processor.outputs import Output, Query
-from processor.queries import bounded_frame, query_settings, set_for_a_while
+from processor.queries import partitioned_frame, query_settings, set_for_a_while
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch import OutputRows, sink_rows
 from processor.sink.tasks import OUTPUT, SINK_PARTITION, TIMESTAMP_MS, last_of_each_key
@@ -137,7 +137,8 @@ class TopologyTest:
     def _run_once(self, query: Query, frame: DataFrame) -> None:
         with set_for_a_while(self._session, query_settings(query)):
             started = (
-                frame.writeStream.outputMode(query.output_mode)
+                frame.writeStream.queryName(query.name)
+                .outputMode(query.output_mode)
                 .option("checkpointLocation", str(self._directory / "checkpoints" / query.name))
                 .trigger(availableNow=True)
                 .foreachBatch(partial(self._take, query))
@@ -158,7 +159,7 @@ class TopologyTest:
         return self._directory / "sources" / topic
 
     def _frame(self, query: Query) -> DataFrame:
-        return bounded_frame(query, {output.topic: self._partition_count(output) for output in query.outputs})
+        return partitioned_frame(query, {output.topic: self._partition_count(output) for output in query.outputs})
 
     def _partition_count(self, output: Output) -> int:
         return output.partitions or self._partitions

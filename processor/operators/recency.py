@@ -9,7 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.json_text import compact_json
@@ -34,7 +34,18 @@ class Place(NamedTuple):
     topic: str
 
 
-def in_order(placed: Iterable[tuple[Place, Update]]) -> list[tuple[Place, Update]]:
+class _Keyed(Protocol):
+    """An update of a key; the keys of a batch are of one type."""
+
+    @property
+    def key(self) -> Any:  # noqa: ANN401 - as the protocol says
+        ...
+
+
+_Change = TypeVar("_Change", bound=_Keyed)
+
+
+def in_order(placed: Iterable[tuple[Place, _Change]]) -> list[tuple[Place, _Change]]:
     """Return a batch's updates in the order in which they apply: by time, then by where they came from.
 
     It doesn't depend on the order they are given in, since a batch that is run again must give the same and its rows
@@ -50,8 +61,8 @@ def in_order(placed: Iterable[tuple[Place, Update]]) -> list[tuple[Place, Update
         if place == next_place and update.key == follower.key and update != follower:
             raise ConfigurationError(
                 f"key {update.key!r} has two updates in one batch and nothing tells which is the last: a frame of "
-                "events must keep the columns topic, partition and offset of its source when it has max_entries; an "
-                "aggregate must be grouped by the store's key alone"
+                "events must keep the columns topic, partition and offset of its source when it has max_entries or "
+                "suppress; an aggregate must be grouped by the store's key alone"
             )
     return ordered
 

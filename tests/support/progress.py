@@ -50,6 +50,7 @@ def progress_json(
         "eventTime": {"avg": "1970-01-01T00:19:09.500Z", "watermark": "1970-01-01T00:01:00.500Z"},
         "stateOperators": operators,
         "sources": sources,
+        "observedMetrics": {"statehouse_suppress": {"buffers": [{"partition": 1, "records": 7, "bytes": 640}]}},
         "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
     }
     return json.dumps(progress | more)

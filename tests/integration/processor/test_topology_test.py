@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.listener import ProgressListener, Subscription
+from processor.metrics import ProcessorMetrics
 from processor.operators.aggregators import Count, Reduce
 from processor.operators.fold import aggregate
 from processor.operators.joins import Lookup, stream_global_table_join
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
+from processor.operators.suppression import Buffer, Suppression, TimeLimit, WindowCloses
 from processor.operators.table_joins import Side, table_table_join
+from processor.reasons import beginning
 from processor.testing import Record, TopologyTest
 from statehouse.errors import ConfigurationError
+from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.timeout(240)
 BEGAN_MS = 1_700_000_000_000
@@ -98,14 +106,90 @@ def test_every_update_needs_an_operator_that_gives_it(spark: SparkSession, tmp_p
             TopologyTest("app", wrong, spark, tmp_path / str(nth))
 
 
+def latest_pages(app: Application, most: int) -> None:
+    visits = parse_json(app.stream("visits"), {"page": FieldType.TEXT})
+    held_back = TimeLimit(timedelta(seconds=10), Buffer(max_records=most))
+    app.query("latest", visits, suppress=held_back).store(
+        "latest-page", value_serde="string", columns={"value": F.col("page")}
+    )
+
+
+def test_a_full_buffer_says_why_it_ends_and_a_larger_one_goes_on(spark: SparkSession, tmp_path: Path):
+    small = TopologyTest("app", partial(latest_pages, most=2), spark, tmp_path)
+    small.pipe("visits", visit("ann", "home", 1), visit("bob", "home", 2), visit("cid", "home", 3), Record("cid", "{"))
+    with pytest.raises(StreamingQueryException) as ended:
+        small.run()
+    reason = "ConfigurationError: a suppress buffer is full: it would hold 3 records"
+    assert beginning(ended.value).startswith(f"statehouse.errors.{reason}")
+
+    larger = TopologyTest("app", partial(latest_pages, most=3), spark, tmp_path)
+    larger.pipe("visits", visit("ann", "cart", 5), visit("bob", "help", 11), visit(None, "home", 99)).run()
+    assert larger.store("latest-page") == {"ann": "cart"}
+    assert [letter.reason for letter in larger.dead_letters] == ["not_json", "null_key"]
+
+
+def test_a_window_passes_when_it_closes_with_the_columns_it_had(spark: SparkSession, tmp_path: Path):
+    def visits_a_minute(app: Application) -> None:
+        visits = app.stream("visits").withColumn("key", F.col("key").cast("string"))
+        visits = visits.withWatermark("timestamp", "5 seconds")
+        minutes = visits.groupBy(F.window("timestamp", "1 minute"), "key")
+        counted = minutes.agg(F.count("*").cast("string").alias("value"), F.max("timestamp").alias("timestamp"))
+        closing = WindowCloses(timedelta(seconds=5), Buffer())
+        app.query("minutes", counted, suppress=closing).window_store("visits-a-minute", timedelta(minutes=1))
+
+    topology = TopologyTest("app", visits_a_minute, spark, tmp_path)
+    first_ms = BEGAN_MS - BEGAN_MS % 60_000
+    seconds = (0, 30, 45)  # the minute is over at 40
+    topology.pipe("visits", *(visit("ann", "home", second) for second in seconds)).run()
+    assert topology.store("visits-a-minute") == {("ann", first_ms): 2}
+    assert [record.timestamp_ms - BEGAN_MS for record in topology.records("visits-a-minute")] == [30_000]
+
+
+def test_what_suppress_cannot_hold_back_is_refused(spark: SparkSession, tmp_path: Path):
+    def declare(app: Application, *, until: Suppression, mode: str = "update", drop: str = "offset") -> None:
+        app.query("visits", app.stream("visits").drop(drop), output_mode=mode, suppress=until).store("visits")
+
+    limit, closing = TimeLimit(timedelta(0), Buffer()), WindowCloses(timedelta(0), Buffer())
+    wrong = {
+        "output mode update only": partial(declare, until=limit, mode="append"),
+        "lacks timestamp, which": partial(declare, until=limit, drop="timestamp"),
+        "lacks window, which": partial(declare, until=closing),
+    }
+    for reason, build_it in wrong.items():
+        with pytest.raises(ConfigurationError, match=reason):
+            TopologyTest("app", build_it, spark, tmp_path)
+
+
 _GUIDE = Path(__file__).parents[3] / "docs" / "applications.md"
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)[:2])
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)[:-1])
 def test_the_guides_applications_can_be_built(spark: SparkSession, tmp_path: Path, block: str):
     module: dict[str, Any] = {}
     exec(block, module)  # noqa: S102 - our own page
     TopologyTest(module["application_id"], module["build"], spark, tmp_path)
+
+
+def test_the_guides_updates_wait_and_are_counted(spark: SparkSession, tmp_path: Path):
+    module: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)[2], module)  # noqa: S102 - our own page
+    topology = TopologyTest(module["application_id"], module["build"], spark, tmp_path)
+    metrics = ProcessorMetrics()
+    subscription = Subscription(spark, ProgressListener(["views"], metrics))
+    try:
+        assert topology.pipe("views", visit(None, "home", 0)).run().store("views-per-page") == {}
+        topology.pipe("views", visit(None, "home", 240), visit(None, "cart", 300)).run()
+        assert topology.store("views-per-page") == {"home": 2}
+
+        def held(unit: str) -> float | None:
+            labels = {"query": "views", "partition": "0"}
+            return metrics.registry.get_sample_value(f"statehouse_processor_suppress_buffer_{unit}", labels)
+
+        row = '{"key":"cart","value":"1","timestamp":"2023-11-14T22:18:20.000000Z"}'
+        size = len('{"key":"cart"}') + len(row)
+        poll_until(lambda: (held("records"), held("bytes")) == (1, size), 30, "the second batch's progress")
+    finally:
+        subscription.close()
 
 
 def test_the_guides_test_passes(spark: SparkSession, tmp_path: Path):

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from processor.progress import Backlog, BacklogReports, BacklogStatus, BatchProgress, TopicProgress
+from processor.progress import Backlog, BacklogReports, BacklogStatus, BatchProgress, BufferSize, TopicProgress
 from tests.support.progress import progress_json
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -16,6 +16,7 @@ def test_figures_of_a_batch():
     assert (batch.read, batch.left) == (100, 100)
     assert (batch.state_rows, batch.state_bytes, batch.late_rows) == (32, 8544, 3)
     assert batch.watermark_ms == 60_500
+    assert batch.buffers == {1: BufferSize(7, 640)}
     assert batch.duration_s == 1.548
     assert batch.ended_at_s == pytest.approx(datetime(2026, 11, 21, 22, 28, 13, 305_000, UTC).timestamp())
 
@@ -27,6 +28,10 @@ def test_the_first_batch_has_read_its_rows_as_nobody_knows_from_where():
 @pytest.mark.parametrize("event_time", [{}, {"watermark": "1970-01-01T00:00:00.000Z"}])
 def test_no_watermark_is_none(event_time: dict[str, str]):
     assert BatchProgress.parse(progress_json(eventTime=event_time)).watermark_ms is None
+
+
+def test_a_query_that_holds_nothing_back_observes_nothing():
+    assert BatchProgress.parse(progress_json(observedMetrics={})).buffers == {}
 
 
 def test_sources_that_are_not_kafka_have_rows_and_no_offsets():
