@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic  # .admin imports it, without exporting it to type checkers
 
 from tests.support.polling import poll_until
@@ -33,6 +33,15 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mappin
         return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
     poll_until(has_leaders, DEADLINE_S, f"leaders of {topic}")
+
+
+def alter_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
+    """Change settings of a topic; the others stay."""
+    changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(DEADLINE_S)
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0) -> None:

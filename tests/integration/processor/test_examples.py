@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
 from examples.kafka_samples import send
@@ -23,7 +22,7 @@ from statehouse.topology import changelog_topic
 from tests.integration.processor import example_data as data
 from tests.integration.processor.running import SERVED_S, running_example
 from tests.integration.processor.support import messages, store_of
-from tests.support.kafka import read_all
+from tests.support.kafka import alter_topic, read_all
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -81,7 +80,7 @@ def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_to
         (*_, last) = [each for each in messages(app.bootstrap, topic) if each.key() == leaving.encode()]
         assert last.value() is None
         cleaned_at_once = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001", "delete.retention.ms": "0"}
-        set_by_hand(app.bootstrap, topic, cleaned_at_once)
+        alter_topic(app.bootstrap, topic, cleaned_at_once)
 
         def is_gone() -> bool:
             # Only what is written after them rolls the segments that are to be cleaned.
@@ -89,14 +88,6 @@ def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_to
             return leaving.encode() not in {key for key, _ in read_all(app.bootstrap, topic, range(PARTITIONS))}
 
         poll_until(is_gone, SERVED_S, "the tombstone to be compacted away")
-
-
-def set_by_hand(bootstrap: str, topic: str, wanted: dict[str, str]) -> None:
-    changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
-    client = admin(bootstrap, "tests")
-    for future in client.incremental_alter_configs([resource]).values():
-        future.result(10)
 
 
 def test_topics_have_the_settings_that_the_code_names_and_get_those_it_names_later(
@@ -111,7 +102,7 @@ def test_topics_have_the_settings_that_the_code_names_and_get_those_it_names_lat
     with running("examples.topic_configs.topology") as app:
         app.becomes(lambda: app.store("counts"), data.counts(patients(app.bootstrap)), "the counts")
         assert settings(app.bootstrap) == ("536870912", "0.3", "1048588")
-        set_by_hand(app.bootstrap, topic, {"max.message.bytes": "2000000"})
+        alter_topic(app.bootstrap, topic, {"max.message.bytes": "2000000"})
     monkeypatch.setitem(topic_configs.CONFIG, "min.cleanable.dirty.ratio", "0.4")
     with running("examples.topic_configs.topology") as app:
         app.becomes(lambda: app.store("counts"), data.counts(patients(app.bootstrap)), "the counts, as before")
