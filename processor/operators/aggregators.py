@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from processor.operators.order import Position
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.operators.order import Flags, Numbers, Position
 
 Json = Any
 """What `json.loads` gives: the state is kept as JSON text."""
@@ -25,6 +29,20 @@ class Aggregator(Protocol):
     def render(self, state: Json) -> Json | None:
         """Return the store's value for a state, None for a tombstone."""
         ...
+
+
+class Selective(ABC):
+    """An aggregator that can tell rows which change nothing, most of them without looking at them one by one.
+
+    Its `add` returns the very state it was given if the row changes nothing, and never alters it.
+    """
+
+    @abstractmethod
+    def relevant(self, groups: Numbers, numbers: Callable[[str], NDArray[Any] | None]) -> Flags:
+        """Return which of a batch's rows, in order and group by group, must be added for the states after the last.
+
+        `numbers` gives a column by name, None where it is no plain column of numbers.
+        """
 
 
 @dataclass(frozen=True)
@@ -61,7 +79,7 @@ class Reduce:
 
 
 @dataclass(frozen=True)
-class TopN:
+class TopN(Selective):
     """Keep the `n` rows with the largest `by`; ties go to the earlier row (timestamp, partition, offset).
 
     The value is a list, best first, of objects with the `fields`: name in JSON -> column.
@@ -83,6 +101,19 @@ class TopN:
             return entries
         entry = [rank, {name: row.get(column) for name, column in self.fields.items()}]
         return sorted([*entries, entry], key=lambda item: item[0])[: self.n]
+
+    def relevant(self, groups: Numbers, numbers: Callable[[str], NDArray[Any] | None]) -> Flags:
+        """Return the `n` best of each group: a row that is none of them can't be among the best of all batches."""
+        scores = numbers(self.by)
+        if scores is None or np.isnan(scores).any():
+            return np.ones(len(groups), dtype=np.bool_)
+        worse = ~scores if np.issubdtype(scores.dtype, np.integer) else -scores  # the least integer has no negative
+        best_first = np.lexsort((worse, groups))  # ties stay in order
+        place = np.arange(len(groups))
+        begins = np.maximum.accumulate(np.where(np.diff(groups, prepend=groups[:1] - 1) != 0, place, 0))
+        among_best = np.empty(len(groups), dtype=np.bool_)
+        among_best[best_first] = place - begins < self.n
+        return among_best
 
     def render(self, state: Json) -> Json | None:
         """Return the objects, best first."""

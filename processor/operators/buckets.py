@@ -1,85 +1,165 @@
-"""Key programs as Spark's state operator: many keys to a call, many keys to a state value.
+"""Key programs as Spark's state operator: many rows to a row, many keys to a call, many keys to a state value.
 
-A call of Python state has a price whatever it does, some tenths of a millisecond with reading and writing its state. A
-call a key would make that the cost of a batch. So keys are hashed into buckets, and a bucket is what Spark knows as a
-key: its rows come as one pandas frame, the state of all its keys is one value, an Arrow stream, read and written whole.
+Spark hands a state operator's rows to Python one by one, and each costs more than all that is done with it. A call of
+Python state has a price, too, some tenths of a millisecond with reading and writing its state. So keys are hashed into
+buckets, and a bucket is what Spark knows as a key. Before the shuffle a stateless step makes one row of a bucket's
+rows, an Arrow stream; the state of all the bucket's keys is another, read and written whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from processor.operators.keyed import GROUP, IN_COLUMNS, InRow, KeyState, Kind, OutRow
-from processor.operators.packing import arrow_bytes, arrow_table, pack
-from processor.rows import OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VERDICT
+from processor.operators.keyed import GROUP, KIND, LETTER, TIME, Kind
+from processor.operators.packing import arrow_bytes, arrow_table
+from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, VERDICT
 
 # A state value is as large as a bucket's keys take, and a batch reads and writes those of the buckets it touches. More
-# buckets cost a batch of many keys more calls, fewer a batch of few keys more state.
-_BUCKETS: Final = 64
-_BUCKET: Final = "_bucket"
-_NO_STATE: Final = KeyState()
-_STATE_TYPE: Final = "keys binary"
-_KEYS: Final = pa.schema([pa.field(name, pa.string()) for name in ("key", "row", "aggregate")])
+# buckets cost a batch of many keys more calls, fewer a batch of few keys more state; no more tasks than buckets work.
+_BUCKETS: Final = 32
+_BUCKET: Final = "bucket"
+_STATE_TYPE: Final = "table binary"
+# What is gathered for the rows of a bucket to be one: more is less work, and memory.
+_ROWS_MAX: Final = 32_768
+_BYTES_MAX: Final = 16 << 20
+_PACKED: Final = pa.schema([(_BUCKET, pa.int32()), ("side", pa.int32()), ("rows", pa.binary())])
+_PACKED_TYPE: Final = "bucket int, side int, rows binary"
+
+_TYPES: Final[Mapping[str, DataType]] = {
+    KEY: BinaryType(),
+    VALUE: BinaryType(),
+    TOPIC: StringType(),
+    TIME: LongType(),
+    PARTITION: IntegerType(),
+    OFFSET: LongType(),
+    REASON: StringType(),
+    DETAIL: StringType(),
+}
+LETTER_TYPE: Final = StructType([StructField(name, _TYPES[name]) for name in LETTER])
 
 
 class Program(Protocol):
-    """What is done with a key's rows of a micro-batch; pure."""
+    """What is done with a bucket's rows of a micro-batch; pure."""
 
     @property
-    def out_columns(self) -> tuple[str, ...]:
-        """Names of the columns put out, in order."""
+    def states(self) -> tuple[str, ...]:
+        """Names of what is kept."""
         ...
 
-    def run(self, key: str, rows: Iterable[InRow], state: KeyState) -> tuple[list[OutRow], KeyState | None]:
-        """Return the rows to put out and the new state; None where it stays as it is."""
+    def run(
+        self, sides: Mapping[int, pa.Table], states: Mapping[str, pa.Table]
+    ) -> tuple[Sequence[pa.Table], Mapping[str, pa.Table]]:
+        """Return the rows to put out, and the states that changed. Sides and states without rows are absent.
+
+        A column that is put out may be absent where it is null.
+        """
         ...
 
 
-def keyed_rows(frame: DataFrame, key: Column, kind: Column, payload: Column, letter: Column | None = None) -> DataFrame:
-    """Return a judged frame's rows with the columns of IN_COLUMNS: the key, the kind and the payload of each.
+def keyed_rows(
+    frame: DataFrame, key: Column, kind: Column, payload: Sequence[Column], *, is_event: bool = False
+) -> DataFrame:
+    """Return a judged frame's rows with the key they are grouped by, their kind, the columns of LETTER, and a payload.
 
-    Dead letters need no state: they are grouped by where they came from, to spread them. Theirs is the payload
-    `letter`, by default the record and the verdict.
+    Only dead letters have the key, value and topic that they came with, and events, as they may become some.
     """
     refused = F.col(REASON).isNotNull()
-    somewhere = F.concat(F.col(TOPIC), F.lit("-"), F.col(PARTITION).cast("string"))
+    group = F.when(~refused, key.cast("string").cast("binary"))
+    # Rows without a key are spread by where they came from.
+    bucket = F.when(group.isNotNull(), F.xxhash64(group)).otherwise(F.xxhash64(TOPIC, PARTITION))
+    origin = {KEY: F.col(KEY).cast("binary"), VALUE: F.col(VALUE).cast("binary"), TOPIC: F.col(TOPIC)}
     return frame.select(
-        F.when(~refused & key.isNotNull(), key.cast("string")).otherwise(somewhere),
-        F.when(refused, Kind.DEAD_LETTER.value).otherwise(kind),
-        F.unix_millis(TIMESTAMP),
-        PARTITION,
-        OFFSET,
-        F.when(refused, pack(*ORIGIN, *VERDICT) if letter is None else letter).otherwise(payload),
-    ).toDF(*IN_COLUMNS)
+        F.pmod(bucket, F.lit(_BUCKETS)).cast("int").alias(_BUCKET),
+        group.alias(GROUP),
+        F.when(refused, Kind.DEAD_LETTER.value).otherwise(kind).cast("tinyint").alias(KIND),
+        *((column if is_event else F.when(refused, column)).alias(name) for name, column in origin.items()),
+        F.unix_micros(TIMESTAMP).alias(TIME),
+        F.col(PARTITION).cast("int").alias(PARTITION),
+        F.col(OFFSET).cast("bigint").alias(OFFSET),
+        REASON,
+        DETAIL,
+        *payload,
+    )
 
 
-def apply_by_key(united: DataFrame, program: Program, out_type: str) -> DataFrame:
-    """Run a key program on a frame with the columns of IN_COLUMNS; gives the program's own, of the types given."""
-    bucket = F.pmod(F.xxhash64(GROUP), F.lit(_BUCKETS)).cast("int")
+def letter_columns() -> dict[str, Column]:
+    """Return the columns of LETTER as ORIGIN and VERDICT have them."""
+    return {name: F.timestamp_micros(TIME) if name == TIMESTAMP else F.col(name) for name in (*ORIGIN, *VERDICT)}
+
+
+def apply_by_key(sides: Sequence[DataFrame], program: Program, out_type: StructType) -> DataFrame:
+    """Run a program on frames of `keyed_rows`; gives the columns that it puts out, of the types given."""
+    packed = (
+        frame.mapInArrow(_Packer(number, tuple(frame.columns)), _PACKED_TYPE) for number, frame in enumerate(sides)
+    )
     return (
-        united.withColumn(_BUCKET, bucket)
+        reduce(DataFrame.union, packed)
         .groupBy(_BUCKET)
         .transformWithStateInPandas(
-            statefulProcessor=_BucketProcessor(program), outputStructType=out_type, outputMode="Update", timeMode="None"
+            statefulProcessor=_BucketProcessor(program, tuple(out_type.names)),
+            outputStructType=out_type,
+            outputMode="Update",
+            timeMode="None",
         )
     )
 
 
-class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
-    """Runs a key program on each key of a bucket."""
+@dataclass(frozen=True)
+class _Packer:
+    """Makes one row of each bucket's rows; called by Spark with a partition of a frame as Arrow batches."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    side: int
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield bucket, side and rows."""
+        for gathered in _gathered(batches):
+            # Names of our own: Spark's are others, and its columns of different frames differ in what may be null.
+            yield self._packed(pa.table(pa.Table.from_batches(gathered).columns, names=self.columns))
+
+    def _packed(self, rows: pa.Table) -> pa.RecordBatch:
+        buckets = rows[_BUCKET].to_numpy()
+        ordered = rows.drop_columns([_BUCKET]).take(pa.array(np.argsort(buckets, kind="stable"))).combine_chunks()
+        counts = np.bincount(buckets, minlength=_BUCKETS)
+        ends = np.cumsum(counts)
+        found = np.flatnonzero(counts)
+        streams = [arrow_bytes(ordered.slice(ends[bucket] - counts[bucket], counts[bucket])) for bucket in found]
+        columns = [found.astype(np.int32), np.full(len(found), self.side, dtype=np.int32), streams]
+        return pa.record_batch([pa.array(column) for column in columns], schema=_PACKED)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _ROWS_MAX or size >= _BYTES_MAX:
+            yield gathered
+            gathered, rows, size = [], 0, 0
+    if rows:
+        yield gathered
+
+
+class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
+    """Runs a program on a bucket's rows and states."""
+
+    def __init__(self, program: Program, columns: tuple[str, ...]) -> None:
+        self._program, self._columns = program, columns
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("keys", _STATE_TYPE)
+        self._states = {name: handle.getValueState(name, _STATE_TYPE) for name in self._program.states}
 
     def handleInputRows(  # noqa: N802 - Spark's names
         self,
@@ -87,48 +167,32 @@ class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark count
         rows: Iterator[pd.DataFrame],
         timerValues: object,  # noqa: N803, ARG002
     ) -> Iterator[pd.DataFrame]:
-        by_key: dict[str, list[tuple[Any, ...]]] = {}
+        parts: dict[int, list[pa.Table]] = {}
         for frame in rows:
-            # By place: Spark has other names for columns that begin with an underscore.
-            columns = (frame.iloc[:, place].tolist() for place in range(len(IN_COLUMNS)))
-            for row in zip(*columns, strict=True):
-                by_key.setdefault(row[0], []).append(row)
-        keys = self._load()
-        out: list[OutRow] = []
-        is_changed = False
-        for key_text, of_key in by_key.items():
-            put_out, state = self._program.run(key_text, of_key, keys.get(key_text, _NO_STATE))
-            out += put_out
-            if state is not None:
-                is_changed = True
-                if state.is_empty:
-                    keys.pop(key_text, None)
-                else:
-                    keys[key_text] = state
-        if is_changed:
-            self._save(keys)
-        yield self._frame(out)
+            for _, side, stream in frame.itertuples(index=False):
+                parts.setdefault(side, []).append(arrow_table(stream))
+        kept = {name: state.get() for name, state in self._states.items()}
+        put_out, changed = self._program.run(
+            {side: pa.concat_tables(tables) for side, tables in parts.items()},
+            {name: arrow_table(value[0]) for name, value in kept.items() if value is not None},
+        )
+        for name, table in changed.items():
+            if table.num_rows:
+                self._states[name].update((arrow_bytes(table.combine_chunks()),))
+            else:
+                self._states[name].clear()
+        for table in put_out:
+            if table.num_rows:
+                yield self._frame(table.combine_chunks())
 
     def close(self) -> None:
         pass
 
-    def _frame(self, out: list[OutRow]) -> pd.DataFrame:
-        columns = zip(*out, strict=True) if out else [()] * len(self._program.out_columns)
-        # Objects, as pandas would make floats of numbers beside nulls.
-        named = zip(self._program.out_columns, columns, strict=True)
-        return pd.DataFrame({name: pd.Series(list(column), dtype=object) for name, column in named})
+    def _frame(self, table: pa.Table) -> pd.DataFrame:
+        return pd.DataFrame({name: self._column(table, name) for name in self._columns}, copy=False)
 
-    def _load(self) -> dict[str, KeyState]:
-        kept = self._state.get()
-        if kept is None:
-            return {}
-        columns = (column.to_pylist() for column in arrow_table(kept[0]).columns)
-        return {key: KeyState(row, aggregate) for key, row, aggregate in zip(*columns, strict=True)}
-
-    def _save(self, keys: dict[str, KeyState]) -> None:
-        if not keys:
-            self._state.clear()
-            return
-        states = keys.values()
-        columns = [list(keys), [state.row for state in states], [state.aggregate for state in states]]
-        self._state.update((arrow_bytes([pa.array(column, pa.string()) for column in columns], _KEYS),))
+    @staticmethod
+    def _column(table: pa.Table, name: str) -> Any:  # noqa: ANN401 - one of pandas' arrays
+        if name not in table.column_names:
+            return np.full(table.num_rows, None)
+        return pd.arrays.ArrowExtensionArray(table[name])  # Spark takes it as it is

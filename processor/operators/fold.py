@@ -9,13 +9,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import apply_by_key, keyed_rows
-from processor.operators.joins import AGGREGATE_TYPE, records_or_letters, without_null_keys
-from processor.operators.keyed import EVENT, KeyProgram, Kind
-from processor.operators.packing import own_columns, pack, unpack
-from processor.rows import KEY, ORIGIN, TIMESTAMP, VALUE, VERDICT
+from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows
+from processor.operators.joins import aggregate_program, records_or_letters, without_null_keys
+from processor.operators.keyed import Kind
+from processor.operators.packing import Packing, own_columns
+from processor.rows import KEY
 
 
 def aggregate(events: DataFrame, aggregator: Aggregator, *, record_cache: bool = True) -> DataFrame:
@@ -27,11 +26,8 @@ def aggregate(events: DataFrame, aggregator: Aggregator, *, record_cache: bool =
     changed it, with that event's time. Events must have ORIGIN and VERDICT; dead letters pass through, and events
     without a key become some.
     """
-    keyed = without_null_keys(events, KEY)
-    row = [F.col(name).cast("string").alias(name) if name == KEY else F.col(name) for name in own_columns(keyed)]
-    united = keyed_rows(keyed, F.col(KEY), F.lit(Kind.EVENT.value), pack(*row))
-    put_out = apply_by_key(united, KeyProgram(None, order.by_time, aggregator, record_cache), AGGREGATE_TYPE)
-    letters = keyed.select(*ORIGIN, *VERDICT)
-    unpacked = put_out.select(KEY, VALUE, TIMESTAMP, unpack(EVENT, letters.schema))
-    columns = {name: F.col(f"{EVENT}.{name}") for name in letters.columns}
-    return unpacked.select(*records_or_letters(columns, record_cache=record_cache))
+    keyed = without_null_keys(events, KEY).withColumn(KEY, F.col(KEY).cast("string"))
+    own = Packing("event", keyed.select(*own_columns(keyed)).schema, as_json=True)
+    rows = keyed_rows(keyed, F.col(KEY), F.lit(Kind.EVENT.value), own.packed(), is_event=True)
+    put_out = apply_by_key([rows], aggregate_program(aggregator, [own], record_cache=record_cache), LETTER_TYPE)
+    return put_out.select(*records_or_letters(record_cache=record_cache))

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import StructType
 
-from processor.operators import order
 from processor.operators.aggregators import Aggregator
-from processor.operators.buckets import apply_by_key, keyed_rows
-from processor.operators.keyed import EVENT, MISSING, ROW, KeyProgram, Kind
-from processor.operators.order import Order
-from processor.operators.packing import pack, renamed, unpack
+from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
+from processor.operators.keyed import AggregateProgram, JoinProgram, Kind
+from processor.operators.order import Order, by_time, tables_first
+from processor.operators.packing import Packing, renamed
 from processor.operators.verdicts import refuse
 from processor.plans import cached
 from processor.rows import (
     DELETED,
-    DETAIL,
-    KEY,
     ORIGIN,
-    REASON,
     TABLE_KEY,
-    TIMESTAMP,
     VALUE,
     VERDICT,
     DeadLetterReason,
 )
-
-_JOIN_TYPE: Final = f"{EVENT} string, {ROW} string, {MISSING} string"
-AGGREGATE_TYPE: Final = f"{KEY} binary, {VALUE} binary, {TIMESTAMP} long, {EVENT} string, {MISSING} string"
 
 
 @dataclass(frozen=True)
@@ -54,6 +46,11 @@ class Lookup:
     missing: str
     name: str
 
+    @property
+    def row_schema(self) -> StructType:
+        """The columns that an event gets."""
+        return self.table.select(*renamed(self.columns)).schema
+
 
 class JoinType(StrEnum):
     """What becomes of an event whose row isn't in the table."""
@@ -71,7 +68,7 @@ def stream_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinType.INN
     table wherever both are named: Spark asks sources for their ends in that order, so that a row written before an
     event is in the event's batch at the latest (holds for up to four sources a query).
     """
-    return _join(stream, lookup, how, order.by_time)
+    return _join(stream, lookup, how, by_time)
 
 
 def stream_global_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinType.INNER) -> DataFrame:
@@ -79,17 +76,22 @@ def stream_global_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinT
 
     `lookup.on` may be any column of the stream: the key that Kafka Streams' KeyValueMapper gives.
     """
-    return _join(stream, lookup, how, order.tables_first)
+    return _join(stream, lookup, how, tables_first)
 
 
-def _join(stream: DataFrame, lookup: Lookup, how: str, ordered: Callable[..., Order]) -> DataFrame:
+def _join(stream: DataFrame, lookup: Lookup, how: str, ordered: Order) -> DataFrame:
     is_inner = JoinType(how) is JoinType.INNER
     events = without_null_keys(stream, lookup.on) if is_inner else stream
-    program = KeyProgram(lookup.name if is_inner else None, ordered)
-    put_out = apply_by_key(_unite(events, lookup), program, _JOIN_TYPE)
-    row_type = lookup.table.select(*renamed(lookup.columns)).schema
-    unpacked = put_out.select(unpack(EVENT, events.schema), unpack(ROW, row_type), MISSING)
-    return unpacked.select(*_event_columns(events.columns, lookup), *(f"{ROW}.{name}" for name in lookup.columns))
+    own, row = Packing("event", _own_schema(events)), Packing("row", lookup.row_schema)
+    program = _program(lookup, ordered) if is_inner else JoinProgram(ordered)
+    put_out = apply_by_key(
+        [_events(events, lookup, own), _changes(lookup, row)],
+        program,
+        StructType([*LETTER_TYPE, *own.travelling, *row.travelling]),
+    )
+    columns = {name: column.cast(events.schema[name].dataType) for name, column in letter_columns().items()}
+    columns |= dict(zip(own.schema.names, own.unpacked(), strict=True))
+    return put_out.select(*(columns[name].alias(name) for name in events.columns), *row.unpacked())
 
 
 def global_table_aggregate(
@@ -97,25 +99,32 @@ def global_table_aggregate(
 ) -> DataFrame:
     """Join with a global table and aggregate by the same key; gives a store's rows `key, value, timestamp`.
 
-    All rows of the global table in a batch apply before its events. A key gives one record a batch, where its value
+    All rows of the global table in a batch apply before its events. The aggregator sees the event's own columns and
+    those of the lookup, but not the record that the event came in. A key gives one record a batch, where its value
     changed, with the time of the latest event applied; with `record_cache=False` one for each event that changed it.
     Dead letters pass through.
     """
     events = without_null_keys(stream, lookup.on)
-    program = KeyProgram(lookup.name, order.tables_first, aggregator, record_cache)
-    put_out = apply_by_key(_unite(events, lookup), program, AGGREGATE_TYPE)
-    refused = events.select(*ORIGIN, *VERDICT)
-    unpacked = put_out.select(KEY, VALUE, TIMESTAMP, unpack(EVENT, refused.schema), MISSING)
-    letters = dict(zip(refused.columns, _event_columns(refused.columns, lookup), strict=True))
-    return unpacked.select(*records_or_letters(letters, record_cache=record_cache))
+    own = Packing("event", _own_schema(events), as_json=True)
+    row = Packing("row", lookup.row_schema, as_json=True)
+    join = _program(lookup, tables_first)
+    program = aggregate_program(aggregator, [own, row], join=join, record_cache=record_cache)
+    put_out = apply_by_key([_events(events, lookup, own), _changes(lookup, row)], program, LETTER_TYPE)
+    return put_out.select(*records_or_letters(record_cache=record_cache))
 
 
-def records_or_letters(letters: Mapping[str, Column], *, record_cache: bool) -> list[Column]:
-    """Return a store's rows: of a record the letter is null, of a dead letter the record."""
-    own = {KEY: F.col(KEY), VALUE: F.col(VALUE), TIMESTAMP: F.timestamp_millis(TIMESTAMP)}
-    columns = {name: F.coalesce(own[name], each) if name in own else each for name, each in letters.items()}
-    aliased = {name: column.alias(name) for name, column in columns.items()}
-    return list((aliased | {VALUE: cached(columns[VALUE])} if record_cache else aliased).values())
+def aggregate_program(
+    aggregator: Aggregator, packings: Sequence[Packing], *, join: JoinProgram | None = None, record_cache: bool
+) -> AggregateProgram:
+    """Return what aggregates rows with the columns of these packings, of later ones where several have one."""
+    fields = {packed: name for packing in packings for packed, name in packing.names.items()}
+    return AggregateProgram(aggregator, fields, join, record_cache)
+
+
+def records_or_letters(*, record_cache: bool) -> list[Column]:
+    """Return a store's rows: records and dead letters."""
+    columns = letter_columns() | ({VALUE: cached(F.col(VALUE))} if record_cache else {})
+    return [column.alias(name) if name != VALUE else column for name, column in columns.items()]
 
 
 def without_null_keys(stream: DataFrame, key: str) -> DataFrame:
@@ -123,19 +132,18 @@ def without_null_keys(stream: DataFrame, key: str) -> DataFrame:
     return refuse(stream, (F.col(key).isNull(), DeadLetterReason.NULL_KEY, f"{key} is null"))
 
 
-def _unite(events: DataFrame, lookup: Lookup) -> DataFrame:
-    """Put events and table rows in one frame, each with the key it is grouped by, its kind and its content packed."""
-    event = pack(*events.columns)
-    packed_events = keyed_rows(events, F.col(lookup.on), F.lit(Kind.EVENT.value), event, letter=event)
+def _own_schema(events: DataFrame) -> StructType:
+    return StructType([field for field in events.schema if field.name not in (*ORIGIN, *VERDICT)])
+
+
+def _events(events: DataFrame, lookup: Lookup, own: Packing) -> DataFrame:
+    return keyed_rows(events, F.col(lookup.on), F.lit(Kind.EVENT.value), own.packed(), is_event=True)
+
+
+def _changes(lookup: Lookup, row: Packing) -> DataFrame:
     kind = F.when(F.col(DELETED), Kind.DELETE.value).otherwise(Kind.ROW.value)
-    return packed_events.union(keyed_rows(lookup.table, F.col(TABLE_KEY), kind, pack(*renamed(lookup.columns))))
+    return keyed_rows(lookup.table, F.col(TABLE_KEY), kind, row.packed(lookup.columns))
 
 
-def _event_columns(names: Iterable[str], lookup: Lookup) -> list[Column]:
-    """Return an event's columns, the verdict with what the join found missing."""
-    missing = F.col(MISSING)
-    found = {
-        REASON: F.coalesce(F.when(missing.isNotNull(), lookup.missing), F.col(f"{EVENT}.{REASON}")),
-        DETAIL: F.coalesce(missing, F.col(f"{EVENT}.{DETAIL}")),
-    }
-    return [found.get(name, F.col(f"{EVENT}.{name}")).alias(name) for name in names]
+def _program(lookup: Lookup, ordered: Order) -> JoinProgram:
+    return JoinProgram(ordered, lookup.missing, f"not in {lookup.name}")

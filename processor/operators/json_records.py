@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import reduce
+from operator import and_
 from types import MappingProxyType
 from typing import Final
 
@@ -40,9 +42,6 @@ class FieldType(Enum):
         self.words = words
 
 
-# Spark's parser stops at the end of the first document. Put in front of this marker, a document with anything behind
-# it leaves another list than [document, marker].
-_MARKER: Final = "end"
 _DOCUMENT: Final = "_document"
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
 _NULL: Final = "VOID"  # as schema_of_variant calls null
@@ -95,15 +94,22 @@ def _parse(
     read = _with_document(frame, F.col(VALUE).cast("string"))
     every = {**fields, **optional}
     typed = _with_values(read, {name: (_path(name), kind) for name, kind in every.items()})
-    typed = typed.withColumn("_type", F.schema_of_variant(_at(document, "$[0]", "variant")))
-    checks: list[tuple[Column, DeadLetterReason, Column]] = [
-        (when, reason, F.lit(detail)) for when, reason, detail in refusals
+    checks: list[tuple[Column, Column, Column]] = [
+        (when, F.lit(reason.value), F.lit(detail)) for when, reason, detail in refusals
     ]
+    # Most records are sound. Of these nothing else is asked: the root's type alone costs as much as several fields.
+    is_sound = reduce(and_, (F.col(name).isNotNull() for name in fields), F.lit(bool(fields)))
+    is_sound = reduce(and_, (F.col(name).isNotNull() | F.col(f"_type_{name}").isNull() for name in optional), is_sound)
+    checks.append((is_sound, F.lit(None).cast("string"), F.lit(None).cast("string")))
     content = ~F.col(VALUE).isNull() if deletes else F.lit(True)
-    checks.append((content & document.isNull(), DeadLetterReason.NOT_JSON, F.lit("the value is not a JSON document")))
-    root = F.col("_type")
+    not_json, wrong_type, missing_field = (
+        F.lit(reason.value)
+        for reason in (DeadLetterReason.NOT_JSON, DeadLetterReason.WRONG_TYPE, DeadLetterReason.MISSING_FIELD)
+    )
+    checks.append((content & document.isNull(), not_json, F.lit("the value is not a JSON document")))
+    root = F.schema_of_variant(_at(document, "$[0]", "variant"))
     no_object = content & ~root.startswith("OBJECT")
-    checks.append((no_object, DeadLetterReason.WRONG_TYPE, _detail("the value is ", root, ", expected an object")))
+    checks.append((no_object, wrong_type, _detail("the value is ", root, ", expected an object")))
     for name, kind in every.items():
         found = F.col(f"_type_{name}")
         missing = F.lit(f"field {name!r} is missing")
@@ -112,23 +118,27 @@ def _parse(
         if name in optional:
             is_there &= F.coalesce(found, F.lit(_NULL)) != _NULL
         else:
-            checks.append((content & found.isNull(), DeadLetterReason.MISSING_FIELD, missing))
-        checks.append((is_there & F.col(name).isNull(), DeadLetterReason.WRONG_TYPE, wrong))
+            checks.append((content & found.isNull(), missing_field, missing))
+        checks.append((is_there & F.col(name).isNull(), wrong_type, wrong))
     judged = typed.withColumns(
         {
-            REASON: first_case([(when, F.lit(reason.value)) for when, reason, _ in checks]),
+            REASON: first_case([(when, reason) for when, reason, _ in checks]),
             DETAIL: first_case([(when, detail) for when, _, detail in checks]),
         }
     )
-    return judged.drop(_DOCUMENT, "_type", *(f"_type_{name}" for name in every))
+    return judged.drop(_DOCUMENT, *(f"_type_{name}" for name in every))
 
 
 def _with_document(frame: DataFrame, text: Column) -> DataFrame:
-    """Add the variant [document, marker], null for what is not one JSON document."""
-    wrapped = F.concat(F.lit('{"v":['), text, F.lit(f',"{_MARKER}"]}}'))
+    """Add the variant [document, null], null for what is not one JSON document.
+
+    Spark's parser stops at the end of the first document. With a null put behind it, a document that is followed by
+    anything leaves another list than this.
+    """
+    wrapped = F.concat(F.lit('{"v":['), text, F.lit(",null]}"))
     parsed = frame.withColumn(_DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
     document = F.col(_DOCUMENT)
-    whole = (_at(document, "$[1]", "string") == _MARKER) & _at(document, "$[2]", "variant").isNull()
+    whole = F.is_variant_null(_at(document, "$[1]", "variant")) & _at(document, "$[2]", "variant").isNull()
     return parsed.withColumn(_DOCUMENT, F.when(F.is_valid_utf8(text) & whole, document))
 
 
@@ -137,30 +147,28 @@ def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, FieldType]]) 
 
     A projection a step: columns that are used several times must not be computed, planned or compiled as often.
     """
-    document = F.col(_DOCUMENT)
-    found: dict[str, Column] = {}
-    for name, (path, kind) in wanted.items():
-        found[f"_type_{name}"] = F.schema_of_variant(_at(document, path, "variant"))
-        if kind is not FieldType.TEXT:
-            found[f"_double_{name}"] = _at(document, path, "double")
-    values = {name: _typed(name, path, kind) for name, (path, kind) in wanted.items()}
-    return frame.withColumns(found).withColumns(values).drop(*(f"_double_{name}" for name in wanted))
+    found = {f"_value_{name}": _at(F.col(_DOCUMENT), path, "variant") for name, (path, _) in wanted.items()}
+    types = {f"_type_{name}": F.schema_of_variant(f"_value_{name}") for name in wanted}
+    values = {name: _typed(name, kind) for name, (_, kind) in wanted.items()}
+    return frame.withColumns(found).withColumns(types).withColumns(values).drop(*found)
 
 
-def _typed(name: str, path: str, kind: FieldType) -> Column:
-    """Return the value at `path` if it is of this kind, else null."""
-    document, found, double = F.col(_DOCUMENT), F.col(f"_type_{name}"), F.col(f"_double_{name}")
+def _typed(name: str, kind: FieldType) -> Column:
+    """Return the value that was found if it is of this kind, else null."""
+    value, found = F.col(f"_value_{name}"), F.col(f"_type_{name}")
     if kind is FieldType.TEXT:
-        return F.when(found == "STRING", _at(document, path, "string"))
-    is_float = found.isin("DOUBLE", "FLOAT")
-    finite = F.abs(double) < float("inf")  # NaN is larger than any number here
+        return F.when(found == "STRING", _at(value, "$", "string"))
+    # To get a number from a variant makes a cast anew for each record; to read its text costs a fraction of that.
+    text, double = F.to_json(value), _at(value, "$", "double")
+    is_float, is_decimal = found.isin("DOUBLE", "FLOAT"), found.startswith("DECIMAL")
     if kind is FieldType.NUMBER:
-        # Adding zero turns -0.0 into 0.0: a number must not print in two ways.
-        return F.when(((found == "BIGINT") | found.startswith("DECIMAL") | is_float) & finite, double + F.lit(0.0))
+        exact = F.when((found == "BIGINT") | is_decimal, text.try_cast("double"))
+        finite = exact.when(is_float & (F.abs(double) < float("inf")), double)  # NaN is larger than any number here
+        return finite + F.lit(0.0)  # turns -0.0 into 0.0: a number must not print in two ways
     # schema_of_variant gives a decimal without its trailing zeros: scale 0 is an integer.
-    exact = (found == "BIGINT") | found.rlike(r"^DECIMAL\(\d+,0\)$")
-    integral = is_float & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)
-    return F.when(exact | integral, _at(document, path, "bigint"))
+    is_whole = is_decimal & found.rlike(r",0\)$")
+    is_integral = is_float & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)
+    return F.when(found == "BIGINT", text.try_cast("bigint")).when(is_whole | is_integral, _at(value, "$", "bigint"))
 
 
 def _at(document: Column, path: str, spark_type: str) -> Column:

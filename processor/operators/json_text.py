@@ -8,6 +8,9 @@ from typing import Final
 
 # Beyond it doubles are whole numbers anyway, and their shortest form is the one with an exponent.
 _PLAIN_LIMIT: Final = 1e16
+_AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
+# Made once: `json.dumps` makes one each time that it is told more than a value.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def compact_json(value: object) -> str:
@@ -17,10 +20,12 @@ def compact_json(value: object) -> str:
         ValueError: a number is NaN or infinite, which JSON can't say.
 
     """
-    return json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(_plain(value))
 
 
 def _plain(value: object) -> object:
+    if type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < _PLAIN_LIMIT:
         return int(value)
     if isinstance(value, dict):

@@ -70,8 +70,7 @@ def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
 
 
 def _packed(entries: Entries) -> bytes:
-    columns = [pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.string())]
-    return arrow_bytes(columns, _ENTRIES)
+    return arrow_bytes(pa.table([list(entries), list(entries.values())], schema=_ENTRIES))
 
 
 def _unpacked(data: bytes) -> Entries:

@@ -7,9 +7,15 @@ A global table's rows come before all events of their batch, whatever their time
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-Order = tuple[int, int, int, int]
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class Position(NamedTuple):
@@ -20,13 +26,34 @@ class Position(NamedTuple):
     offset: int
 
 
-def by_time(position: Position, *, is_table: bool) -> Order:
-    """Sort key of a stream beside a table."""
-    return (position.timestamp_ms, 0 if is_table else 1, position.partition, position.offset)
+@dataclass(frozen=True)
+class Positions:
+    """Where many records stand, column by column."""
+
+    timestamps_ms: Numbers
+    partitions: Numbers
+    offsets: Numbers
+
+    def at(self, rows: Numbers | Flags) -> Positions:
+        """Return those of some rows."""
+        return Positions(self.timestamps_ms[rows], self.partitions[rows], self.offsets[rows])
+
+    def each(self) -> Iterator[Position]:
+        """Give them one by one."""
+        columns = (self.timestamps_ms.tolist(), self.partitions.tolist(), self.offsets.tolist())
+        return map(Position, *columns)
 
 
-def tables_first(position: Position, *, is_table: bool) -> Order:
-    """Sort key of a stream beside a global table. Its own rows by offset: a key's rows are in one partition."""
-    if is_table:
-        return (0, position.partition, position.offset, 0)
-    return (1, position.timestamp_ms, position.partition, position.offset)
+Order = Callable[[Numbers, Positions, Flags], Numbers]
+"""Gives the places of rows in order, group by group, from their groups, positions and whether each is an event."""
+
+
+def by_time(groups: Numbers, positions: Positions, is_event: Flags) -> Numbers:
+    """Order a stream beside a table."""
+    return np.lexsort((positions.offsets, positions.partitions, is_event, positions.timestamps_ms, groups))
+
+
+def tables_first(groups: Numbers, positions: Positions, is_event: Flags) -> Numbers:
+    """Order a stream beside a global table. Its own rows by offset: a key's rows are in one partition."""
+    times = np.where(is_event, positions.timestamps_ms, 0)
+    return np.lexsort((positions.offsets, positions.partitions, times, is_event, groups))

@@ -147,7 +147,7 @@ class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark cou
 
 def _arrow(held: dict[str, Held]) -> bytes:
     columns = [list(held), [each.since_ms for each in held.values()], [each.row for each in held.values()]]
-    return arrow_bytes([pa.array(column, field.type) for column, field in zip(columns, _HELD, strict=True)], _HELD)
+    return arrow_bytes(pa.table(columns, schema=_HELD))
 
 
 def _unpacked(data: bytes) -> dict[str, Held]:

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
-from processor.operators import order
-from processor.operators.buckets import apply_by_key, keyed_rows
-from processor.operators.keyed import EVENT, InRow, KeyState, Kind, OutRow
+from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
+from processor.operators.keyed import GROUP, KIND, LETTER, ROWS, TIME, Kind, States, positions
 from processor.operators.order import Position
 from processor.operators.packing import pack, renamed, unpack
-from processor.rows import (
-    DELETED,
-    KEY,
-    OFFSET,
-    ORIGIN,
-    PARTITION,
-    TABLE_KEY,
-    TIMESTAMP,
-    VERDICT,
-)
+from processor.rows import DELETED, KEY, OFFSET, ORIGIN, PARTITION, REASON, TABLE_KEY, VERDICT
 
-_LEFT: Final = "_left"
-_RIGHT: Final = "_right"
-_OUT_COLUMNS: Final = (TABLE_KEY, DELETED, _LEFT, _RIGHT, TIMESTAMP, PARTITION, OFFSET, EVENT)
-_OUT_TYPE: Final = (
-    f"{TABLE_KEY} string, {DELETED} boolean, {_LEFT} string, {_RIGHT} string, {TIMESTAMP} bigint, {PARTITION} int, "
-    f"{OFFSET} bigint, {EVENT} string"
+_ROW: Final = "row"
+_OUT: Final = pa.schema(
+    [
+        (KEY, pa.binary()),
+        (TIME, pa.int64()),
+        (PARTITION, pa.int32()),
+        (OFFSET, pa.int64()),
+        (DELETED, pa.bool_()),
+        ("left", pa.string()),
+        ("right", pa.string()),
+    ]
 )
+_OUT_TYPE: Final = StructType(
+    [
+        *LETTER_TYPE,
+        StructField(DELETED, BooleanType()),
+        StructField("left", StringType()),
+        StructField("right", StringType()),
+    ]
+)
+_KEPT: Final = pa.schema([(GROUP, pa.binary()), ("left", pa.string()), ("right", pa.string())])
 
 
 class TableJoinType(StrEnum):
@@ -54,59 +63,102 @@ class Side:
     columns: Mapping[str, str]
 
 
+class Sides(NamedTuple):
+    """A key's rows as JSON text, None where a table has none."""
+
+    left: str | None = None
+    right: str | None = None
+
+
+class Change(NamedTuple):
+    """A table's new row of a key, None where it was deleted."""
+
+    position: Position
+    side: int
+    row: str | None
+
+
+class Joined(NamedTuple):
+    """A change of the joined row: what it is now, None where it is deleted, and which change made it so."""
+
+    position: Position
+    rows: Sides | None
+
+
 @dataclass(frozen=True)
 class TableJoinProgram:
-    """What happens with a key's rows of a batch. The state's row is the left table's, its aggregate the right's."""
+    """What happens with a bucket's changes of a batch."""
 
     how: TableJoinType
     record_cache: bool = True
 
     @property
-    def out_columns(self) -> tuple[str, ...]:
-        """Names of the columns put out, in order."""
-        return _OUT_COLUMNS
+    def states(self) -> tuple[str, ...]:
+        """Names of what is kept."""
+        return (ROWS,)
 
-    def run(self, key: str, rows: Iterable[InRow], state: KeyState) -> tuple[list[OutRow], KeyState | None]:
-        """Return the joined rows that changed, and the new state; None where it stays as it is."""
-        out: list[OutRow] = []
-        changes: list[tuple[order.Order, Kind, Position, str]] = []
-        for _, number, *place, payload in rows:
-            kind, position = Kind(number), Position(*place)
-            if kind is Kind.DEAD_LETTER:
-                out.append((*[None] * 7, payload))
-            else:
-                changes.append((order.by_time(position, is_table=True), kind, position, payload))
-        shown, before = self._joined(state), state
-        for place_in_batch, (_, kind, position, payload) in enumerate(sorted(changes, key=lambda change: change[0])):
-            state = _with_row(state, kind, payload)
-            is_last = place_in_batch == len(changes) - 1
-            joined = self._joined(state)
-            if joined != shown and (is_last or not self.record_cache):
-                left, right = joined or (None, None)
-                out.append((key, joined is None, left, right, *position, None))
+    def run(self, sides: Mapping[int, pa.Table], states: States) -> tuple[list[pa.Table], States]:
+        """Return dead letters and the joined rows that changed, and what is kept, by the tables' numbers."""
+        letters, by_key = [], defaultdict[bytes, list[Change]](list)
+        for number, table in sides.items():
+            is_letter = pc.equal(table[KIND], Kind.DEAD_LETTER.value)
+            letters.append(table.filter(is_letter).select(LETTER))
+            live = table.filter(pc.invert(is_letter))
+            columns = live[GROUP].to_pylist(), positions(live).each(), live[_ROW].to_pylist()
+            for key, position, row in zip(*columns, strict=True):
+                by_key[key].append(Change(position, number, row))
+        kept = _kept(states.get(ROWS))
+        joined: list[tuple[bytes, Joined]] = []
+        for key, changes in by_key.items():
+            put_out, kept[key] = self.of_key(changes, kept.get(key, Sides()))
+            joined += [(key, each) for each in put_out]
+        changed = {ROWS: _table(kept)} if by_key else {}
+        return [*letters, _put_out(joined)], changed
+
+    def of_key(self, changes: Iterable[Change], sides: Sides) -> tuple[list[Joined], Sides]:
+        """Return the joined rows of a key that changed, and its rows after."""
+        out: list[Joined] = []
+        ordered = sorted(changes, key=itemgetter(0))
+        shown = self._joined(sides)
+        for change in ordered:
+            sides = Sides(change.row, sides.right) if change.side == 0 else Sides(sides.left, change.row)
+            joined = self._joined(sides)
+            if joined != shown and (change is ordered[-1] or not self.record_cache):
+                out.append(Joined(change.position, joined))
                 shown = joined
-        return out, None if state == before else state
+        return out, sides
 
-    def _joined(self, state: KeyState) -> tuple[str | None, str | None] | None:
-        left, right = state.row, state.aggregate
+    def _joined(self, sides: Sides) -> Sides | None:
         missing = {
-            TableJoinType.INNER: left is None or right is None,
-            TableJoinType.LEFT: left is None,
-            TableJoinType.OUTER: left is None and right is None,
+            TableJoinType.INNER: None in sides,
+            TableJoinType.LEFT: sides.left is None,
+            TableJoinType.OUTER: sides == Sides(),
         }
-        return None if missing[self.how] else (left, right)
+        return None if missing[self.how] else sides
 
 
-def _with_row(state: KeyState, kind: Kind, payload: str) -> KeyState:
-    match kind:
-        case Kind.ROW:
-            return KeyState(payload, state.aggregate)
-        case Kind.DELETE:
-            return KeyState(None, state.aggregate)
-        case Kind.RIGHT_ROW:
-            return KeyState(state.row, payload)
-        case _:
-            return KeyState(state.row, None)
+def _kept(table: pa.Table | None) -> dict[bytes, Sides]:
+    if table is None:
+        return {}
+    keys, left, right = (column.to_pylist() for column in table.columns)
+    return dict(zip(keys, map(Sides, left, right), strict=True))
+
+
+def _table(kept: Mapping[bytes, Sides]) -> pa.Table:
+    there = {key: sides for key, sides in kept.items() if sides != Sides()}
+    left, right = ([sides[number] for sides in there.values()] for number in (0, 1))
+    return pa.table([list(there), left, right], schema=_KEPT)
+
+
+def _put_out(joined: Sequence[tuple[bytes, Joined]]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {KEY: key, TIME: at.timestamp_ms * 1000, PARTITION: at.partition, OFFSET: at.offset, DELETED: rows is None}
+            | (rows or Sides())._asdict()
+            for key, (at, rows) in joined
+        ],
+        _OUT,
+    )
 
 
 def table_table_join(
@@ -122,29 +174,24 @@ def table_table_join(
     A key gives one row a batch, where it changed; with `record_cache=False` one for each change. Changes of a batch
     apply by timestamp, then by partition and offset.
     """
-    united = _packed(left, Kind.ROW, Kind.DELETE).union(_packed(right, Kind.RIGHT_ROW, Kind.RIGHT_DELETE))
-    program = TableJoinProgram(TableJoinType(how), record_cache)
-    put_out = apply_by_key(united, program, _OUT_TYPE)
-    letters = left.table.select(*ORIGIN, *VERDICT)
-    types = {name: side.table.select(*renamed(side.columns)).schema for name, side in ((_LEFT, left), (_RIGHT, right))}
-    unpacked = put_out.select(
-        TABLE_KEY,
-        DELETED,
-        TIMESTAMP,
-        PARTITION,
-        OFFSET,
-        unpack(EVENT, letters.schema),
-        *(unpack(n, t) for n, t in types.items()),
+    sides = (left, right)
+    types = [side.table.select(*renamed(side.columns)).schema for side in sides]
+    put_out = apply_by_key(
+        [_packed(side) for side in sides], TableJoinProgram(TableJoinType(how), record_cache), _OUT_TYPE
     )
-    place = {TIMESTAMP: F.timestamp_millis(TIMESTAMP), PARTITION: F.col(PARTITION), OFFSET: F.col(OFFSET)}
-    place |= {KEY: F.col(TABLE_KEY).cast("binary")}
-    origin = [
-        F.coalesce(place[n], F.col(f"{EVENT}.{n}")).alias(n) if n in place else F.col(f"{EVENT}.{n}") for n in ORIGIN
+    is_joined = F.col(REASON).isNull()
+    unpacked = put_out.select(
+        *(column.alias(name) for name, column in letter_columns().items()),
+        F.when(is_joined, F.col(KEY).cast("string")).alias(TABLE_KEY),
+        DELETED,
+        *(unpack(name, schema) for name, schema in zip(Sides._fields, types, strict=True)),
+    )
+    columns = [
+        F.col(f"{name}.{column}") for name, schema in zip(Sides._fields, types, strict=True) for column in schema.names
     ]
-    sides = [F.col(f"{name}.{column}") for name, side in ((_LEFT, left), (_RIGHT, right)) for column in side.columns]
-    return unpacked.select(*origin, TABLE_KEY, DELETED, *sides, *(F.col(f"{EVENT}.{n}") for n in VERDICT))
+    return unpacked.select(*ORIGIN, TABLE_KEY, DELETED, *columns, *VERDICT)
 
 
-def _packed(side: Side, row: Kind, delete: Kind) -> DataFrame:
-    kind = F.when(F.col(DELETED), delete.value).otherwise(row.value)
-    return keyed_rows(side.table, F.col(TABLE_KEY), kind, pack(*renamed(side.columns)))
+def _packed(side: Side) -> DataFrame:
+    row = F.when(~F.col(DELETED), pack(*renamed(side.columns)))
+    return keyed_rows(side.table, F.col(TABLE_KEY), F.lit(Kind.ROW.value), [row.alias(_ROW)])

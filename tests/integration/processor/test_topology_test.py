@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from datetime import timedelta
@@ -19,7 +20,7 @@ from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.operators.aggregators import Count, Reduce
 from processor.operators.fold import aggregate
-from processor.operators.joins import Lookup, stream_global_table_join
+from processor.operators.joins import Lookup, stream_global_table_join, stream_table_join
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 from processor.operators.suppression import Buffer, Suppression, TimeLimit, WindowCloses
 from processor.operators.table_joins import Side, table_table_join
@@ -90,6 +91,42 @@ def test_a_topology_runs_on_records_piped_in(spark: SparkSession, tmp_path: Path
     assert topology.store("times-left") == {"bob": 1}
     assert topology.store("recent") == {"ann": 1, "dan": 1}, "what was displaced counts from 1 again"
     assert topology.store("pages") == {"home": {"price": 1.5}}
+
+
+def test_columns_of_every_type_come_through_the_operators_unchanged(spark: SparkSession, tmp_path: Path):
+    every_type = {
+        "flag": F.lit(True),
+        "small": F.lit(-3).cast("tinyint"),
+        "whole": F.lit(2**40 + 1),
+        "ratio": F.lit(0.1),
+        "single": F.lit(0.1).cast("float"),
+        "price": F.lit("12.50").cast("decimal(10,2)"),
+        "day": F.lit("2026-01-31").cast("date"),
+        "at": F.timestamp_micros(F.lit(BEGAN_MS * 1000 + 1)),
+        "raw": F.unhex(F.lit("00FF")),
+        "tags": F.array(F.lit("a"), F.lit(None)),
+        "sizes": F.create_map(F.lit("a"), F.lit(1.5)),
+        "nested": F.struct(F.lit(1).alias("x"), F.col("page")),
+        "absent": F.lit(None).cast("decimal(4,1)"),
+    }
+    shown = F.to_json(F.struct("page", *every_type), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"})
+
+    def build(app: Application) -> None:
+        events = parse_json(app.stream("visits"), {"page": FieldType.TEXT}).withColumns(every_type)
+        titles = parse_json_table(app.table("titles"), {"title": FieldType.TEXT})
+        joined = stream_table_join(events, Lookup(titles, "page", {"title": "title"}, "no_title", "titles"), "left")
+        app.query("before", events.withColumn("value", shown)).topic("plain")
+        app.query("after", joined.withColumn("value", shown)).topic("joined")
+        app.store("folded", aggregate(events, Reduce(lambda state, _row: state)))
+
+    topology = TopologyTest("app", build, spark, tmp_path)
+    topology.pipe("visits", visit("ann", "home", 1), visit(None, "cart", 2)).run()
+    plain, joined = ({record.key: record for record in topology.records(name)} for name in ("plain", "joined"))
+    assert len(plain) == 2
+    assert joined == plain
+    value = plain[b"ann"].value
+    assert isinstance(value, bytes)
+    assert topology.store("folded")["ann"] == json.loads(value) | {"key": "ann"}
 
 
 def test_every_update_needs_an_operator_that_gives_it(spark: SparkSession, tmp_path: Path):

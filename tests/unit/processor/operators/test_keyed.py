@@ -1,142 +1,187 @@
 import json
 from typing import Any
 
-from processor.operators import order
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from processor.operators.aggregators import Count, Reduce, TopN
-from processor.operators.keyed import AGGREGATE_COLUMNS, JOIN_COLUMNS, KeyProgram, KeyState, Kind
-from processor.rows import KEY, TIMESTAMP, VALUE
+from processor.operators.keyed import Kind
+from tests.unit.processor.operators.by_key import MISSING, Input, KeyState, Model, Output, run_program
 
-JOIN = KeyProgram("players", order.by_time)
-BOARD = KeyProgram("products", order.tables_first, TopN(3, by="score", fields={"game": "name", "score": "score"}))
+TOP = TopN(3, by="score", fields={"game": "name", "score": "score"})
+ENDING = Reduce(lambda _state, row: None if row["score"] == 0 else row)
 
-
-def event(time: int, score: float, offset: int = 0, kind: Kind = Kind.EVENT):
-    return ("7", kind.value, time, 0, offset, json.dumps({"score": score}))
-
-
-def table(time: int, name: str | None, offset: int = 0):
-    kind = Kind.DELETE if name is None else Kind.ROW
-    return ("7", kind.value, time, 0, offset, json.dumps({"name": name} if name else {}))
+JOIN = Model()
+LEFT_JOIN = Model(is_inner=False)
+BOARD = Model(is_global=True, aggregator=TOP)
+COUNTS = Model(has_table=False, aggregator=Count())
+EVERY_COUNT = Model(has_table=False, aggregator=Count(), record_cache=False)
 
 
-def run(program: KeyProgram, rows: list[Any], state: KeyState | None = None):
-    out, after = program.run("7", rows, state or KeyState())
-    return [dict(zip(program.out_columns, row, strict=True)) for row in out], after
+def event(time: int, score: float, offset: int = 0, key: str | None = "7", **more: Any) -> Input:
+    return Input(key, Kind.EVENT, time, offset, score, **more)
 
 
-def joined(rows: list[Any], state: KeyState | None = None):
-    out, after = run(JOIN, rows, state)
-    named = [(json.loads(row["_event"])["score"], row["_row"] and json.loads(row["_row"])["name"]) for row in out]
-    return named, [row["_missing"] for row in out], after
+def table(time: int, name: str | None, offset: int = 0, key: str = "7") -> Input:
+    return Input(key, Kind.DELETE if name is None else Kind.ROW, time, offset, name=name)
+
+
+def refused(offset: int, *, of_table: bool = False) -> Input:
+    return Input("7", Kind.DEAD_LETTER, 0, offset, None if of_table else 1.0)
+
+
+def run(model: Model, *rows: Input, state: KeyState | None = None) -> tuple[Output, KeyState]:
+    """Run the program; return what came out, and what is kept of key 7."""
+    out = run_program(model, rows, {} if state is None else {"7": state})
+    return out, out.states.get("7", KeyState())
 
 
 def test_an_event_gets_the_row_as_known_at_its_time():
-    rows = [event(5, 1.0), table(3, "Mitch"), event(2, 2.0), table(6, "Mitchell"), event(6, 3.0)]
-    named, missing, state = joined(rows)
-    assert named == [(2.0, None), (1.0, "Mitch"), (3.0, "Mitchell")]
-    assert missing == ["not in players", None, None]
-    assert state == KeyState('{"name": "Mitchell"}')
+    rows = [event(5, 1.0, 0), table(3, "Mitch", 1), event(2, 2.0, 2), table(6, "Mitchell", 3), event(6, 3.0, 4)]
+    out, state = run(JOIN, *rows)
+    assert out.joined == [(0, "Mitch"), (4, "Mitchell")]
+    assert out.letters == [(2, MISSING)]
+    assert state == KeyState(("Mitchell",))
 
 
 def test_a_row_of_the_same_millisecond_is_known():
-    assert joined([event(5, 1.0), table(5, "Mitch")])[0] == [(1.0, "Mitch")]
+    assert run(JOIN, event(5, 1.0, 0), table(5, "Mitch", 9))[0].joined == [(0, "Mitch")]
 
 
 def test_an_earlier_batchs_row_is_known_and_a_delete_forgets_it():
-    known = KeyState('{"name": "Mitch"}')
-    assert joined([event(1, 1.0)], known) == ([(1.0, "Mitch")], [None], None)
-    named, missing, state = joined([table(1, None), event(2, 1.0)], known)
-    assert (named, missing) == ([(1.0, None)], ["not in players"])
-    assert state == KeyState()
-    assert state.is_empty
+    known = KeyState(("Mitch",))
+    out, after = run(JOIN, event(1, 1.0), state=known)
+    assert (out.joined, after) == ([(0, "Mitch")], known)
+    out, after = run(JOIN, table(1, None, 0), event(2, 1.0, 1), state=known)
+    assert (out.joined, out.letters, after) == ([], [(1, MISSING)], KeyState())
 
 
-def test_dead_letters_pass_through_and_change_no_state():
-    dead = event(1, None, kind=Kind.DEAD_LETTER)
-    assert JOIN.run("7", [dead], KeyState()) == ([(dead[-1], None, None)], None)
-    assert BOARD.run("7", [dead], KeyState()) == ([(None, None, None, dead[-1], None)], None)
+def test_dead_letters_of_both_sides_pass_through_and_change_no_state():
+    for model in (JOIN, BOARD):
+        out, after = run(model, refused(1), refused(2, of_table=True), state=KeyState(("Kart",)))
+        assert (out.letters, after) == ([(1, "refused"), (2, "refused")], KeyState(("Kart",)))
+        assert (out.joined, out.records) == ([], [])
 
 
 def test_a_dead_letter_does_not_get_between_a_keys_rows():
-    out, state = run(BOARD, [event(0, None, kind=Kind.DEAD_LETTER), table(1, "Kart"), event(2, 5.0)])
-    assert [row["_event"] is None for row in out] == [False, True]
-    assert state.row is not None
+    out, state = run(BOARD, refused(0), table(1, "Kart", 1), event(2, 5.0, 2))
+    assert (len(out.letters), len(out.records)) == (1, 1)
+    assert state.row == ("Kart",)
+
+
+def test_an_event_without_a_key_meets_nothing():
+    out, _ = run(LEFT_JOIN, event(3, 1.0, 1, key=None), table(1, "Mitch", 0), state=KeyState(("Mitch",)))
+    assert out.joined == [(1, None)]
 
 
 def test_a_global_row_is_known_to_earlier_events_of_its_batch():
-    out, _ = run(BOARD, [event(1, 5.0), table(9, "Mario Kart")])
-    assert [(row[KEY], row[VALUE], row[TIMESTAMP]) for row in out] == [(b"7", b'[{"game":"Mario Kart","score":5}]', 1)]
+    out, _ = run(BOARD, event(1, 5.0, 0), table(9, "Mario Kart", 1))
+    assert out.records == [("7", '[{"game":"Mario Kart","score":5}]', 1)]
 
 
 def test_a_key_gives_one_record_a_batch_with_the_latest_events_time():
-    rows = [table(0, "Kart"), event(4, 5.0), event(2, 9.0, 1), event(3, 7.5, 2), event(1, 1.0, 3)]
-    out, state = run(BOARD, rows)
-    assert len(out) == 1
-    assert out[0][TIMESTAMP] == 4
-    assert json.loads(out[0][VALUE]) == [{"game": "Kart", "score": score} for score in (9, 7.5, 5)]
-    assert run(BOARD, [event(8, 1.0, 9)], state) == ([], None)
+    rows = [table(0, "Kart"), event(4, 5.0), event(2, 9.0, 1), event(3, 7.5, 2), event(9, 1.0, 3)]
+    out, state = run(BOARD, *rows)
+    assert len(out.records) == 1
+    _, value, time = out.records[0]
+    assert time == 9
+    assert json.loads(value) == [{"game": "Kart", "score": score} for score in (9, 7.5, 5)]
+    out, after = run(BOARD, event(10, 1.0, 9), state=state)
+    assert (out.records, after) == ([], state)
 
 
 def test_a_renamed_row_changes_later_entries_only():
-    _, state = run(BOARD, [table(0, "Kart"), event(1, 5.0)])
-    out, _ = run(BOARD, [table(2, "Kart 2"), event(3, 4.0)], state)
-    assert out[0][VALUE] == b'[{"game":"Kart","score":5},{"game":"Kart 2","score":4}]'
+    _, state = run(BOARD, table(0, "Kart"), event(1, 5.0))
+    out, _ = run(BOARD, table(2, "Kart 2"), event(3, 4.0), state=state)
+    assert out.records[0][1] == '[{"game":"Kart","score":5},{"game":"Kart 2","score":4}]'
 
 
 def test_an_aggregate_outlives_its_row():
-    _, state = run(BOARD, [table(0, "Kart"), event(1, 5.0)])
-    out, after = run(BOARD, [table(2, None), event(3, 9.0)], state)
-    assert [row["_missing"] for row in out] == ["not in products"]
+    _, state = run(BOARD, table(0, "Kart"), event(1, 5.0))
+    out, after = run(BOARD, table(2, None), event(3, 9.0, 1), state=state)
+    assert out.letters == [(1, MISSING)]
     assert after == KeyState(None, state.aggregate)
-    out, _ = run(BOARD, [table(4, "Kart"), event(5, 9.0)], after)
-    assert [entry["score"] for entry in json.loads(out[0][VALUE])] == [9, 5]
-
-
-def test_programs_name_what_they_put_out():
-    assert JOIN.out_columns == JOIN_COLUMNS
-    assert BOARD.out_columns == AGGREGATE_COLUMNS
-
-
-COUNTS = KeyProgram(None, order.by_time, Count())
-EVERY_COUNT = KeyProgram(None, order.by_time, Count(), record_cache=False)
-
-
-def written(program: KeyProgram, rows: list[Any], state: KeyState | None = None):
-    out, after = run(program, rows, state)
-    return [(row[VALUE] and row[VALUE].decode(), row[TIMESTAMP]) for row in out], after
+    out, _ = run(BOARD, table(4, "Kart"), event(5, 9.0), state=after)
+    assert [entry["score"] for entry in json.loads(out.records[0][1])] == [9, 5]
 
 
 def test_a_hundred_updates_are_one_record_with_the_cache_and_a_hundred_without():
-    events = [event(time, 1.0) for time in range(100)]
-    assert written(COUNTS, events) == ([("100", 99)], KeyState(None, "100"))
-    each, after = written(EVERY_COUNT, events)
-    assert each == [(str(count), time) for time, count in enumerate(range(1, 101))]
+    events = [event(time, 1.0, time) for time in range(100)]
+    out, after = run(COUNTS, *events)
+    assert (out.records, after) == ([("7", "100", 99)], KeyState(None, "100"))
+    out, after = run(EVERY_COUNT, *events)
+    assert out.records == [("7", str(count), time) for time, count in enumerate(range(1, 101))]
     assert after == KeyState(None, "100")
 
 
 def test_the_first_row_is_kept_as_it_is_and_an_end_is_a_tombstone():
-    reduced = KeyProgram(None, order.by_time, Reduce(lambda _state, row: None if row["score"] == 0 else row))
-    assert written(reduced, [event(1, 5.0)]) == ([('{"score":5}', 1)], KeyState(None, '{"score":5.0}'))
-    known = KeyState(None, '{"score":5.0}')
-    assert written(reduced, [event(2, 0)], known) == ([(None, 2)], KeyState())
-    assert written(reduced, [event(2, 0), event(3, 8.0)], known) == (
-        [('{"score":8}', 3)],
-        KeyState(None, '{"score":8.0}'),
-    )
+    reduced = Model(has_table=False, aggregator=ENDING)
+    out, known = run(reduced, event(1, 5.0))
+    assert (out.records, known) == ([("7", '{"score":5}', 1)], KeyState(None, '{"score":5.0}'))
+    out, after = run(reduced, event(2, 0), state=known)
+    assert (out.records, after) == ([("7", None, 2)], KeyState())
+    out, after = run(reduced, event(2, 0), event(3, 8.0, 1), state=known)
+    assert (out.records, after) == ([("7", '{"score":8}', 3)], KeyState(None, '{"score":8.0}'))
 
 
 def test_what_came_and_went_within_a_batch_leaves_no_record_with_the_cache_and_all_without():
-    ending = Reduce(lambda _state, row: None if row["score"] == 0 else row)
-    rows = [event(1, 5.0), event(2, 0)]
-    assert written(KeyProgram(None, order.by_time, ending), rows) == ([], None)
-    every = KeyProgram(None, order.by_time, ending, record_cache=False)
-    assert written(every, rows) == ([('{"score":5}', 1), (None, 2)], None)
+    rows = [event(1, 5.0), event(2, 0, 1)]
+    out, after = run(Model(has_table=False, aggregator=ENDING), *rows)
+    assert (out.records, after) == ([], KeyState())
+    out, after = run(Model(has_table=False, aggregator=ENDING, record_cache=False), *rows)
+    assert (out.records, after) == ([("7", '{"score":5}', 1), ("7", None, 2)], KeyState())
 
 
 def test_a_left_join_goes_on_without_a_row():
-    out, after = KeyProgram(None, order.by_time).run("7", [event(1, 1.0), table(2, "Mitch"), event(3, 2.0)], KeyState())
-    assert [(json.loads(sent)["score"], row and json.loads(row), missing) for sent, row, missing in out] == [
-        (1.0, None, None),
-        (2.0, {"name": "Mitch"}, None),
-    ]
-    assert after == KeyState('{"name": "Mitch"}')
+    out, after = run(LEFT_JOIN, event(1, 1.0, 0), table(2, "Mitch", 1), event(3, 2.0, 2))
+    assert out.joined == [(0, None), (2, "Mitch")]
+    assert after == KeyState(("Mitch",))
+
+
+MODELS = [
+    JOIN,
+    LEFT_JOIN,
+    Model(is_global=True),
+    Model(is_global=True, is_inner=False),
+    BOARD,
+    Model(is_global=True, aggregator=TOP, record_cache=False),
+    Model(is_global=True, aggregator=Count()),
+    COUNTS,
+    EVERY_COUNT,
+    Model(has_table=False, aggregator=ENDING),
+    Model(has_table=False, aggregator=TopN(2, by="score", fields={"who": "who", "score": "score"})),
+]
+KEYS = st.sampled_from(["a", "b", "c"])
+SCORES = st.sampled_from([-1.5, 0.0, 1.0, 2.0, 2.5])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[list[Input]]:
+    kinds = st.sampled_from([Kind.EVENT, Kind.EVENT, Kind.ROW, Kind.DELETE, Kind.DEAD_LETTER])
+    offset = 0
+    drawn: list[list[Input]] = []
+    for size in draw(st.lists(st.integers(0, 8), min_size=1, max_size=3)):
+        drawn.append([])
+        for _ in range(size):
+            kind, key, time, partition = draw(kinds), draw(KEYS), draw(st.integers(0, 3)), draw(st.integers(0, 1))
+            more: dict[str, Any] = {}
+            if kind is Kind.ROW:
+                more = {"name": draw(st.sampled_from(["n", "m", None]))}
+            elif kind is Kind.EVENT:
+                more = {"score": draw(SCORES), "who": draw(st.sampled_from(["x", None])), "partition": partition}
+            drawn[-1].append(Input(key, kind, time, offset, **more))
+            offset += 1
+    return drawn
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@settings(max_examples=40)
+@given(drawn=batches())
+def test_programs_do_with_many_keys_what_the_model_does_row_by_row(model: Model, drawn: list[list[Input]]):
+    expected, actual = Output(), Output()
+    for rows in drawn:
+        of_model = [row for row in rows if model.has_table or row.kind is Kind.EVENT]
+        expected = model.run(of_model, expected.states)
+        actual = run_program(model, of_model, actual.states)
+        assert actual == expected

@@ -1,0 +1,37 @@
+"""How rows are packed on their way to a state operator."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from processor.operators import buckets
+from processor.operators.packing import arrow_table
+
+
+def batch(*rows: tuple[int, str | None]) -> pa.RecordBatch:
+    """Return a batch under names that aren't the operator's, as Spark's are."""
+    numbers, names = ([row[place] for row in rows] for place in (0, 1))
+    return pa.record_batch([pa.array(numbers, pa.int32()), pa.array(names, pa.string())], names=["_1", "_2"])
+
+
+def packed(*batches: pa.RecordBatch) -> list[tuple[int, int, list[str | None]]]:
+    """Return bucket, side and names of the rows that a packer makes."""
+    rows = [row for made in buckets._Packer(1, ("bucket", "name"))(batches) for row in made.to_pylist()]
+    return [(row["bucket"], row["side"], arrow_table(row["rows"])["name"].to_pylist()) for row in rows]
+
+
+def test_a_buckets_rows_become_one_in_their_order():
+    rows = packed(batch((2, "a"), (0, "b"), (2, None)), batch(), batch((1, "d"), (2, "e")))
+    assert rows == [(0, 1, ["b"]), (1, 1, ["d"]), (2, 1, ["a", None, "e"])]
+
+
+def test_nothing_becomes_nothing():
+    assert packed() == packed(batch()) == []
+
+
+@pytest.mark.parametrize("bound", ["_ROWS_MAX", "_BYTES_MAX"])
+def test_what_is_gathered_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(buckets, bound, 2)
+    rows = packed(batch((0, "a"), (0, "b")), batch((0, "c"), (0, "d")))
+    assert rows == [(0, 1, ["a", "b"]), (0, 1, ["c", "d"])]
