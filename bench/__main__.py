@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -31,7 +32,7 @@ def main() -> int:
     """Run, say how it goes, write the results; the exit code is 1 if the run is worth nothing."""
     options = _parser().parse_args()
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
-    say(f"logs and data go to {directory}")
+    say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
     plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in SIZES[options.size]]
     try:
@@ -41,6 +42,7 @@ def main() -> int:
     except (BenchFailure, ProcessFailed) as failure:
         say(f"error: {failure}")
         return 1
+    shutil.rmtree(directory)
     command = "make bench" if options.size == "full" else f"make bench-{options.size}"
     files = write(options.results, f"{began_at:%Y-%m-%d-%H%M}-{options.size}", command, plans, run, watch)
     if options.page is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -54,6 +55,7 @@ class Run:
                 servers = self._servers(plan, side, topic)
                 with _ended(servers):
                     self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
+        shutil.rmtree(self.directory / topic)  # of a plan that has failed everything stays, to be looked at
 
     def _work(self, plan: str, names: Sequence[str], number: int, stage: Stage) -> None:
         for name in names:
@@ -68,8 +70,8 @@ class Run:
     def _servers(self, plan: Plan, side: Side, topic: str) -> Servers:
         if side is Side.OURS:
             kind = SparkFleet if plan.processor else Fleet
-            return kind(self.bootstrap, plan.shape, self.directory / f"{topic}-ours", topic)
-        return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / f"{topic}-peer", topic)
+            return kind(self.bootstrap, plan.shape, self.directory / topic / "ours", topic)
+        return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / topic / "peer", topic)
 
 
 @contextmanager

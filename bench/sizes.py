@@ -13,7 +13,6 @@ from bench.shape import Load, Plan, Shape, Side
 _SERVING: Final = ("warm-up", "gets", "batches", "scans", "python-client", "memory")
 _EXPERT: Final = ("start", "warm-up", "gets", "batches")
 _GROWTH: Final = ("start", "warm-up", "gets", "memory")
-_FAULTS: Final = ("failover", "rolling-restart")
 
 # Java starts sooner so, and never gets as fast.
 _SMALL: Final = Shape(
@@ -41,7 +40,7 @@ def _serving(shape: Shape, load: Load, rounds: int) -> Plan:
             Side.PEER: ("restore", *_SERVING),
             Side.PEER_DIRECT: _EXPERT,
         },
-        last_round=_both("restart", *_FAULTS),
+        last_round=_both("restart", "failover", "rolling-restart"),
     )
 
 
@@ -76,12 +75,20 @@ _REHEARSAL: Final = (
     _serving(_SMALL, _SHORT, rounds=2),
     Plan("Processing", _SMALL, _SHORT, rounds=1, work=_both("build", "freshness"), processor=True),
 )
+_FAULTS: Final = Plan(
+    "Faults",
+    Shape(100_000, nodes=3),
+    Load(seconds=5.0, warm_up_s=20.0),
+    rounds=3,
+    work=_both("start", "warm-up", "failover", "rolling-restart"),
+)
 _QUICK: Final = (
     _serving(Shape(1_000_000), Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(1, 100)), rounds=2),
     _processing(200_000, freshness_s=5.0),
 )
 _FULL: Final = (
     _serving(Shape(1_000_000), Load(seconds=8.0, warm_up_s=20.0), rounds=5),
+    _FAULTS,
     _processing(1_000_000, freshness_s=20.0),
     *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 10_000, 100_000, 1_000_000, 10_000_000)),
     *(_growth(f"{count} partitions", Shape(1_000_000, count)) for count in (1, 4, 16, 64)),

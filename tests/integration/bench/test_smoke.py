@@ -17,6 +17,7 @@ from statehouse.local.kafka import EmbeddedKafka
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_all_that_there_is_is_measured(kafka: EmbeddedKafka, tmp_path: Path, unique_name: Callable[[str], str]) -> None:
     plans, run = SIZES["rehearsal"], Run(kafka.bootstrap, tmp_path, unique_name("bench"), print)
 
