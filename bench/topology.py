@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from bench.sides.ours import STORE
 from processor.application import Application
 
 application_id = os.environ.get("BENCH_APPLICATION_ID", "bench")
@@ -15,4 +16,4 @@ application_id = os.environ.get("BENCH_APPLICATION_ID", "bench")
 def build(app: Application) -> None:
     """Declare the source and the store."""
     records = app.stream(os.environ["BENCH_SOURCE"])
-    app.store("latest", records, value_serde="string")
+    app.store(STORE, records, value_serde="string")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 
@@ -20,6 +20,8 @@ from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
 
 ROOT: Final = Path(__file__).parents[2]
+T = TypeVar("T")
+
 _SETTLE_S: Final = 1800.0
 _STOP_S: Final = 60.0
 _QUIET_S: Final = 1.0
@@ -157,19 +159,30 @@ class Servers(ABC):
 
         Raises:
             BenchFailure: they don't get there in time.
+            ProcessFailed: a process has ended.
 
         """
-        self.wait_copies(lambda _: self.is_built(), "its changelog to be complete")
-        self.wait_copies(lambda copies: is_settled(copies, self.shape), "every copy to be at its end", _QUIET_S)
+        wait_for(self._checked(self.is_built), _SETTLE_S, f"{self.side} to have its changelog complete")
+        self.settled_copies(_QUIET_S)
 
-    def wait_copies(self, predicate: Callable[[list[Copy]], bool], what: str, for_s: float = 0.0) -> None:
-        """Wait until the copies are as they should be; raises also if a process has ended."""
+    def settled_copies(self, for_s: float = 0.0) -> list[Copy]:
+        """Return the copies once they are complete, caught up, and have been so for a time; raises as above.
 
-        def holds() -> bool:
+        A node that doesn't answer in time, on a machine that is busy, is asked again.
+        """
+
+        def settled() -> list[Copy]:
+            copies = self.copies()
+            return copies if is_settled(copies, self.shape) else []
+
+        return wait_for(self._checked(settled), _SETTLE_S, f"{self.side} to have every copy at its end", for_s=for_s)
+
+    def _checked(self, predicate: Callable[[], T]) -> Callable[[], T]:
+        def checked() -> T:
             self.check()
-            return predicate(self.copies())
+            return predicate()
 
-        wait_for(holds, _SETTLE_S, f"{self.side}: {what}", for_s=for_s)
+        return checked
 
     def target(self, name: str) -> str:
         """Return where a node listens."""
@@ -188,7 +201,7 @@ class Servers(ABC):
 
     def owners(self) -> dict[str, object]:
         """Return the load generator's options that name each partition's active."""
-        actives = {copy.partition: self.node_names.index(copy.node) for copy in self.copies() if copy.active}
+        actives = {copy.partition: self.node_names.index(copy.node) for copy in self.settled_copies() if copy.active}
         return {
             "targets": [self.target(name) for name in self.node_names],
             "owners": [actives[partition] for partition in range(self.shape.partitions)],

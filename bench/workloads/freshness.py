@@ -42,7 +42,7 @@ def freshness(stage: Stage) -> Iterator[Result]:
     """Produce events at a steady rate, and look for each at both of its copies; the first ones are to warm up."""
     places: dict[int, list[Watched]] = {}
     watched: dict[tuple[str, bool], Watched] = {}
-    for copy in stage.servers.copies():
+    for copy in stage.servers.settled_copies():
         place = watched.setdefault((copy.node, copy.active), Watched(copy.node, copy.active))
         places.setdefault(copy.partition, []).append(place)
     version = int(time.time()) & 0xFFFF_FFFF
