@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,8 +30,9 @@ _BROKER_HEAP_MB: Final = 1024
 
 
 def main() -> int:
-    """Run, say how it goes, write the results; the exit code is 1 if the run is worth nothing."""
+    """Run, say how it goes, write the results; the exit code is 1 if the run is worth nothing, 130 if it was ended."""
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are in sessions of their own: we end them
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
@@ -42,6 +44,9 @@ def main() -> int:
     except (BenchFailure, ProcessFailed) as failure:
         say(f"error: {failure}")
         return 1
+    except KeyboardInterrupt:
+        say("ended before its time: no results are written")
+        return 130
     shutil.rmtree(directory)
     command = "make bench" if options.size == "full" else f"make bench-{options.size}"
     files = write(options.results, f"{began_at:%Y-%m-%d-%H%M}-{options.size}", command, plans, run, watch)
