@@ -94,7 +94,8 @@ class Sales:
     def crash_between_the_commits_of_two_partitions(self) -> None:
         """Leave what such a crash leaves: a batch that Spark has planned and not committed, and one marker behind."""
         directory = self.checkpoint / self.application / STORE
-        batch_id = max(int(path.name) for path in (directory / "commits").iterdir() if path.name.isdigit())
+        # The newest that was planned: a stop may come before Spark has committed it.
+        batch_id = max(int(path.name) for path in (directory / "offsets").iterdir() if path.name.isdigit())
         for path in (directory / "commits").glob(f"*{batch_id}*"):
             path.unlink()
         query_id = json.loads((directory / "metadata").read_text())["id"]
