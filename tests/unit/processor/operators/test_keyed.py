@@ -175,7 +175,7 @@ def batches(draw: st.DrawFn) -> list[list[Input]]:
     return drawn
 
 
-@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=40)
 @given(drawn=batches())
 def test_programs_do_with_many_keys_what_the_model_does_row_by_row(model: Model, drawn: list[list[Input]]):
