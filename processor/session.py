@@ -54,7 +54,7 @@ def _defaults(settings: ProcessorSettings) -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": f"{round(settings.stop_timeout_s * 1000)}ms",  # endless by default
         # A batch for nothing but watermarks is never needed without event-time timers.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # To count the bytes of a batch for Python anew with each row took a quarter of a stateful query's JVM time.
+        # To count the bytes of a batch for Python anew with each row took a tenth of a stateful query's JVM time.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         # HotSpot never compiles larger methods, and a parsed record's projection makes one: smaller ones are faster.

@@ -201,7 +201,7 @@ async def test_batches_learn_of_a_slow_node_and_leave_it(start: Start) -> None:
 
 
 async def test_a_batch_at_a_frozen_node_is_grouped_again_and_later_ones_pass_it_over(start: Start) -> None:
-    fleet = await start("a", "b", attempt_timeout_ms=100, hedge_min_ms=1)
+    fleet = await start("a", "b", attempt_timeout_ms=1_000, hedge_min_ms=1)  # the other must not be late, too
     fleet.nodes["a"].freeze()
     assert [await _batch(fleet) for _ in range(5)] == ["b"] * 5
     assert len(fleet.nodes["b"].batches) == 5
