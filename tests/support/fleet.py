@@ -353,3 +353,13 @@ class Fleet(Servers):
                 return node.epoch == self.assignment.epoch and running == assigned and len(node.tasks) == len(running)
 
             poll_until(settled, timeout_s, f"{process.name} to run its tasks")
+
+
+def confirmed(node: ServerProcess, key: str) -> query_service_pb2.GetResponse:
+    """Return what a node answers once it is sure of being the active: it reads its assignment a moment before."""
+
+    def asked() -> query_service_pb2.GetResponse | None:
+        answer = node.get(key)
+        return answer if answer.replica.role == types_pb2.REPLICA_ROLE_ACTIVE else None
+
+    return poll_until(asked, 20, f"{node.name} to be sure that it is active")

@@ -17,7 +17,7 @@ from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
 from tests.support.polling import poll_until
 
 # A machine that stalls must not make the controller take a living node for dead: its updates would be gone.
@@ -64,7 +64,7 @@ def test_holds_what_was_updated_since_it_began(fleet: Fleet, tmp_path: Path) -> 
     began_ms = time.time() * 1000
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
     fleet.wait_running([node])
-    missing = node.get(before)
+    missing = confirmed(node, before)
     assert not missing.found, "it was updated before the replica began"
     assert began_ms <= missing.replica.since_ms <= time.time() * 1000
     assert_stamped(missing, node)
@@ -72,7 +72,7 @@ def test_holds_what_was_updated_since_it_began(fleet: Fleet, tmp_path: Path) -> 
     fleet.put({after: "1"})
     poll_until(lambda: node.get(after).found, 20, "the update")
     assert node.get(after).value.text == "1"
-    assert_stamped(node.get(after), node)
+    assert_stamped(confirmed(node, after), node)
     poll_until(lambda: is_fresh(node.get(after).replica), 20, "lag 0, and a small staleness")
     fleet.put({after: None})
     poll_until(lambda: not node.get(after).found, 20, "the tombstone")
@@ -106,7 +106,7 @@ def test_begins_anew_where_it_moves(fleet: Fleet) -> None:
     moved = poll_until(lambda: (a := answers(router, key)) is not None and not a.found and a, 20, "the new host")
     assert moved.replica.host.instance_id == "n2"
     assert moved.replica.since_ms > first.replica.since_ms
-    assert_stamped(moved, nodes[1])
+    assert_stamped(confirmed(nodes[1], key), nodes[1])
     fleet.put({key: "2"})
     assert poll_until(lambda: (a := answers(router, key)) is not None and a.found and a, 20, "an update there")
 
