@@ -94,7 +94,8 @@ def test_one_worker_dies_and_is_replaced_and_all_end_with_their_parent(fleet: Fl
     assert router.get("a").found
     os.kill(victim, signal.SIGKILL)
     poll_until(lambda: router_answers(router), 30, "lookups on a connection that may have been the dead one's")
-    assert lookup_on_a_new_connection(router)
+    # The worker that takes its place listens before it knows the fleet.
+    poll_until(lambda: lookup_on_a_new_connection(router), 30, "a lookup on a new connection")
     poll_until(lambda: len(workers_of(router) - workers) == 1, 30, "another in its place")
     poll_until(lambda: all_answer(router, metrics_ports), 60, "both workers to answer again")
 
