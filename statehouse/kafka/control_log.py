@@ -110,6 +110,17 @@ class ControlLogReader:
             position, ask_at, heard_at = 0, 0.0, time.monotonic()
             asked: _End | None = None
             while not self._stop.is_set():
+                # Before anything is delivered: who acts on it is to know soon after that it is the newest.
+                if (now := time.monotonic()) >= ask_at:
+                    ask_at = now + self._confirm_interval_s
+                    if asked is None or now - asked.asked_at > _ASK_ANEW_S:
+                        try:
+                            asked = self._ask_for_end(admin)
+                        except KafkaException as error:
+                            log.debug("the end can't be read at the moment", topic=self._topic, error=str(error))
+                if asked is not None and position >= asked.offset:
+                    self._note_contact(asked)
+                    asked = None
                 for message in consumer.consume(_BATCH, _POLL_S):
                     position = max(position, self._deliver(message))
                     if not codes.is_complaint(message):
@@ -121,16 +132,6 @@ class ControlLogReader:
                     consumer = clients.consumer(self._bootstrap, self._client_id, **_CONSUMER)
                     consumer.assign([TopicPartition(self._topic, 0, position or OFFSET_BEGINNING)])
                     heard_at = now
-                if now >= ask_at:
-                    ask_at = now + self._confirm_interval_s
-                    if asked is None or now - asked.asked_at > _ASK_ANEW_S:
-                        try:
-                            asked = self._ask_for_end(admin)
-                        except KafkaException as error:
-                            log.debug("the end can't be read at the moment", topic=self._topic, error=str(error))
-                if asked is not None and position >= asked.offset:
-                    self._note_contact(asked)
-                    asked = None
         finally:
             consumer.close()
 

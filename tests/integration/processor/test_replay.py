@@ -24,7 +24,7 @@ from tests.integration.processor.support import messages, store_of
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.long]
 
 DEADLINE_S = 90.0
 STORE, PARTITIONS = "best-sales", 2

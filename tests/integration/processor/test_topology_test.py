@@ -151,6 +151,7 @@ def latest_pages(app: Application, most: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_full_buffer_says_why_it_ends_and_a_larger_one_goes_on(spark: SparkSession, tmp_path: Path):
     small = TopologyTest("app", partial(latest_pages, most=2), spark, tmp_path)
     small.pipe("visits", visit("ann", "home", 1), visit("bob", "home", 2), visit("cid", "home", 3), Record("cid", "{"))
