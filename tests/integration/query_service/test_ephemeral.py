@@ -16,8 +16,10 @@ from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import members_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
+from tests.support.kafka import read_all
 from tests.support.polling import poll_until
 
 # A machine that stalls must not make the controller take a living node for dead: its updates would be gone.
@@ -177,9 +179,12 @@ def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fl
     def node(name: str) -> ServerProcess:
         return fleet.node(name, session_timeout_ms=int(SESSION_TIMEOUT_S * 1000))
 
+    # Both nodes before the controller: what one that was there first is given never moves to the other.
+    nodes = {name: node(name) for name in ("n1", "n2")}
+    members = members_topic(fleet.application_id)
+    poll_until(lambda: {key for key, _ in read_all(fleet.bootstrap, members)} == {b"n1", b"n2"}, 60, "both nodes")
     controller.start()
     try:
-        nodes = {name: node(name) for name in ("n1", "n2")}
         router = fleet.router()
         poll_until(lambda: held_by("n1", "n2"), 60, "the tasks to be placed")
         keys = [fleet.keys_in(partition)[0] for partition in range(fleet.partitions)]
