@@ -128,11 +128,15 @@ def _even_out(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
         and slot.standbys
         and not any(node in slot.views or node in slot.was.replicas for node in slot.standbys)
     ]
-    for slot, node in _standby_moves(new, loads, fleet):
-        replaced = _replaced_by(slot, node, loads, fleet)
-        if replaced is not None:
-            loads.move(replaced, node)
-            slot.standbys[slot.standbys.index(replaced)] = node
+    moved = True
+    while moved:  # A move may be what makes another one right. It ends: each gains racks, or lessens a difference.
+        moved = False
+        for slot, node in _standby_moves(new, loads, fleet):
+            replaced = _replaced_by(slot, node, loads, fleet)
+            if replaced is not None:
+                loads.move(replaced, node)
+                slot.standbys[slot.standbys.index(replaced)] = node
+                moved = True
 
 
 def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from itertools import product
 
 import pytest
+from hypothesis import example
 from hypothesis import strategies as st
 
 from processor.ownership.model import NodeView, Plan, PlannerSettings, ReplicaView, Standing
@@ -203,6 +204,8 @@ def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
 
 
 @given_many(st.integers(1, 40), st.lists(st.sampled_from([1, 1, 2, 5]), min_size=1, max_size=8), st.integers(0, 3))
+@example(4, [1, 2, 2, 5], 2)
+@example(34, [1, 2, 5], 1)
 def test_the_first_plan_is_complete_and_balanced(tasks: int, capacities: list[int], standbys: int) -> None:
     """Nothing has any state, so that nobody is better: everything is placed at once, fairly, without warm-ups."""
     fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings(standbys))
