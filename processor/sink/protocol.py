@@ -15,6 +15,7 @@ the query's id in the group's name.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from statehouse.kafka import clients, codes
 
@@ -33,6 +34,7 @@ _BACKOFF_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 # A librdkafka producer has some threads and buffers; a worker rarely serves more partitions than this.
 _WRITERS_MAX: Final = 64
+_IDLE_S: Final = 120.0
 
 
 class WriteTimeout(Exception):
@@ -111,7 +113,8 @@ class PartitionWriter:
         self._target, self._partition = target, partition
         self._producer: Producer | None = None
         self._marker = 0
-        self._markers: Consumer | None = None
+        self._group: object = None
+        """The marker's group, as a transaction's commit of it wants to have it."""
         self._rpc_timeout_s = min(_RPC_TIMEOUT_S, target.write_timeout_s)
 
     @property
@@ -166,25 +169,27 @@ class PartitionWriter:
         }
         producer = clients.producer(target.bootstrap, transactional_id, **transactional)
         producer.init_transactions(self._rpc_timeout_s)
-        if self._markers is None:
-            group: dict[str, str | int] = {"group.id": target.marker_group}
-            self._markers = clients.consumer(target.bootstrap, transactional_id, **group)
-        self._marker = _offset(self._markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0])
+        group: dict[str, str | int] = {"group.id": target.marker_group}
+        # Not kept beside the producer: while no broker answers, a consumer costs 2 % of a core, and there may be many.
+        markers = clients.consumer(target.bootstrap, transactional_id, **group)
+        try:
+            self._marker = _offset(markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0])
+            self._group = markers.consumer_group_metadata()
+        finally:
+            markers.close()
         self._producer = producer
         return producer
 
     def close(self) -> None:
-        """Forget the clients; what the producer had open is aborted by the next one, or by the broker in time."""
-        self._producer = self._markers = None
+        """Forget the producer; what it had open is aborted by the next one, or by the broker in time."""
+        self._producer = None
 
     def _transact(self, producer: Producer, batch_id: int, produce: Produce) -> None:
-        assert self._markers is not None  # noqa: S101 - set wherever a producer is
         producer.begin_transaction()
         try:
             produce(producer)
             marker = self._marker_at(batch_id + 1)
-            group = self._markers.consumer_group_metadata()
-            producer.send_offsets_to_transaction([marker], group, self._rpc_timeout_s)
+            producer.send_offsets_to_transaction([marker], self._group, self._rpc_timeout_s)
             producer.commit_transaction(self._rpc_timeout_s)
         except KafkaException as failure:
             if failure.args[0].txn_requires_abort():
@@ -296,18 +301,33 @@ def _abort(producer: Producer) -> None:
 
 
 class WriterCache:
-    """A worker process's writers: initialising costs ten times what a small commit does."""
+    """A worker process's writers: initialising costs ten times what a small commit does.
 
-    def __init__(self, limit: int = _WRITERS_MAX) -> None:
-        self._limit = limit
-        self._writers: OrderedDict[tuple[SinkTarget, int], PartitionWriter] = OrderedDict()
+    Those that were not used for long are forgotten at the next use of another. They cost threads, and where no broker
+    answers, a core for every eighty.
+    """
+
+    def __init__(
+        self, limit: int = _WRITERS_MAX, idle_s: float = _IDLE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit, self._idle_s, self._clock = limit, idle_s, clock
+        self._lock = threading.Lock()
+        self._writers: OrderedDict[tuple[SinkTarget, int], tuple[PartitionWriter, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many writers are kept."""
+        return len(self._writers)
 
     def writer(self, target: SinkTarget, partition: int) -> PartitionWriter:
-        """Return the partition's writer, the same as last time if there is one."""
-        writer = self._writers.pop((target, partition), None) or PartitionWriter(target, partition)
-        self._writers[target, partition] = writer
-        if len(self._writers) > self._limit:
-            self._writers.popitem(last=False)[1].close()
+        """Return the partition's writer, the same as last time if it is still kept."""
+        forgotten = []  # destroyed by returning, out of the lock: a producer's end takes a moment
+        with self._lock:
+            now = self._clock()
+            kept = self._writers.pop((target, partition), None)
+            writer = PartitionWriter(target, partition) if kept is None else kept[0]
+            self._writers[target, partition] = writer, now
+            while len(self._writers) > self._limit or now - next(iter(self._writers.values()))[1] > self._idle_s:
+                forgotten.append(self._writers.popitem(last=False))
         return writer
 
 

@@ -114,11 +114,11 @@ class SinkTask:
             counts.clear()
             for share in self._through_cache(rows):
                 for batch in share.to_batches(_ROWS_MAX):
+                    self._produce_records(producer, partition, batch, counts)
+                for batch in share.filter(pc.is_valid(share[REASON])).to_batches(_ROWS_MAX):
                     for row in batch.to_pylist():
-                        output, kind = self._produce(producer, partition, row)
-                        counts[output, kind] += 1
-                        if output:
-                            counts[output, BYTES] += len(row[KEY] or b"") + len(row[VALUE] or b"")
+                        self._produce_dead_letter(producer, partition, row)
+                        counts["", str(row[REASON])] += 1
 
         if not WRITERS.writer(self.target, partition).write(self.batch_id, produce):
             counts = Counter({("", SKIPPED): 1})
@@ -137,19 +137,22 @@ class SinkTask:
         for start in range(0, rows.num_rows, size):
             yield last_of_each_key(rows.slice(start, size), cached)
 
-    def _produce(self, producer: Producer, partition: int, row: dict[str, Any]) -> tuple[str, str]:
-        timestamp = max(row[TIMESTAMP_MS] or _NO_TIMESTAMP, _NO_TIMESTAMP)
-        if row[REASON] is None:
-            output = self.target.outputs[row[OUTPUT]]
-            produce_record(
-                producer,
-                output.topic,
-                partition,
-                key=row[KEY],
-                value=row[VALUE],
-                timestamp=timestamp,
-            )
-            return output.name, TOMBSTONE if row[VALUE] is None else CHANGELOG
+    def _produce_records(self, producer: Producer, partition: int, batch: pa.RecordBatch, counts: Counts) -> None:
+        """Produce the rows that aren't dead letters. What a row costs here is most of what a backlog's record does."""
+        outputs = self.target.outputs
+        tallies = [Counter[str]() for _ in outputs]
+        columns = [batch.column(name).to_pylist() for name in (OUTPUT, KEY, VALUE, TIMESTAMP_MS, REASON)]
+        for place, key, value, timestamp, reason in zip(*columns, strict=True):
+            if reason is not None:
+                continue
+            produce_record(producer, outputs[place].topic, partition, key=key, value=value, timestamp=_valid(timestamp))
+            tally = tallies[place]
+            tally[TOMBSTONE if value is None else CHANGELOG] += 1
+            tally[BYTES] += len(key or b"") + len(value or b"")
+        for output, tally in zip(outputs, tallies, strict=True):
+            counts.update({(output.name, kind): count for kind, count in tally.items()})
+
+    def _produce_dead_letter(self, producer: Producer, partition: int, row: dict[str, Any]) -> None:
         origin = {"source_topic": row[TOPIC], "source_partition": row[PARTITION], "source_offset": row[OFFSET]}
         headers = {"reason": row[REASON], "detail": row[DETAIL] or ""}
         # An aggregate's row comes from no single record.
@@ -160,7 +163,10 @@ class SinkTask:
             partition % self.target.dead_letters_partition_count,
             key=row[KEY],
             value=row[VALUE],
-            timestamp=timestamp,
+            timestamp=_valid(row[TIMESTAMP_MS]),
             headers=[(name, text.encode()) for name, text in headers.items()],
         )
-        return "", str(row[REASON])
+
+
+def _valid(timestamp_ms: int | None) -> int:
+    return max(timestamp_ms or _NO_TIMESTAMP, _NO_TIMESTAMP)

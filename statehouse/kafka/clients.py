@@ -25,9 +25,11 @@ T = TypeVar("T")
 SILENCE_S: Final = 5.0
 """How long a reader waits for records that it knows to be there before it takes its client for lost."""
 
-# Reconnect quickly: brokers restart, and staleness grows for as long as we are away.
+# Reconnect quickly: brokers restart, and staleness grows for as long as we are away. But a consumer whose only broker
+# is away never backs off further than its first pause (it looks for its group's coordinator anew each time), and spends
+# 2.4 % of a core on it at 50 ms, 0.6 % at 200.
 _COMMON: dict[str, str | float | bool] = {
-    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.ms": 200,
     "reconnect.backoff.max.ms": 1000,
     "socket.connection.setup.timeout.ms": 5000,
     # After a network cut a connection may stay dead for as long again as the cut has lasted; by default requests on it
