@@ -19,6 +19,9 @@ from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1
 
+AdmittedBefore = dict[tuple[str, int, bytes, bytes], tuple[StoreReplica, types_pb2.ReplicaStamp]]
+"""What answers for a store's partition, by the bounds and the forwarding that were asked for, as sent."""
+
 
 class Admission:
     """Decides for the replicas of this node.
@@ -41,15 +44,24 @@ class Admission:
         | query_service_pb2.FetchSessionsRequest
         | query_service_pb2.GetAsOfRequest
         | query_service_pb2.QueryStoreRequest,
+        before: AdmittedBefore | None = None,
     ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
         """Return the store, the serialized key, and what answers for a request about one key.
 
-        In a global store the key may also be in one of the `other_partitions`.
+        In a global store the key may also be in one of the `other_partitions`. Requests that are answered at once, in
+        one go, share `before`: what one was admitted with holds for the next of the same partition and bounds.
         """
         served = self.store(request.store)
         key = paging.serialized_key(request.key, served.key_serde)
         partition = partition_for(key, served.spec.partition_count)
-        return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+        if before is None:
+            return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+        bounds = request.freshness.SerializeToString(), request.forwarding.SerializeToString()
+        place = (request.store, partition, *bounds)
+        admitted = before.get(place)
+        if admitted is None:
+            admitted = before[place] = self.admit(served, partition, request.freshness, request.forwarding)
+        return served, key, *admitted
 
     def other_partitions(
         self, served: ServedStore, first: int, request: query_service_pb2.GetRequest

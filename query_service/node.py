@@ -52,6 +52,7 @@ log = structlog.get_logger(__name__)
 _CHECKPOINT_INTERVAL_S = 10.0
 _STOP_GRACE_S = 2.0
 _DRAIN_POLL_S = 0.1
+_VERSION = version("statehouse")  # read once: it is looked for in files
 _SWITCH_INTERVAL_S = 0.0005
 _LISTENERS_END_S = 1.0
 _CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
@@ -438,7 +439,7 @@ class QueryNode:
             self.tasks.global_report(),
             rack=self._settings.rack,
             capacity=self._settings.capacity,
-            version=version("statehouse"),
+            version=_VERSION,
         )
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
+from query_service.admission import Admission
 from query_service.checkpoint import Checkpoint
+from query_service.lifecycle import TaskState
+from query_service.listeners import Listeners
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
-from query_service.replica import StoreReplica
-from query_service.stores.base import StateStore
+from query_service.replica import StoreReplica, TaskReplica
+from query_service.stores.base import Record, StateStore
 from query_service.stores.key_value import KeyValueStore
+from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
-from query_service.view import ServedStore
+from query_service.view import ServedStore, view_of
+from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.partitioning import partition_for
 from statehouse.serdes import serde
-from statehouse.topology import Role, StoreSpec
+from statehouse.topology import HeldId, Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 
@@ -36,7 +44,7 @@ class OneStore:
         self._served = ServedStore(spec, serde("string"), serde("string"))
         self._replica = StoreReplica(spec, 0, store, Checkpoint("t", "id", 1, 1), metrics.of("s", Role.ACTIVE))
 
-    def admit_key(self, request: query_service_pb2.GetRequest) -> Any:
+    def admit_key(self, request: query_service_pb2.GetRequest, _before: object = None) -> Any:
         if request.key.text == "gone":
             raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
         return self._served, request.key.text.encode(), self._replica, types_pb2.ReplicaStamp()
@@ -56,3 +64,47 @@ def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
     assert reason_from_number(gone.error.reason) is Reason.PARTITION_NOT_OWNED
     failed = "statehouse_node_batch_entry_failures_total"
     assert metrics.registry.get_sample_value(failed, {"reason": "INTERNAL"}) == 1
+
+
+def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
+    """Entries of one partition share what admits them only as far as they ask for the same."""
+    spec = StoreSpec("s", "t", 3, 0, value_serde="string")
+    metrics, keys = NodeMetrics(), [f"k{number}" for number in range(9)]
+    held: dict[HeldId, TaskReplica] = {}
+    for task in (TaskId(0, 0), TaskId(0, 1)):  # the third partition is elsewhere
+        at = Checkpoint("t", "id", 0, 1)
+        replica = StoreReplica(
+            spec, task.partition, KeyValueStore(MemoryEngine(10**6)), at, metrics.of("s", Role.ACTIVE)
+        )
+        records = [Record(key.encode(), key.upper().encode(), 0) for key in keys[:-2]]
+        mine = [record for record in records if partition_for(record.key, 3) == task.partition]
+        replica.apply(mine, len(mine))
+        replica.note_end(len(mine) + 5 * task.partition, time.monotonic(), 1)
+        held[task] = TaskReplica(task, Role.ACTIVE, [(spec, task.partition)], cast("Any", None), Listeners())
+        held[task].stores[replica.folder] = replica
+        held[task].state = TaskState.RUNNING
+    admission = Admission(types_pb2.Host(instance_id="n"), held, lambda: True)
+    tasks = {TaskId(0, partition): TaskAssignment("n") for partition in range(3)}
+    admission.view = view_of(Assignment(7, stores=MappingProxyType({"s": spec}), tasks=MappingProxyType(tasks)), {})
+    lookups = LookupEngine(admission, cast("Any", None), metrics, max_batch_entries=99, max_message_bytes=10**6)
+    bounds = [{}, {"freshness": {"max_lag": 2}}, {"forwarding": {"epoch": 8, "hops": 1}}, {"forwarding": {"hops": 9}}]
+    requests = [
+        query_service_pb2.GetRequest(store="s", key={"text": key}, **cast("Any", more))
+        for key in keys
+        for more in bounds
+    ]
+
+    def alone(request: query_service_pb2.GetRequest) -> query_service_pb2.BatchGetResult:
+        try:
+            return query_service_pb2.BatchGetResult(response=lookups.get(request))
+        except LookupFailure as failure:
+            return query_service_pb2.BatchGetResult(error=failure.to_proto())
+
+    batch = lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests)).results
+    expected = [alone(request) for request in requests]
+    for result in (*batch, *expected):  # the only thing that time changes
+        result.response.replica.ClearField("staleness_ms") if result.HasField("response") else None
+    assert list(batch) == expected
+    outcomes = {reason_from_number(each.error.reason) for each in batch if each.HasField("error")}
+    assert outcomes == {Reason.PARTITION_NOT_OWNED, Reason.LAG_EXCEEDS_BOUND, Reason.HOP_LIMIT}
+    assert {each.response.found for each in batch if each.HasField("response")} == {True, False}
