@@ -34,8 +34,8 @@ from statehouse.composite import SessionKey, WindowKey
 from statehouse.serdes import serde
 from statehouse.topology import SESSION, WINDOW
 
-_SOURCE_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
-_ARROW_SCHEMA: Final = pa.schema(
+SOURCE_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+ARROW_SCHEMA: Final = pa.schema(
     [
         (KEY, pa.binary()),
         (VALUE, pa.binary()),
@@ -149,7 +149,7 @@ class TopologyTest:
     def _read(self, source: Source) -> DataFrame:
         directory = self._inputs(source.topic)
         directory.mkdir(parents=True, exist_ok=True)
-        return self._session.readStream.schema(_SOURCE_SCHEMA).parquet(str(directory))
+        return self._session.readStream.schema(SOURCE_SCHEMA).parquet(str(directory))
 
     def _reads(self, frame: DataFrame, topic: str) -> bool:
         plan = frame._jdf.queryExecution().analyzed().toString()  # noqa: SLF001 - the plan has no public name in Python
@@ -180,7 +180,7 @@ class TopologyTest:
             for offset, record in zip(itertools.count(first), records, strict=False)
         ]
         scratch = directory / f".{number}"
-        pq.write_table(pa.Table.from_pylist(rows, schema=_ARROW_SCHEMA), scratch)
+        pq.write_table(pa.Table.from_pylist(rows, schema=ARROW_SCHEMA), scratch)
         scratch.rename(directory / f"{number:06}.parquet")
 
     def _take(self, query: Query, frame: DataFrame, _batch_id: int) -> None:

@@ -341,6 +341,12 @@ class _Fold:
         return text
 
 
+def without_letters(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return a table's rows and deletes, and its dead letters with the columns of LETTER."""
+    is_letter = pc.equal(rows[KIND], Kind.DEAD_LETTER.value)
+    return rows.filter(pc.invert(is_letter)), rows.filter(is_letter).select(LETTER)
+
+
 def positions(table: pa.Table) -> Positions:
     """Return where a table's rows stand."""
     times, partitions, offsets = (_numbers(table[name]) for name in PLACE)
@@ -352,10 +358,9 @@ def _apart(sides: Mapping[int, pa.Table]) -> tuple[pa.Table, pa.Table | None, li
     events, changes = sides.get(0, _NO_EVENTS), sides.get(1)
     if changes is None:
         return events, None, []
-    is_letter = pc.equal(changes[KIND], Kind.DEAD_LETTER.value)
-    letters = changes.filter(is_letter).select(LETTER)
-    kept = [name for name in changes.column_names if name in (GROUP, KIND, *PLACE) or name not in LETTER]
-    return events, changes.filter(pc.invert(is_letter)).select(kept), [letters] * bool(letters.num_rows)
+    live, letters = without_letters(changes)
+    kept = [name for name in live.column_names if name in (GROUP, KIND, *PLACE) or name not in LETTER]
+    return events, live.select(kept), [letters] * bool(letters.num_rows)
 
 
 def _is_event(events: pa.Table) -> Flags:

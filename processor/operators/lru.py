@@ -63,10 +63,8 @@ def _with_events_as_values(frame: DataFrame) -> DataFrame:
 
 def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
     key, value, timestamp_ms, topic, partition, offset, _, _ = row
-    time, number, at = (-1 if each is None else each for each in (timestamp_ms, partition, offset))
-    return Place(time, number, at, topic or ""), Update(
-        bytes(key), None if value is None else bytes(value), timestamp_ms
-    )
+    update = Update(bytes(key), None if value is None else bytes(value), timestamp_ms)
+    return Place.of(timestamp_ms, topic, partition, offset), update
 
 
 def _packed(entries: Entries) -> bytes:

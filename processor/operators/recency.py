@@ -9,7 +9,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.json_text import compact_json
@@ -32,6 +32,12 @@ class Place(NamedTuple):
     partition: int
     offset: int
     topic: str
+
+    @classmethod
+    def of(cls, timestamp_ms: int | None, topic: str | None, partition: int | None, offset: int | None) -> Self:
+        """Return the place that a row's columns tell, null for what it doesn't say."""
+        time, number, at = (-1 if each is None else each for each in (timestamp_ms, partition, offset))
+        return cls(time, number, at, topic or "")
 
 
 class _Keyed(Protocol):

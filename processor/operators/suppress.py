@@ -93,8 +93,7 @@ def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) ->
 
 def _placed(row: tuple[Any, ...]) -> tuple[Place, Change]:
     entry, packed, timestamp_ms, since_ms, topic, partition, offset = row
-    time, number, at = (-1 if each is None else each for each in (timestamp_ms, partition, offset))
-    return Place(time, number, at, topic or ""), Change(entry, packed, timestamp_ms, since_ms)
+    return Place.of(timestamp_ms, topic, partition, offset), Change(entry, packed, timestamp_ms, since_ms)
 
 
 class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped

@@ -10,13 +10,12 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
-from processor.operators.keyed import GROUP, KIND, LETTER, ROWS, TIME, Kind, States, positions
+from processor.operators.keyed import GROUP, ROWS, TIME, Kind, States, positions, without_letters
 from processor.operators.order import Position
 from processor.operators.packing import pack, renamed, unpack
 from processor.rows import DELETED, KEY, OFFSET, ORIGIN, PARTITION, REASON, TABLE_KEY, VERDICT
@@ -101,9 +100,8 @@ class TableJoinProgram:
         """Return dead letters and the joined rows that changed, and what is kept, by the tables' numbers."""
         letters, by_key = [], defaultdict[bytes, list[Change]](list)
         for number, table in sides.items():
-            is_letter = pc.equal(table[KIND], Kind.DEAD_LETTER.value)
-            letters.append(table.filter(is_letter).select(LETTER))
-            live = table.filter(pc.invert(is_letter))
+            live, refused = without_letters(table)
+            letters.append(refused)
             columns = live[GROUP].to_pylist(), positions(live).each(), live[_ROW].to_pylist()
             for key, position, row in zip(*columns, strict=True):
                 by_key[key].append(Change(position, number, row))

@@ -308,24 +308,24 @@ def _start_time(pid: int) -> str | None:
     """Return when the process with this pid was started, None if there is none or it is only waiting to be reaped."""
     if not _PROC.is_dir():
         return _start_time_by_ps(pid)
-    fields = _stat(pid)
+    fields = stat(pid)
     return None if fields is None or fields[0] in {"Z", "X"} else fields[19]
 
 
 def _state(pid: int) -> str | None:
     """Return a process's state letter (T is stopped); None if there is no process, or no telling."""
-    fields = _stat(pid)
+    fields = stat(pid)
     return None if fields is None else fields[0]
 
 
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of /proc/<pid>/stat from the state on."""
+def stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/<pid>/stat (proc(5)) from the state on; None if there is no process."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        line = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
     # Before the state stands the program's name in parentheses, and it may hold blanks and parentheses itself.
-    return stat.rpartition(")")[2].split()
+    return line.rpartition(")")[2].split()
 
 
 def _start_time_by_ps(pid: int) -> str | None:
@@ -341,5 +341,5 @@ def _parents() -> list[tuple[int, int]]:
     if not _PROC.is_dir():
         done = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
         return [(int(pid), int(parent)) for pid, parent in map(str.split, done.stdout.splitlines())]
-    found = ((int(entry.name), _stat(int(entry.name))) for entry in _PROC.iterdir() if entry.name.isdigit())
+    found = ((int(entry.name), stat(int(entry.name))) for entry in _PROC.iterdir() if entry.name.isdigit())
     return [(pid, int(fields[1])) for pid, fields in found if fields is not None]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench.machine import ProcessorTime
 from tests.robustness.checker import Violation, check
 from tests.robustness.cluster import ClusterShape
 from tests.robustness.figures import limits_kept
 from tests.robustness.history import History
-from tests.robustness.processor import ProcessorTime
 from tests.robustness.run import HISTORY_FILE, Size
 
 # The machine may be busy: a node that is only slow is given time, and competes with others' work as an equal.

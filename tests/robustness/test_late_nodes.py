@@ -16,6 +16,7 @@ from typing import Final, Self
 
 import pytest
 
+from bench.machine import ProcessorTime
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
@@ -23,7 +24,6 @@ from statehouse.local.ports import free_port
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.robustness.figures import percentile
 from tests.robustness.history import MAX_LAG, MAX_STALENESS, History, LookupRecord, Recorder
-from tests.robustness.processor import ProcessorTime
 from tests.robustness.report import machine
 from tests.robustness.traffic import Keys, Traffic
 from tests.support.fault_proxy import Direction, FaultProxy

@@ -20,7 +20,7 @@ from examples.leaderboard import sample
 from examples.leaderboard.produce import create_source_topics
 from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.local.process import descendants
+from statehouse.local.process import descendants, stat
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
 from tests.support.kafka import PlacedRecord, create_topic, produce, produce_placed
@@ -75,11 +75,8 @@ def processor_s(broker: EmbeddedKafka, driver: ProcessorProcess, cluster: SparkC
 
 def used_s(pid: int) -> float:
     """Return a process's user and system time in seconds; 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    fields = stat(pid)
+    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def fill(broker: EmbeddedKafka, topology: str, count: int) -> None:
