@@ -1,15 +1,22 @@
 """Ports for processes that must know their port before they start.
 
 A server of ours binds port 0 and reads the port back. A broker can't: its advertised address is part of its
-configuration. So a port is picked here, and nothing reserves it until the process binds it: the window is small, not
-nil, and a caller must be ready for a lost race.
+configuration. So a port is picked here, and reserved among all who pick here: two clusters that start at once, or a
+server that comes back to its port, don't lose it to one another. Other programs know nothing of that, so a caller must
+still be ready for a lost race.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import random
 import socket
+import tempfile
+import threading
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from statehouse.local.errors import LocalError, PortTaken
@@ -27,13 +34,13 @@ _random = random.SystemRandom()
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """A port on which nothing listens now.
+    """A port on which nothing listens now, and which nobody else is given while this process lives.
 
     Raises LocalError when none is found, which takes a machine with nearly all of them in use.
     """
     for _ in range(_ATTEMPTS_MAX):
         port = _random.randrange(_LOWEST, _HIGHEST)
-        if _is_free(port, host):
+        if _is_free(port, host) and _reserve(port):
             return port
     raise LocalError(
         f"no free port between {_LOWEST} and {_HIGHEST} on {host} in {_ATTEMPTS_MAX} tries. Stop what occupies them."
@@ -44,6 +51,31 @@ def ensure_free(port: int, setting: str = "--port", host: str = LOOPBACK) -> Non
     """Raise PortTaken if something listens on `port`; `setting` is what the message tells the user to change."""
     if not _is_free(port, host):
         raise PortTaken(port, setting, host)
+
+
+# What this process was given: a process's own locks never stand in its way.
+_reserved: Final[set[int]] = set()
+_reserving: Final = threading.Lock()
+
+
+def _reserve(port: int) -> bool:
+    """Lock the port's byte of a file that all of this user's processes share; the lock ends with the process."""
+    with _reserving:
+        if port in _reserved:
+            return False
+        try:
+            fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except (BlockingIOError, PermissionError):  # POSIX lets a lock that is held be told either way
+            return False
+        _reserved.add(port)
+        return True
+
+
+@cache
+def _reservations() -> int:
+    """The file, never closed: closing any descriptor of it would end all of the process's locks."""
+    path = Path(tempfile.gettempdir()) / f"statehouse-ports-{os.getuid()}.lock"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _is_free(port: int, host: str) -> bool:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from statehouse.local.errors import PortTaken
+from statehouse.local import ports
+from statehouse.local.errors import LocalError, PortTaken
 from statehouse.local.ports import LOOPBACK, ensure_free, free_port
 
 
@@ -15,6 +18,25 @@ def test_a_free_port_can_be_bound() -> None:
 
 def test_free_ports_are_below_those_of_outgoing_connections() -> None:
     assert all(1024 < free_port() < 32_768 for _ in range(50))
+
+
+def test_no_two_pickers_are_given_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither this process nor, while it lives, another."""
+    monkeypatch.setattr(ports, "_LOWEST", lowest := free_port() // 10 * 10)
+    monkeypatch.setattr(ports, "_HIGHEST", lowest + 10)
+    picked = []
+    with pytest.raises(LocalError, match="no free port between"):
+        while True:
+            picked.append(free_port())
+    assert len(picked) == len(set(picked)) > 0
+    pick_elsewhere = f"""
+from statehouse.local import ports
+ports._LOWEST, ports._HIGHEST = {lowest}, {lowest + 10}
+print(ports.free_port())
+"""
+    other = subprocess.run([sys.executable, "-c", pick_elsewhere], capture_output=True, text=True, check=False)
+    assert other.returncode != 0
+    assert "no free port between" in other.stderr
 
 
 def test_a_taken_port_is_named_with_the_setting_to_change() -> None:
