@@ -65,7 +65,7 @@ test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 robustness: setup tools ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
 	$(BIN)/python -m tests.robustness --report docs/robustness.md
 
-bench: setup tools ## Measure beside Kafka Streams at full size, write docs/performance.md (a quiet machine, hours)
+bench: setup tools ## Measure beside Kafka Streams at full size, write docs/performance.md (a quiet machine, about an hour)
 	$(BIN)/python -m bench full --page docs/performance.md
 
 bench-quick: setup tools ## The same in less than ten minutes

@@ -34,8 +34,8 @@ def describe() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticks:
-    """Of all processors together since the machine has started: worked, stolen by the host, and in all."""
+class ProcessorTime:
+    """Since the machine has started, in ticks of all processors together: worked, stolen by the host, and in all."""
 
     worked: int
     stolen: int
@@ -43,26 +43,41 @@ class Ticks:
 
     @classmethod
     def now(cls) -> Self:
-        """Read them."""
-        first = (_PROC / "stat").read_text(encoding="ascii").splitlines()[0]
-        ticks = [int(field) for field in first.split()[1 : 1 + _FIELDS]]
+        """Read it."""
+        first_line = (_PROC / "stat").read_text(encoding="ascii").splitlines()[0]
+        ticks = [int(field) for field in first_line.split()[1 : 1 + _FIELDS]]
         idle = sum(ticks[field] for field in _IDLE)
         return cls(sum(ticks) - idle - ticks[_STEAL], ticks[_STEAL], sum(ticks))
+
+    def since(self, earlier: ProcessorTime) -> ProcessorTime:
+        """Return what has come since then."""
+        return ProcessorTime(
+            self.worked - earlier.worked, self.stolen - earlier.stolen, max(1, self.total - earlier.total)
+        )
+
+    @property
+    def busy_percent(self) -> float:
+        """The part in which they worked."""
+        return 100 * self.worked / self.total
+
+    @property
+    def stolen_percent(self) -> float:
+        """The part in which they had work and the host gave them no time."""
+        return 100 * self.stolen / self.total
 
 
 class Watch:
     """Tells of a stretch of time how busy the machine was, and with what of it the host did other things."""
 
     def __init__(self) -> None:
-        self._begin, self._load = Ticks.now(), os.getloadavg()[0]
+        self._begin, self._load = ProcessorTime.now(), os.getloadavg()[0]
 
     def so_far(self) -> dict[str, float]:
         """Return the shares in percent, and the load average (one minute) at the begin and now."""
-        now = Ticks.now()
-        total = max(1, now.total - self._begin.total)
+        spent = ProcessorTime.now().since(self._begin)
         return {
-            "busy_percent": round(100 * (now.worked - self._begin.worked) / total, 1),
-            "stolen_percent": round(100 * (now.stolen - self._begin.stolen) / total, 1),
+            "busy_percent": round(spent.busy_percent, 1),
+            "stolen_percent": round(spent.stolen_percent, 1),
             "load_average_before": round(self._load, 2),
             "load_average_after": round(os.getloadavg()[0], 2),
         }

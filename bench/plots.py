@@ -21,6 +21,7 @@ _COLOURS: Final = {
     Side.PEER: "#d97a1d",
     Side.PEER_DIRECT: "#8f4a0b",
     Side.PEER_UNCACHED: "#e8b98a",
+    Side.FLOOR: "#8a8a8a",
 }
 
 

@@ -5,30 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.cimpl import NewTopic  # .admin imports it, without exporting it to type checkers
 
 from bench.data import key_of, value_of
 from bench.failure import BenchFailure
-from bench.waiting import wait_for
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.kafka.topics import TopicSpec, ensure_topics
 from statehouse.partitioning import partition_for
 
 _TIMEOUT_S = 120.0
 _QUEUE_RECORDS = 500_000
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-    """Create a topic and wait until the broker leads all of it."""
-    admin = clients.admin(bootstrap, "bench")
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-    admin.create_topics([new], operation_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
-
-    def has_leaders() -> bool:
-        found = admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-        return len(found) == partitions and all(each.leader >= 0 for each in found.values())
-
-    wait_for(has_leaders, _TIMEOUT_S, f"leaders of {topic}")
+def create_topic(bootstrap: str, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+    """Create a topic."""
+    ensure_topics(clients.admin(bootstrap, "bench"), [TopicSpec(topic, partitions, config)], _TIMEOUT_S)
 
 
 def produce(bootstrap: str, topic: str, partitions: int, numbers: Iterable[int], version: int = 0) -> None:

@@ -13,6 +13,7 @@ from bench.machine import Watch
 from bench.measure import Stage
 from bench.records import create_topic, produce
 from bench.shape import Plan, Side
+from bench.sides.floor import EmptyHandlers
 from bench.sides.ours import Fleet, SparkFleet
 from bench.sides.peer import KafkaStreams
 from bench.sides.servers import Servers
@@ -44,7 +45,7 @@ class Run:
             self._play(plan)
 
     def _play(self, plan: Plan) -> None:
-        topic = f"{self.name}-{plan.name.lower().replace(' ', '-')}"
+        topic = f"{self.name}-{plan.slug}"
         create_topic(self.bootstrap, topic, plan.shape.partitions, {"cleanup.policy": "compact"})
         self.say(f"{plan.name}: writing {plan.shape.keys} records")
         produce(self.bootstrap, topic, plan.shape.partitions, range(plan.shape.keys))
@@ -68,6 +69,8 @@ class Run:
                 watch = Watch()
 
     def _servers(self, plan: Plan, side: Side, topic: str) -> Servers:
+        if side is Side.FLOOR:
+            return EmptyHandlers(self.bootstrap, plan.shape, self.directory / topic / "floor", topic)
         if side is Side.OURS:
             kind = SparkFleet if plan.processor else Fleet
             return kind(self.bootstrap, plan.shape, self.directory / topic / "ours", topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -16,6 +17,8 @@ class Side(StrEnum):
     """The same with directExecutor: what an expert runs."""
     PEER_UNCACHED = "peer-uncached"
     """The same without record caches, which costs throughput and makes standbys follow at once."""
+    FLOOR = "empty-handler"
+    """grpcio with a handler that only hands out answers made beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Load:
     concurrencies: tuple[int, ...] = (1, 16, 64)
     batches: tuple[int, ...] = (1, 10, 100, 1000)
     span: int = 100
-    rate: int = 1_000
+    rate: int = 300
     freshness_s: float = 10.0
     events_per_s: int = 50
 
@@ -88,3 +91,8 @@ class Plan:
     work: dict[Side, tuple[str, ...]]
     last_round: dict[Side, tuple[str, ...]] = field(default_factory=dict)
     processor: bool = False
+
+    @property
+    def slug(self) -> str:
+        """Its name as a part of names of topics and directories."""
+        return re.sub("[^a-z0-9]+", "-", self.name.lower())

@@ -11,6 +11,7 @@ from typing import Final
 from bench.shape import Load, Plan, Shape, Side
 
 _SERVING: Final = ("warm-up", "gets", "batches", "scans", "python-client", "memory")
+_KILLS: Final = ("failover", "rolling-restart")
 _EXPERT: Final = ("start", "warm-up", "gets", "batches")
 _GROWTH: Final = ("start", "warm-up", "gets", "memory")
 
@@ -29,7 +30,7 @@ def _both(*names: str) -> dict[Side, tuple[str, ...]]:
     return dict.fromkeys((Side.OURS, Side.PEER), names)
 
 
-def _serving(shape: Shape, load: Load, rounds: int) -> Plan:
+def _serving(shape: Shape, load: Load, rounds: int, faults: tuple[str, ...] = ()) -> Plan:
     return Plan(
         "Serving",
         shape,
@@ -39,8 +40,9 @@ def _serving(shape: Shape, load: Load, rounds: int) -> Plan:
             Side.OURS: ("restore", *_SERVING),
             Side.PEER: ("restore", *_SERVING),
             Side.PEER_DIRECT: _EXPERT,
+            Side.FLOOR: ("start", "gets-straight"),
         },
-        last_round=_both("restart", "failover", "rolling-restart"),
+        last_round=_both("restart", *faults),
     )
 
 
@@ -59,9 +61,9 @@ def _processing(keys: int, freshness_s: float) -> Plan:
     )
 
 
-def _growth(name: str, shape: Shape) -> Plan:
-    load = Load(seconds=5.0, warm_up_s=10.0, concurrencies=(16,))
-    return Plan(f"Growth, {name}", shape, load, rounds=1, work=_both(*_GROWTH))
+def _growth(name: str, shape: Shape, sides: tuple[Side, ...] = (Side.OURS, Side.PEER)) -> Plan:
+    load = Load(seconds=5.0, warm_up_s=10.0, concurrencies=(64,))
+    return Plan(f"Growth, {name}", shape, load, rounds=1, work=dict.fromkeys(sides, _GROWTH))
 
 
 _SMOKE: Final = Plan(
@@ -72,27 +74,29 @@ _SMOKE: Final = Plan(
     work=_both("start", "warm-up", "gets", "batches", "scans", "memory"),
 )
 _REHEARSAL: Final = (
-    _serving(_SMALL, _SHORT, rounds=2),
+    _serving(_SMALL, _SHORT, rounds=2, faults=_KILLS),
     Plan("Processing", _SMALL, _SHORT, rounds=1, work=_both("build", "freshness"), processor=True),
 )
 _FAULTS: Final = Plan(
     "Faults",
     Shape(100_000, nodes=3),
     Load(seconds=5.0, warm_up_s=20.0),
-    rounds=3,
-    work=_both("start", "warm-up", "failover", "rolling-restart"),
+    rounds=1,
+    work=_both("start", "warm-up", *_KILLS),
 )
 _QUICK: Final = (
-    _serving(Shape(1_000_000), Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(1, 100)), rounds=2),
+    _serving(Shape(200_000), Load(seconds=2.0, warm_up_s=6.0, concurrencies=(1, 64), batches=(100,)), 1, _KILLS),
     _processing(200_000, freshness_s=5.0),
 )
 _FULL: Final = (
-    _serving(Shape(1_000_000), Load(seconds=8.0, warm_up_s=20.0), rounds=5),
+    _serving(Shape(1_000_000), Load(seconds=3.0, warm_up_s=12.0), rounds=3),
     _FAULTS,
     _processing(1_000_000, freshness_s=20.0),
-    *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 10_000, 100_000, 1_000_000, 10_000_000)),
-    *(_growth(f"{count} partitions", Shape(1_000_000, count)) for count in (1, 4, 16, 64)),
-    *(_growth(f"{count} nodes", Shape(1_000_000, nodes=count)) for count in (1, 4, 8)),
+    # The peer makes its store at the speed at which it processes: it would take a quarter of an hour.
+    _growth("10000000 keys", Shape(10_000_000), sides=(Side.OURS,)),
+    *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 100_000)),
+    *(_growth(f"{count} partitions", Shape(100_000, count)) for count in (1, 64)),
+    *(_growth(f"{count} nodes", Shape(100_000, nodes=count)) for count in (1, 8)),
 )
 
 SIZES: Final = {"smoke": (_SMOKE,), "rehearsal": _REHEARSAL, "quick": _QUICK, "full": _FULL}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from statehouse.local.process import descendants
+from statehouse.local.process import descendants, stat
 
 _PROC: Final = Path("/proc")
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
@@ -48,9 +48,5 @@ def _family(pids: Iterable[int]) -> set[int]:
 
 
 def _times(pid: int) -> list[int]:
-    try:
-        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8")
-    except OSError:  # it has ended
-        return []
-    # Before the state stands the program's name in parentheses, and it may hold blanks and parentheses itself.
-    return [int(field) for field in stat.rpartition(")")[2].split()[_TIMES]]
+    fields = stat(pid)
+    return [] if fields is None else [int(field) for field in fields[_TIMES]]

@@ -87,10 +87,11 @@ class Fleet(Servers):
         """See Servers; there is nothing to be processed."""
         return True
 
-    def read(self, name: str, keys: Sequence[str]) -> list[bytes | None]:
+    def read(self, name: str | None, keys: Sequence[str]) -> list[bytes | None]:
         """See Servers."""
         requests = [query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text=key), raw=True) for key in keys]
-        stub = query_service_pb2_grpc.QueryServiceStub(self.channel(self.target(name)))
+        target = self.router_target if name is None else self.target(name)
+        stub = query_service_pb2_grpc.QueryServiceStub(self.channel(target))
         try:
             batch = stub.BatchGet(query_service_pb2.BatchGetRequest(requests=requests), timeout=_ANSWER_S)
         except grpc.RpcError:
@@ -207,6 +208,7 @@ class SparkFleet(Fleet):
         options = {
             "checkpoint-dir": self._checkpoints,
             "max-offsets": _MAX_OFFSETS,
+            "sink-tasks": os.cpu_count() or 1,
             **self._standbys,
             **self._timing,
         }

@@ -100,11 +100,11 @@ class KafkaStreams(Servers):
         """See Servers."""
         return any(status.state == "RUNNING" for status in self.statuses().values())
 
-    def read(self, name: str, keys: Sequence[str]) -> list[bytes | None]:
+    def read(self, name: str | None, keys: Sequence[str]) -> list[bytes | None]:
         """See Servers."""
-        batch_get = call(self.channel(self.target(name)), "BatchGet", "BatchGetResponse")
+        batch_get = call(self.channel(self.target(name or self.node_names[0])), "BatchGet", "BatchGetResponse")
         try:
-            batch = batch_get(messages().BatchGetRequest(keys=keys, local_only=True), timeout=_ANSWER_S)
+            batch = batch_get(messages().BatchGetRequest(keys=keys, local_only=name is not None), timeout=_ANSWER_S)
         except grpc.RpcError:
             return [None] * len(keys)
         return [answer.value if answer.found else None for answer in batch.answers]

@@ -90,8 +90,11 @@ class Servers(ABC):
         """Return what each node that answers holds."""
 
     @abstractmethod
-    def read(self, name: str, keys: Sequence[str]) -> list[bytes | None]:
-        """Return what a node's own copies have of keys; of those that it can't answer for None, as if not there."""
+    def read(self, name: str | None, keys: Sequence[str]) -> list[bytes | None]:
+        """Return what a node's own copies have of keys; of those that it can't answer for None, as if not there.
+
+        Without a name whoever forwards to owners is asked.
+        """
 
     @abstractmethod
     def is_processing(self) -> bool:

@@ -8,7 +8,7 @@ from bench.measure import Workload
 from bench.workloads.build import build
 from bench.workloads.faults import failover, rolling_restart
 from bench.workloads.freshness import freshness
-from bench.workloads.lookups import batches, gets, scans, warm_up
+from bench.workloads.lookups import batches, gets, gets_straight, scans, warm_up
 from bench.workloads.memory import memory
 from bench.workloads.python import python_client
 from bench.workloads.starts import restart, restore, start
@@ -20,6 +20,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "build": build,
     "warm-up": warm_up,
     "gets": gets,
+    "gets-straight": gets_straight,
     "batches": batches,
     "scans": scans,
     "python-client": python_client,

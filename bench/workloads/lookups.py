@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from bench.measure import Result, Stage
 from bench.sides.servers import Options
+
+_UNDER_WAY_MAX: Final = 1_000
 
 
 def ways(stage: Stage) -> Iterator[tuple[str, Options]]:
@@ -26,16 +29,26 @@ def warm_up(stage: Stage) -> Iterator[Result]:
 def gets(stage: Stage) -> Iterator[Result]:
     """Measure single lookups."""
     for way, options in ways(stage):
-        for concurrency in stage.load.concurrencies:
-            yield stage.lookups(f"Get {way}, concurrency {concurrency}", options, concurrency=concurrency)
+        yield from _gets(stage, way, options)
+
+
+def gets_straight(stage: Stage) -> Iterator[Result]:
+    """Measure single lookups of the owners alone."""
+    yield from _gets(stage, *next(ways(stage)))
+
+
+def _gets(stage: Stage, way: str, options: Options) -> Iterator[Result]:
+    for concurrency in stage.load.concurrencies:
+        yield stage.lookups(f"Get {way}, concurrency {concurrency}", options, concurrency=concurrency)
 
 
 def batches(stage: Stage) -> Iterator[Result]:
-    """Measure batches, eight under way."""
+    """Measure batches, eight under way; fewer where that would be more keys than a router takes on at a time."""
     for way, options in ways(stage):
         for keys in stage.load.batches:
-            work = f"BatchGet of {keys} {way}, concurrency 8"
-            yield stage.lookups(work, options, method="batch_get", batch=keys, concurrency=8)
+            concurrency = max(1, min(8, _UNDER_WAY_MAX // keys))
+            work = f"BatchGet of {keys} {way}, concurrency {concurrency}"
+            yield stage.lookups(work, options, method="batch_get", batch=keys, concurrency=concurrency)
 
 
 def scans(stage: Stage) -> Iterator[Result]:

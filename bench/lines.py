@@ -1,0 +1,160 @@
+"""What a lookup costs in our own code, line by line: `python -m bench.lines`.
+
+Calls the parts of a Get in one thread, with everything that they need as it is in a node: a task that runs, RocksDB
+with 100,000 keys. The best of several repetitions, so that a machine that is disturbed shows it least. What grpcio
+itself costs is measured by `make bench`, as the side `empty-handler`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from bench.data import key_of, value_of
+from query_service.admission import Admission
+from query_service.checkpoint import Checkpoint
+from query_service.lifecycle import TaskState
+from query_service.listeners import Listeners
+from query_service.lookup import LookupEngine
+from query_service.metrics import NodeMetrics, Query
+from query_service.replica import StoreReplica, TaskReplica
+from query_service.service import QueryServicer
+from query_service.stores.base import Record
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.values import decoded_value
+from query_service.view import view_of
+from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.partitioning import partition_for
+from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.v1 import query_service_pb2, types_pb2
+
+_KEYS: Final = 100_000
+_PARTITIONS: Final = 8
+_ASKED: Final = 2_000
+_REPETITIONS: Final = 25
+_STORE: Final = "latest"
+_NODE: Final = "node-1"
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    with tempfile.TemporaryDirectory() as directory:
+        parts = _measure(_admission(Path(directory)))
+    whole = parts.pop("all of it")
+    text = ["| part of a Get | µs |", "|---|---|", *(f"| {what} | {us:.2f} |" for what, us in parts.items())]
+    text += [f"| coroutines and the rest | {whole - sum(parts.values()):.2f} |", f"| **all of it** | **{whole:.2f}** |"]
+    sys.stdout.write("\n".join(text) + "\n")
+
+
+def _admission(directory: Path) -> Admission:
+    """Return that of a node that is active for all partitions of a store, at their ends."""
+    spec = StoreSpec(_STORE, "changelog", _PARTITIONS, 0, value_serde="string")
+    tasks = {TaskId(0, partition): TaskAssignment(_NODE) for partition in range(_PARTITIONS)}
+    metrics, records = NodeMetrics(), _records()
+    replicas = {}
+    for task in tasks:
+        engine = RocksDBEngine(directory / str(task))
+        store = KeyValueStore(engine)
+        position = len(records[task.partition])
+        store.apply(records[task.partition], Checkpoint("changelog", "id", position, 1))
+        replica = TaskReplica(task, Role.ACTIVE, [(spec, task.partition)], cast("Any", None), Listeners())
+        of_store = StoreReplica(
+            spec, task.partition, store, Checkpoint("changelog", "id", position, 1), metrics.of(_STORE, Role.ACTIVE)
+        )
+        of_store.note_end(position, time.monotonic(), int(time.time() * 1000))
+        replica.stores[of_store.folder] = of_store
+        replica.state = TaskState.RUNNING
+        replicas[task] = replica
+    admission = Admission(
+        types_pb2.Host(instance_id=_NODE, host="127.0.0.1", port=9), cast("Any", replicas), lambda: True
+    )
+    assignment = Assignment(1, stores=MappingProxyType({_STORE: spec}), tasks=MappingProxyType(tasks))
+    admission.view = view_of(assignment, {})
+    return admission
+
+
+def _records() -> list[list[Record]]:
+    records: list[list[Record]] = [[] for _ in range(_PARTITIONS)]
+    for number in range(_KEYS):
+        key = key_of(number).encode()
+        records[partition_for(key, _PARTITIONS)].append(Record(key, value_of(number).encode(), 0))
+    return records
+
+
+def _measure(admission: Admission) -> dict[str, float]:
+    """Return the microseconds of each part, in the order of a lookup."""
+    metrics = NodeMetrics()
+    lookups = LookupEngine(
+        admission, cast("Any", None), metrics, max_batch_entries=1_000, max_message_bytes=4 * 1024 * 1024
+    )
+    nothing = cast("Any", None)
+    servicer = QueryServicer(lookups, nothing, nothing, nothing, metrics)
+    # As a router sends them.
+    forwarding = types_pb2.Forwarding(epoch=1, hops=1)
+    numbers = random.Random(1).sample(range(_KEYS), _ASKED)  # noqa: S311 - which keys is no secret
+    requests = [
+        query_service_pb2.GetRequest(store=_STORE, key=types_pb2.Key(text=key_of(number)), forwarding=forwarding)
+        for number in numbers
+    ]
+    wire = [request.SerializeToString() for request in requests]
+    admitted = [admission.admit_key(request) for request in requests]
+    values = [value_of(number).encode() for number in numbers]
+    found = [decoded_value(served, data, raw=False) for (served, *_), data in zip(admitted, values, strict=True)]
+    answers = [lookups.get(request) for request in requests]
+    started = time.perf_counter()
+
+    def handled(data: bytes) -> bytes:
+        call = servicer.Get(query_service_pb2.GetRequest.FromString(data), None)
+        try:
+            call.send(None)
+        except StopIteration as done:
+            return cast("bytes", done.value.SerializeToString())
+        raise AssertionError("a Get waits for nothing")
+
+    def counted(served: StoreReplica) -> None:
+        served.metrics.reads[Query.GET].add(started, 100)
+        metrics.call("Get", "OK")
+
+    stores = [cast("Any", replica.store) for _, _, replica, _ in admitted]
+    return _best_us(
+        {
+            "parse the request": (query_service_pb2.GetRequest.FromString, wire),
+            "admit it: store, key, partition, role, freshness; the proof of it": (admission.admit_key, requests),
+            "read RocksDB": (lambda at: stores[at].get(admitted[at][1]), range(_ASKED)),
+            "make a value of the bytes": (
+                lambda at: decoded_value(admitted[at][0], values[at], raw=False),
+                range(_ASKED),
+            ),
+            "make the answer": (
+                lambda at: query_service_pb2.GetResponse(found=True, value=found[at], replica=admitted[at][3]),
+                range(_ASKED),
+            ),
+            "count": (counted, [replica for _, _, replica, _ in admitted]),
+            "write the answer": (query_service_pb2.GetResponse.SerializeToString, answers),
+            "all of it": (handled, wire),
+        }
+    )
+
+
+def _best_us(parts: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]]) -> dict[str, float]:
+    """Return the microseconds of a call of each part, the best of the repetitions; the parts take turns."""
+    best = dict.fromkeys(parts, math.inf)
+    for _ in range(_REPETITIONS):
+        for what, (part, arguments) in parts.items():
+            begin = time.perf_counter()
+            for argument in arguments:
+                part(argument)
+            best[what] = min(best[what], 1e6 * (time.perf_counter() - begin) / len(arguments))
+    return best
+
+
+if __name__ == "__main__":
+    main()

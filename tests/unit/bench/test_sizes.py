@@ -1,0 +1,22 @@
+"""The plans of all sizes, which only a long run would play."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bench.sizes import SIZES
+from bench.workloads import WORKLOADS
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_plans_can_be_played(size: str) -> None:
+    plans = SIZES[size]
+    slugs = [plan.slug for plan in plans]
+    assert len(set(slugs)) == len(slugs)
+    assert all(re.fullmatch("[a-z0-9-]{1,100}", slug) for slug in slugs), "a topic's name has each of them"
+    for plan in plans:
+        names = [name for work in (*plan.work.values(), *plan.last_round.values()) for name in work]
+        assert set(names) <= WORKLOADS.keys()
+        assert plan.last_round.keys() <= plan.work.keys()
