@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -36,9 +38,9 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
-    `attempt_timeout_ms` of the routers; None is their default. `nice` of the nodes, and `starting_nice` until they
-    listen: elsewhere each has a machine of its own, here one that starts would take the processors from the router and
-    the broker that all lookups go through, and from the other nodes.
+    `attempt_timeout_ms` of the routers; None is their default. `nice` of the broker and the nodes, and `starting_nice`
+    of nodes until they listen: elsewhere each has a machine of its own, here one that starts, or a broker that tidies
+    its logs, would take the processors from the router that all lookups go through, and from the other nodes.
     """
 
     nodes: int = 5
@@ -50,6 +52,23 @@ class ClusterShape:
     attempt_timeout_ms: int | None = None
     nice: int = 10
     starting_nice: int = 19
+
+
+class _Broker(KafkaWithDoors):
+    """A broker of a given priority, from its start on."""
+
+    def __init__(self, data_dir: Path, *, doors: Mapping[str, Door], nice: int) -> None:
+        super().__init__(data_dir, doors=doors)
+        self._nice = nice
+
+    def _spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        process = super()._spawn(command)
+        os.setpriority(os.PRIO_PROCESS, process.pid, self._nice)
+        # It has a session of its own, and Linux may share the processors out by sessions first (sched(7), autogroup).
+        autogroup = Path(f"/proc/{process.pid}/autogroup")
+        if autogroup.exists():
+            autogroup.write_text(str(self._nice))
+        return process
 
 
 class RobustCluster(Servers):
@@ -69,7 +88,7 @@ class RobustCluster(Servers):
         start_node: Callable[[RobustCluster, str], ServerProcess] = lambda cluster, name: cluster.node(name),
         doors: Mapping[str, Door] = NO_DOORS,
     ) -> None:
-        self.broker = KafkaWithDoors(directory / "broker", doors=doors)
+        self.broker = _Broker(directory / "broker", doors=doors, nice=shape.nice)
         super().__init__(
             "",
             APPLICATION,
@@ -182,7 +201,8 @@ class RobustCluster(Servers):
         """Wait until a node listens, and give it the priority that it works with."""
         self.nodes[name].node(timeout=_READY_S)
         for thread in Path(f"/proc/{self.nodes[name].pid}/task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
+            with suppress(ProcessLookupError):  # threads come and go
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
 
     def stop(self, name: str) -> None:
         """Stop a node in order: it hands over, leaves, and ends."""
