@@ -22,7 +22,7 @@ from query_service.admission import Admission
 from query_service.checkpoint import Checkpoint
 from query_service.lifecycle import TaskState
 from query_service.listeners import Listeners
-from query_service.lookup import LookupEngine
+from query_service.lookup import LookupEngine, fill
 from query_service.metrics import NodeMetrics, Query
 from query_service.replica import StoreReplica, TaskReplica
 from query_service.service import QueryServicer
@@ -134,7 +134,7 @@ def _measure(admission: Admission) -> dict[str, float]:
                 range(_ASKED),
             ),
             "make the answer": (
-                lambda at: query_service_pb2.GetResponse(found=True, value=found[at], replica=admitted[at][3]),
+                lambda at: fill(query_service_pb2.GetResponse(), found[at], admitted[at][3]),
                 range(_ASKED),
             ),
             "count": (counted, [replica for _, _, replica, _ in admitted]),

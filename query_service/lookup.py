@@ -57,7 +57,7 @@ class LookupEngine:
         """
         response = query_service_pb2.GetResponse()
         value, stamp = self._read(request, None)
-        _fill(response, value, stamp)
+        fill(response, value, stamp)
         return response
 
     def _read(
@@ -93,7 +93,7 @@ class LookupEngine:
         for request in batch.requests:
             try:
                 value, stamp = self._read(request, before)
-                _fill(response.results.add().response, value, stamp)
+                fill(response.results.add().response, value, stamp)
             except PositionNotReached as behind:
                 # The others' answers must not wait for this one's position.
                 self._add_failure(response, LookupFailure(Reason.WOULD_WAIT, behind.message, behind.metadata))
@@ -244,7 +244,7 @@ class LookupEngine:
         return page, token
 
 
-def _fill(
+def fill(
     response: query_service_pb2.GetResponse, value: types_pb2.Value | None, stamp: types_pb2.ReplicaStamp
 ) -> None:
     """Make an answer in place: a message made by itself and then copied into its batch costs three times as much."""
