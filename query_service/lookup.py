@@ -244,9 +244,7 @@ class LookupEngine:
         return page, token
 
 
-def fill(
-    response: query_service_pb2.GetResponse, value: types_pb2.Value | None, stamp: types_pb2.ReplicaStamp
-) -> None:
+def fill(response: query_service_pb2.GetResponse, value: types_pb2.Value | None, stamp: types_pb2.ReplicaStamp) -> None:
     """Make an answer in place: a message made by itself and then copied into its batch costs three times as much."""
     response.found = value is not None
     if value is not None:
