@@ -60,11 +60,12 @@ _reserving: Final = threading.Lock()
 
 def _reserve(port: int) -> bool:
     """Lock the port's byte of a file that all of this user's processes share; the lock ends with the process."""
+    file = _reservations()
     with _reserving:
         if port in _reserved:
             return False
         try:
-            fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         except (BlockingIOError, PermissionError):  # POSIX lets a lock that is held be told either way
             return False
         _reserved.add(port)
