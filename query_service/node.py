@@ -46,6 +46,7 @@ from statehouse.rpc.server import RpcServer
 from statehouse.settings import NodeSettings
 from statehouse.topology import TaskId, assignment_topic, members_topic
 from statehouse.v1 import types_pb2
+from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 
@@ -312,8 +313,7 @@ class QueryNode:
                 is_drained = True
                 log.info("drained")
                 until = min(until, self._loop.time() + self._settings.heartbeat_interval_ms / 1000)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.Event().wait(), _DRAIN_POLL_S)
+            await asyncio.sleep(_DRAIN_POLL_S)
         if not is_drained:
             log.warning("stopping with active tasks: nobody took them in time", timeout_s=self._drain_timeout_s)
 
@@ -410,13 +410,11 @@ class QueryNode:
                 if self._is_producer_lost:
                     self._producer.purge()
                     self._producer, self._is_producer_lost = self._new_producer(), False
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._heartbeat_due.wait(), self._settings.heartbeat_interval_ms / 1000)
+            await is_set_within(self._heartbeat_due, self._settings.heartbeat_interval_ms / 1000)
 
     async def _checkpoint_forever(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), _CHECKPOINT_INTERVAL_S)
+            await is_set_within(self._stop_asked, _CHECKPOINT_INTERVAL_S)
             await self.tasks.save_checkpoints()
             if self._stop_asked.is_set():
                 await asyncio.Event().wait()  # the close writes the last ones
@@ -427,8 +425,7 @@ class QueryNode:
         while not self._stop_asked.is_set():
             if self._ownership.assignment is not None and self._is_confirmed():
                 await self.tasks.clean_up()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), pause_s)
+            await is_set_within(self._stop_asked, pause_s)
         await asyncio.Event().wait()
 
     def member(self) -> Member:

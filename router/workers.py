@@ -24,6 +24,7 @@ import structlog
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
 from statehouse.settings import ENV_PREFIX, RouterSettings
+from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,7 @@ async def keep(settings: RouterSettings, number: int, stop: asyncio.Event) -> No
         if loop.time() - started_at > _STEADY_S:
             pause_s = _FIRST_PAUSE_S
         log.error("worker has ended and is replaced", worker=number, exit_code=worker.returncode, pause_s=pause_s)
-        await _pause(pause_s, stop)
+        await is_set_within(stop, pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
@@ -119,13 +120,6 @@ async def _ended(worker: asyncio.subprocess.Process, stop: asyncio.Event) -> Non
         if not end.done():
             worker.kill()
             await end
-
-
-async def _pause(seconds: float, stop: asyncio.Event) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 def run_workers(settings: RouterSettings) -> None:

@@ -19,7 +19,8 @@ PlacedRecord = tuple[int, bytes | None, bytes | None, int]
 
 # Idempotence would cost half a second a producer, for its id. One request at a time keeps the order without, and none
 # is sent twice unless its connection breaks.
-_PRODUCER: Final = {"acks": "all", "max.in.flight": 1}
+# What is written to a partition in one go is sent by `flush`, in one piece: readers see all of it at once, or nothing.
+_PRODUCER: Final = {"acks": "all", "max.in.flight": 1, "linger.ms": 60_000}
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
