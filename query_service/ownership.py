@@ -90,6 +90,9 @@ class NodeOwnership:
         member = decode_member(value)
         before = self.members.get(member.instance_id)
         self.members[member.instance_id] = member
+        if member.instance_id == self.instance_id and not self._has_succeeded:
+            # Any of them, not the last to write: one that was superseded may not have known it yet.
+            self.started_at_ms = max(self.started_at_ms, member.started_at_ms + 1)
         return before is None or (before.host, before.port) != (member.host, member.port)
 
     def succeed(self) -> None:
@@ -98,9 +101,6 @@ class NodeOwnership:
         Every process found there is an earlier one, whatever the clocks say: one that was set back, or that runs ahead
         on another machine, must not make a new process look like the older one.
         """
-        predecessor = self.members.get(self.instance_id)
-        if predecessor is not None and predecessor.incarnation != self.incarnation and not self._has_succeeded:
-            self.started_at_ms = max(self.started_at_ms, predecessor.started_at_ms + 1)
         self._has_succeeded = True
 
     @property

@@ -71,6 +71,16 @@ def test_whoever_was_there_before_is_older_whatever_the_clocks_say() -> None:
     assert node.superseded_by is not None, "only what was there at the start is earlier"
 
 
+def test_an_older_process_that_wrote_last_hides_no_newer_one() -> None:
+    """It was superseded while it slept, say, and wrote before it had read of that."""
+    node = ownership(started_at_ms=1_000)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)))
+    node.take_member(*encode_member(Member("me", "00", "h", 1, 70_000, heartbeat=33)))
+    node.succeed()
+    assert node.superseded_by is None
+    assert node.heartbeat(("h", 1), {}, {}).incarnation_order > (90_000, "ff")
+
+
 def test_an_unreadable_heartbeat_changes_nothing() -> None:
     node = ownership()
     node.take_member(*encode_member(Member("other", "bb", "h", 1)))
