@@ -31,6 +31,7 @@ from statehouse.rpc.streams import PROGRESS_INTERVAL_S, Streams
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import KEY_VALUE, VERSIONED
 from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 
@@ -142,7 +143,7 @@ class _Watch:
                     f"this replica is at {self._replica.tail.end}, the watch has been at {resume.position}",
                     {"position": str(self._replica.tail.end), "resume": str(resume.position)},
                 )
-            await _wait(advanced, _CATCH_UP_S / 10)
+            await is_set_within(advanced, _CATCH_UP_S / 10)
             self._admit()
         self._told_from = resume.position
         return True
@@ -206,7 +207,7 @@ class _Watch:
             elif has_moved:
                 await asyncio.sleep(0)  # many records of others' keys: the loop gets its turn
             if not has_moved:
-                await _wait(advanced, PROGRESS_INTERVAL_S)
+                await is_set_within(advanced, PROGRESS_INTERVAL_S)
 
     async def _from_log(self) -> Stretch | None:
         """Read on from the changelog, up to the tail.
@@ -322,12 +323,3 @@ def _resume(request: query_service_pb2.WatchRequest, partition: int) -> query_se
             Reason.INVALID_REQUEST, f"resume must name partition {partition} once, with a position from 0 on"
         )
     return found[0]
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event, or until the time is up."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return

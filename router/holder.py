@@ -6,6 +6,7 @@ import asyncio
 
 from router.table import RoutingTable
 from statehouse.errors import LookupFailure, Reason
+from statehouse.waiting import is_set_within
 
 
 class TableHolder:
@@ -58,9 +59,6 @@ class TableHolder:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
         while self._table is None or self._table.epoch < epoch:
-            try:
-                async with asyncio.timeout_at(give_up_at):
-                    await self._changed.wait()
-            except TimeoutError:
+            if not await is_set_within(self._changed, give_up_at - loop.time()):
                 return False
         return True
