@@ -19,17 +19,17 @@ from typing import Any, Final, cast
 
 from bench.data import key_of, value_of
 from query_service.admission import Admission
+from query_service.answers import answer, stamped
 from query_service.checkpoint import Checkpoint
 from query_service.lifecycle import TaskState
 from query_service.listeners import Listeners
-from query_service.lookup import LookupEngine, fill
+from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics, Query
 from query_service.replica import StoreReplica, TaskReplica
 from query_service.service import QueryServicer
 from query_service.stores.base import Record
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
-from query_service.values import decoded_value
 from query_service.view import view_of
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.partitioning import partition_for
@@ -107,8 +107,6 @@ def _measure(admission: Admission) -> dict[str, float]:
     wire = [request.SerializeToString() for request in requests]
     admitted = [admission.admit_key(request) for request in requests]
     values = [value_of(number).encode() for number in numbers]
-    found = [decoded_value(served, data, raw=False) for (served, *_), data in zip(admitted, values, strict=True)]
-    answers = [lookups.get(request) for request in requests]
     started = time.perf_counter()
 
     def handled(data: bytes) -> bytes:
@@ -116,7 +114,7 @@ def _measure(admission: Admission) -> dict[str, float]:
         try:
             call.send(None)
         except StopIteration as done:
-            return cast("bytes", done.value.SerializeToString())
+            return cast("bytes", done.value)
         raise AssertionError("a Get waits for nothing")
 
     def counted(served: StoreReplica) -> None:
@@ -129,16 +127,11 @@ def _measure(admission: Admission) -> dict[str, float]:
             "parse the request": (query_service_pb2.GetRequest.FromString, wire),
             "admit it: store, key, partition, role, freshness; the proof of it": (admission.admit_key, requests),
             "read RocksDB": (lambda at: stores[at].get(admitted[at][1]), range(_ASKED)),
-            "make a value of the bytes": (
-                lambda at: decoded_value(admitted[at][0], values[at], raw=False),
-                range(_ASKED),
-            ),
-            "make the answer": (
-                lambda at: fill(query_service_pb2.GetResponse(), found[at], admitted[at][3]),
+            "make and write the answer": (
+                lambda at: answer(admitted[at][0], values[at], raw=False, stamp=stamped(admitted[at][3])),
                 range(_ASKED),
             ),
             "count": (counted, [replica for _, _, replica, _ in admitted]),
-            "write the answer": (query_service_pb2.GetResponse.SerializeToString, answers),
             "all of it": (handled, wire),
         }
     )

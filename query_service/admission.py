@@ -11,7 +11,7 @@ from query_service.position_waits import PositionNotReached
 from query_service.replica import StoreReplica, TaskReplica
 from query_service.view import NodeView, ServedStore
 from statehouse import consistency, paging
-from statehouse.consistency import Freshness, ReplicaFreshness
+from statehouse.consistency import ANY, Freshness, ReplicaFreshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
 from statehouse.topology import HeldId, StoreSpec, TaskId
@@ -19,8 +19,13 @@ from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 _MAX_HOPS = 1
 
-AdmittedBefore = dict[tuple[str, int, bytes, bytes], tuple[StoreReplica, types_pb2.ReplicaStamp]]
-"""What answers for a store's partition, by the bounds and the forwarding that were asked for, as sent."""
+KeyedRequest = (
+    query_service_pb2.GetRequest
+    | query_service_pb2.FetchWindowsRequest
+    | query_service_pb2.FetchSessionsRequest
+    | query_service_pb2.GetAsOfRequest
+    | query_service_pb2.QueryStoreRequest
+)
 
 
 class Admission:
@@ -37,31 +42,28 @@ class Admission:
         self._replicas = replicas
         self._is_confirmed = is_confirmed
 
-    def admit_key(
-        self,
-        request: query_service_pb2.GetRequest
-        | query_service_pb2.FetchWindowsRequest
-        | query_service_pb2.FetchSessionsRequest
-        | query_service_pb2.GetAsOfRequest
-        | query_service_pb2.QueryStoreRequest,
-        before: AdmittedBefore | None = None,
-    ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
+    def admit_key(self, request: KeyedRequest) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
         """Return the store, the serialized key, and what answers for a request about one key.
 
-        In a global store the key may also be in one of the `other_partitions`. Requests that are answered at once, in
-        one go, share `before`: what one was admitted with holds for the next of the same partition and bounds.
+        In a global store the key may also be in one of the `other_partitions`.
+
+        Raises:
+            PositionNotReached, LookupFailure: as `place` and `admit` say.
+
+        """
+        served, key, partition = self.place(request)
+        return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+
+    def place(self, request: KeyedRequest) -> tuple[ServedStore, bytes, int]:
+        """Return the store, the serialized key and the partition of a request about one key.
+
+        Raises:
+            LookupFailure: as `store` says; INVALID_KEY.
+
         """
         served = self.store(request.store)
         key = paging.serialized_key(request.key, served.key_serde)
-        partition = partition_for(key, served.spec.partition_count)
-        if before is None:
-            return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
-        bounds = request.freshness.SerializeToString(), request.forwarding.SerializeToString()
-        place = (request.store, partition, *bounds)
-        admitted = before.get(place)
-        if admitted is None:
-            admitted = before[place] = self.admit(served, partition, request.freshness, request.forwarding)
-        return served, key, *admitted
+        return served, key, partition_for(key, served.spec.partition_count)
 
     def other_partitions(
         self, served: ServedStore, first: int, request: query_service_pb2.GetRequest
@@ -154,7 +156,7 @@ class Admission:
             raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
         assignment = self.view.assignment
         assert assignment is not None  # noqa: S101 - store() has checked
-        task = self._replicas.get(served.spec.held_as(partition))
+        task = self._replicas.get(served.held_as[partition])
         if task is None:
             raise self._not_held(served.spec, partition)
         replica = task.of(served.spec, partition)
@@ -167,16 +169,13 @@ class Admission:
         now = time.monotonic()
         staleness_ms, lag = replica.staleness_ms(now), replica.lag(now)
         claimed = claimed_role(task.role, confirmed=confirmed, epoch=assignment.epoch, requested_epoch=forwarding.epoch)
-        # An unconfirmed active keeps its name for the check, so that the failure can say so.
-        role = claimed if confirmed else task.role
-        known = ReplicaFreshness(role, confirmed, lag, staleness_ms, position)
-        broken = consistency.violation(bound, known, served.spec.name, partition)
-        if broken is not None:
-            reason, message = broken
-            if bound.at_least is not None and reason is Reason.POSITION_NOT_REACHED:
-                wanted = bound.at_least.position(served.spec.name, partition)
-                raise PositionNotReached(message, task, replica, position, wanted)
-            raise LookupFailure(reason, message, {"task": str(task.task)}, route=self._route(served.spec, partition))
+        if bound is not ANY:
+            # An unconfirmed active keeps its name for the check, so that the failure can say so.
+            role = claimed if confirmed else task.role
+            known = ReplicaFreshness(role, confirmed, lag, staleness_ms, position)
+            broken = consistency.violation(bound, known, served.spec.name, partition)
+            if broken is not None:
+                raise self._outside(bound, broken, task, replica, position)
         stamp = types_pb2.ReplicaStamp(
             partition=partition,
             epoch=assignment.epoch,
@@ -189,6 +188,16 @@ class Admission:
             since_ms=replica.since_ms,
         )
         return replica, stamp
+
+    def _outside(
+        self, bound: Freshness, broken: tuple[Reason, str], task: TaskReplica, replica: StoreReplica, position: int
+    ) -> LookupFailure:
+        """Return the failure of a replica that breaks a bound."""
+        reason, message = broken
+        name, partition = replica.spec.name, replica.partition
+        if bound.at_least is not None and reason is Reason.POSITION_NOT_REACHED:
+            return PositionNotReached(message, task, replica, position, bound.at_least.position(name, partition))
+        return LookupFailure(reason, message, {"task": str(task.task)}, route=self._route(replica.spec, partition))
 
     def _not_held(self, spec: StoreSpec, partition: int) -> LookupFailure:
         if spec.is_global:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from query_service.admission import Admission, AdmittedBefore
+from query_service.admission import Admission
+from query_service.answers import answer, stamped
 from query_service.kinds import of_kind, wrong_kind
 from query_service.metrics import NodeMetrics, Query
 from query_service.open_scans import OpenScans
@@ -20,16 +23,34 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import BeforeHistory, VersionedStore
 from query_service.stores.windows import TimedStore
 from query_service.values import decoded_value
+from query_service.view import ServedStore
 from statehouse import ordered_keys, paging
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason, internal_error
 from statehouse.serdes import from_json_value, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.wire import framed, result_of
 
 log = structlog.get_logger(__name__)
 
 K = TypeVar("K", WindowKey, SessionKey)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Lookups of a batch that one replica answers, admitted as one.
+
+    `request` is one of them: they have their bounds and their forwarding in common. `entries`: each one's place in the
+    batch, its serialized key, and whether its value is wanted raw.
+    """
+
+    served: ServedStore
+    replica: StoreReplica
+    read: Callable[[bytes], bytes | None]
+    stamp: types_pb2.ReplicaStamp
+    request: query_service_pb2.GetRequest
+    entries: list[tuple[int, bytes, bool]] = field(default_factory=list)
 
 
 class LookupEngine:
@@ -48,36 +69,43 @@ class LookupEngine:
         self._max_batch_entries = max_batch_entries
         self._max_page_bytes = paging.page_bytes(max_message_bytes)
 
-    def get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
-        """Read one key.
+    def get(self, request: query_service_pb2.GetRequest) -> bytes:
+        """Read one key; return a serialized GetResponse.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
 
         """
-        response = query_service_pb2.GetResponse()
-        value, stamp = self._read(request, None)
-        fill(response, value, stamp)
-        return response
-
-    def _read(
-        self, request: query_service_pb2.GetRequest, before: AdmittedBefore | None
-    ) -> tuple[types_pb2.Value | None, types_pb2.ReplicaStamp]:
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request, before)
-        data = _latest(replica, key)
+        served, key, replica, stamp = self._admission.admit_key(request)
+        data = _reader(replica)(key)
         if data is None and served.spec.is_global:
-            # "Not found" takes all partitions, and is said by the one that the key should be in.
-            for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-                data = _latest(other, key)
-                if data is not None:
-                    stamp = other_stamp
-                    break
+            data, stamp = self._elsewhere(served, key, replica, stamp, request)
         replica.metrics.reads[Query.GET].add(started, 0 if data is None else len(data))
-        return None if data is None else decoded_value(served, data, raw=request.raw), stamp
+        return answer(served, data, raw=request.raw, stamp=stamped(stamp))
 
-    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
-        """Read several keys; each has its own outcome.
+    def _elsewhere(
+        self,
+        served: ServedStore,
+        key: bytes,
+        replica: StoreReplica,
+        stamp: types_pb2.ReplicaStamp,
+        request: query_service_pb2.GetRequest,
+    ) -> tuple[bytes | None, types_pb2.ReplicaStamp]:
+        """Look for a key that is not in the partition of a global store that it should be in.
+
+        "Not found" takes all partitions, and is said by that one.
+        """
+        for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
+            data = _reader(other)(key)
+            if data is not None:
+                return data, other_stamp
+        return None, stamp
+
+    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes:
+        """Read several keys; return a serialized BatchGetResponse. Each key has its own outcome.
+
+        Keys of one partition that are asked for with the same bounds are read in one go.
 
         Raises:
             LookupFailure: INVALID_REQUEST, the batch is larger than max_batch_entries.
@@ -88,25 +116,59 @@ class LookupEngine:
                 Reason.INVALID_REQUEST,
                 f"{len(batch.requests)} lookups in a batch, at most {self._max_batch_entries} are taken: split it",
             )
-        response = query_service_pb2.BatchGetResponse()
-        before: AdmittedBefore = {}
-        for request in batch.requests:
+        results: dict[int, bytes] = {}
+        groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
+        for index, request in enumerate(batch.requests):
             try:
-                value, stamp = self._read(request, before)
-                fill(response.results.add().response, value, stamp)
-            except PositionNotReached as behind:
-                # The others' answers must not wait for this one's position.
-                self._add_failure(response, LookupFailure(Reason.WOULD_WAIT, behind.message, behind.metadata))
-            except LookupFailure as failure:
-                self._add_failure(response, failure)
-            except Exception:
-                log.exception("defect in a lookup of a batch", store=request.store)
-                self._add_failure(response, internal_error())
-        return response
+                served, key, partition = self._admission.place(request)
+                bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
+                shared = (request.store, partition, bounds, request.forwarding.SerializeToString())
+                group = groups.get(shared)
+                if group is None:
+                    group = groups[shared] = self._group(served, partition, request)
+                group.entries.append((index, key, request.raw))
+            except Exception as error:  # noqa: BLE001 - it is the entry's, and logged if it is a defect
+                results[index] = self._failed(error, request.store)
+        for group in groups.values():
+            self._read(group, results)
+        return framed(map(results.__getitem__, range(len(batch.requests))))
 
-    def _add_failure(self, response: query_service_pb2.BatchGetResponse, failure: LookupFailure) -> None:
-        self._metrics.batch_entry_failed(failure.reason.name)
-        response.results.add(error=failure.to_proto())
+    def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
+        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
+        return _Group(served, replica, _reader(replica), stamp, request)
+
+    def _read(self, group: _Group, results: dict[int, bytes]) -> None:
+        """Read the keys of a group; their times are counted as equal."""
+        served, read, stamp = group.served, group.read, stamped(group.stamp)
+        started, reads, size = time.perf_counter(), 0, 0
+        for index, key, raw in group.entries:
+            try:
+                data = read(key)
+                if data is not None:
+                    size += len(data)
+                    response = answer(served, data, raw=raw, stamp=stamp)
+                elif served.spec.is_global:
+                    data, found_by = self._elsewhere(served, key, group.replica, group.stamp, group.request)
+                    response = answer(served, data, raw=raw, stamp=stamped(found_by))
+                else:
+                    response = answer(served, None, raw=raw, stamp=stamp)
+                results[index] = result_of(response)
+                reads += 1
+            except Exception as error:  # noqa: BLE001 - as above
+                results[index] = self._failed(error, served.spec.name)
+        if reads:
+            group.replica.metrics.reads[Query.GET].add(started, size, reads)
+
+    def _failed(self, error: Exception, store: str) -> bytes:
+        """Return the result of an entry that failed, and count it."""
+        if isinstance(error, PositionNotReached):
+            # The others' answers must not wait for this one's position.
+            error = LookupFailure(Reason.WOULD_WAIT, error.message, error.metadata)
+        if not isinstance(error, LookupFailure):
+            log.error("defect in a lookup of a batch", store=store, exc_info=error)
+            error = internal_error()
+        self._metrics.batch_entry_failed(error.reason.name)
+        return result_of(error)
 
     async def fetch_windows(
         self, request: query_service_pb2.FetchWindowsRequest
@@ -244,23 +306,24 @@ class LookupEngine:
         return page, token
 
 
-def fill(response: query_service_pb2.GetResponse, value: types_pb2.Value | None, stamp: types_pb2.ReplicaStamp) -> None:
-    """Make an answer in place: a message made by itself and then copied into its batch costs three times as much."""
-    response.found = value is not None
-    if value is not None:
-        response.value.MergeFrom(value)
-    response.replica.MergeFrom(stamp)
-
-
 def _size(page: Page[tuple[K, bytes]]) -> int:
     """Return the bytes of a page's values."""
     return sum(len(data) for _, data in page.entries)
 
 
-def _latest(replica: StoreReplica, key: bytes) -> bytes | None:
-    """Return a key's latest value from a store that has one per key."""
+def _reader(replica: StoreReplica) -> Callable[[bytes], bytes | None]:
+    """Return what reads a key's latest value, from a store that has one per key.
+
+    Raises:
+        LookupFailure: WRONG_STORE_KIND.
+
+    """
     store = replica.store
     if isinstance(store, VersionedStore):
-        version = store.get(key)
-        return None if version is None else version.value
-    return of_kind(replica, KeyValueStore, "Get").get(key)
+        return partial(_latest_version, store)
+    return of_kind(replica, KeyValueStore, "Get").get
+
+
+def _latest_version(store: VersionedStore, key: bytes) -> bytes | None:
+    version = store.get(key)
+    return None if version is None else version.value

@@ -93,10 +93,10 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         self._lookups, self._scans, self._watches = lookups, scans, watches
         self.waits, self.metrics = waits, metrics
 
-    async def _get(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
+    async def _get(self, request: query_service_pb2.GetRequest) -> bytes:
         return self._lookups.get(request)
 
-    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes:
         return self._lookups.batch_get(request)
 
     async def _scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:

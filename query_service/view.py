@@ -10,16 +10,20 @@ from statehouse.assignment import Assignment
 from statehouse.errors import ConfigurationError
 from statehouse.membership import Member
 from statehouse.serdes import Serde, serde
-from statehouse.topology import StoreSpec
+from statehouse.topology import HeldId, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ServedStore:
-    """A store with its serdes looked up once."""
+    """A store with its serdes looked up once, and what each of its partitions is held as."""
 
     spec: StoreSpec
     key_serde: Serde
     value_serde: Serde
+    held_as: tuple[HeldId, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_as", tuple(map(self.spec.held_as, range(self.spec.partition_count))))
 
 
 @dataclass(frozen=True, slots=True)

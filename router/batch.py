@@ -27,10 +27,9 @@ from router.locate import keyed_call
 from router.metrics import RouterMetrics
 from router.table import Node
 from router.turns import Turns
-from router.wire import framed, frames
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
-from statehouse.v1 import errors_pb2, query_service_pb2
+from statehouse.wire import framed, frames, result_of
 
 _GROUP_ROUNDS = 2
 _AT_ONCE = 32
@@ -91,7 +90,7 @@ class BatchGetter:
                 entries.append(_Entry(keyed_call(table, "Get", request)))
             except LookupFailure as failure:
                 self._metrics.lookup("", failure.reason.name, None)
-                entries.append(_failed(failure))
+                entries.append(result_of(failure))
         pending = [entry for entry in entries if isinstance(entry, _Entry)]
         for _ in range(_GROUP_ROUNDS):
             await self._grouped_round(pending, deadline)
@@ -111,7 +110,7 @@ class BatchGetter:
         failure = LookupFailure(
             Reason.MESSAGE_TOO_LARGE, f"the answers together exceed max_message_bytes {self._max_bytes}: ask for fewer"
         )
-        too_large = _failed(failure)
+        too_large = result_of(failure)
         reserve = (len(too_large) + ENTRY_OVERHEAD) * len(results)
         fitting = []
         for result in results:
@@ -166,7 +165,7 @@ class BatchGetter:
             if failure.elsewhere:
                 entry.failures[node.instance_id] = failure
             else:
-                entry.result, entry.outcome = _failed(failure), failure.reason.name
+                entry.result, entry.outcome = result_of(failure), failure.reason.name
         return True
 
     def _may_give_up(self, node: Node) -> bool:
@@ -201,12 +200,6 @@ class BatchGetter:
         try:
             answer = await self._dispatcher.dispatch(alone, deadline)
         except LookupFailure as failure:
-            entry.result, entry.outcome = _failed(failure), failure.reason.name
+            entry.result, entry.outcome = result_of(failure), failure.reason.name
         else:
-            # BatchGetResult{response}: field 1, as a batch's own elements are.
-            entry.result = framed([answer.data])
-
-
-def _failed(failure: LookupFailure) -> bytes:
-    error: errors_pb2.LookupError = failure.to_proto()
-    return query_service_pb2.BatchGetResult(error=error).SerializeToString()
+            entry.result = result_of(answer.data)

@@ -9,15 +9,17 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError
 
 from router.concurrency import map_bounded
-from router.wire import FIELD_2, frames
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2
+from statehouse.wire import frames
 
 MAX_ENTRIES: Final = 1_000
 ENTRY_OVERHEAD: Final = 32
 """What framing and the forwarding add to an entry, in bytes, rounded up."""
 # What a node says to more than one of its messages or one of its batches holds.
 _TOO_BIG: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.INVALID_REQUEST})
+# How a BatchGetResult begins that holds an error, its field 2.
+_ERROR: Final = b"\x12"
 
 Entry = TypeVar("Entry")
 
@@ -55,7 +57,7 @@ async def halving(ask: Callable[[Sequence[Entry]], Awaitable[bool]], entries: Se
         await map_bounded(partial(halving, ask), (entries[:half], entries[half:]), at_once=2)
 
 
-def results(answer: bytes, count: int) -> list[bytes]:
+def results(answer: bytes, count: int) -> Sequence[bytes]:
     """Return the serialized BatchGetResults of an answer to `count` lookups.
 
     Raises:
@@ -73,7 +75,7 @@ def results(answer: bytes, count: int) -> list[bytes]:
 
 def failure_in(result: bytes) -> LookupFailure | None:
     """Return the failure that a serialized BatchGetResult holds, None if it holds a response."""
-    if result[:1] != bytes([FIELD_2]):
+    if not result.startswith(_ERROR):
         return None
     return LookupFailure.from_proto(query_service_pb2.BatchGetResult.FromString(result).error)
 

@@ -24,9 +24,9 @@ from router.attempts import Outcome
 from router.batch_calls import chunks, halving, is_too_big, outcome_in, results
 from router.metrics import RouterMetrics
 from router.table import Node
-from router.wire import framed
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.wire import framed
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -40,7 +40,10 @@ def refuse_unreadable(request: object) -> None:
 
 
 class TolerantServer:
-    """The part of a server that services are added to: their handlers get `Unreadable` instead of not being called."""
+    """The part of a server that services are added to.
+
+    Their handlers get `Unreadable` instead of not being called, and may return an answer that is serialized already.
+    """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
@@ -56,6 +59,7 @@ class TolerantServer:
 
 def _tolerant(handler: Handler) -> Handler:
     parse: Callable[[bytes], Any] | None = handler.request_deserializer
+    write: Callable[[Any], bytes] | None = handler.response_serializer
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
 
     def parsed(data: bytes) -> Any:  # noqa: ANN401 - any message
@@ -70,5 +74,8 @@ def _tolerant(handler: Handler) -> Handler:
             request = Unreadable("the call was closed before its request was sent")
         return await behaviour(request, context)
 
+    def written(answer: Any) -> bytes:  # noqa: ANN401 - any message, or bytes
+        return cast("bytes", answer if write is None or isinstance(answer, bytes) else write(answer))
+
     make = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
-    return make(on_first, parsed, handler.response_serializer)
+    return make(on_first, parsed, written)

@@ -406,7 +406,7 @@ class SimulatedNode(Process):
         """
         if self.ownership.state is NodeState.NOT_RUNNING:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "stopped")
-        response = self._lookups.get(request)
+        response = query_service_pb2.GetResponse.FromString(self._lookups.get(request))
         self._checks.answered(self, request, response)
         return response
 

@@ -44,10 +44,13 @@ class OneStore:
         self._served = ServedStore(spec, serde("string"), serde("string"))
         self._replica = StoreReplica(spec, 0, store, Checkpoint("t", "id", 1, 1), metrics.of("s", Role.ACTIVE))
 
-    def admit_key(self, request: query_service_pb2.GetRequest, _before: object = None) -> Any:
+    def place(self, request: query_service_pb2.GetRequest) -> Any:
         if request.key.text == "gone":
             raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
-        return self._served, request.key.text.encode(), self._replica, types_pb2.ReplicaStamp()
+        return self._served, request.key.text.encode(), 0
+
+    def admit(self, *_: object) -> Any:
+        return self._replica, types_pb2.ReplicaStamp()
 
 
 def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
     requests = [
         query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text=key)) for key in ("a", "bad", "gone", "b")
     ]
-    a, bad, gone, b = lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests)).results
+    a, bad, gone, b = _batch_get(lookups, requests)
     assert (a.response.value.text, b.response.value.text) == ("value of a", "value of b")
     assert reason_from_number(bad.error.reason) is Reason.INTERNAL
     assert "log" in bad.error.message
@@ -96,15 +99,24 @@ def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
 
     def alone(request: query_service_pb2.GetRequest) -> query_service_pb2.BatchGetResult:
         try:
-            return query_service_pb2.BatchGetResult(response=lookups.get(request))
+            return query_service_pb2.BatchGetResult(
+                response=query_service_pb2.GetResponse.FromString(lookups.get(request))
+            )
         except LookupFailure as failure:
             return query_service_pb2.BatchGetResult(error=failure.to_proto())
 
-    batch = lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests)).results
+    batch = _batch_get(lookups, requests)
     expected = [alone(request) for request in requests]
     for result in (*batch, *expected):  # the only thing that time changes
         result.response.replica.ClearField("staleness_ms") if result.HasField("response") else None
-    assert list(batch) == expected
+    assert batch == expected
     outcomes = {reason_from_number(each.error.reason) for each in batch if each.HasField("error")}
     assert outcomes == {Reason.PARTITION_NOT_OWNED, Reason.LAG_EXCEEDS_BOUND, Reason.HOP_LIMIT}
     assert {each.response.found for each in batch if each.HasField("response")} == {True, False}
+
+
+def _batch_get(
+    lookups: LookupEngine, requests: list[query_service_pb2.GetRequest]
+) -> list[query_service_pb2.BatchGetResult]:
+    answered = lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests))
+    return list(query_service_pb2.BatchGetResponse.FromString(answered).results)

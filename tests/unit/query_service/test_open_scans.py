@@ -32,6 +32,7 @@ from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import KeyRange
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.requests import TolerantServer
 from statehouse.serdes import serde
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
@@ -105,7 +106,7 @@ class Node:
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(
             QueryServicer(lookups, scans, cast("Any", None), PositionWaits(max_waits=1, longest_s=1), METRICS),
-            self._server,
+            cast("Any", TolerantServer(self._server)),
         )
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")
         self.stub = query_service_pb2_grpc.QueryServiceStub(self._channel)

@@ -29,6 +29,7 @@ from query_service.view import view_of
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.requests import TolerantServer
 from statehouse.topology import HeldId, Role, StoreSpec, SubTopology, TaskId
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.polling import poll_until_async
@@ -64,7 +65,7 @@ class Node:
         self.waits = PositionWaits(max_waits=max_waits, longest_s=0.05)
         servicer = QueryServicer(lookups, scans, cast("Any", None), self.waits, METRICS)
         self._server = grpc.aio.server()
-        query_service_pb2_grpc.add_QueryServiceServicer_to_server(servicer, self._server)
+        query_service_pb2_grpc.add_QueryServiceServicer_to_server(servicer, cast("Any", TolerantServer(self._server)))
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")
         self.stub = query_service_pb2_grpc.QueryServiceStub(self._channel)
 

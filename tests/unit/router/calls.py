@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from router.table import Node
-from router.wire import frames
 from statehouse.errors import LookupFailure
 from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.wire import frames
 
 NODE = Node("a", "127.0.0.1", 7101)
 

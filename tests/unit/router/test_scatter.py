@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import grpc.aio
 import pytest
 
-from router.wire import framed, frames
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.wire import framed, frames
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet, failure_of
 from tests.unit.router.fleets import STORE

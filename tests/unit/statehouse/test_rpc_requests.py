@@ -41,6 +41,7 @@ async def channel() -> AsyncIterator[grpc.aio.Channel]:
     handlers: dict[str, Any] = {
         "One": grpc.unary_unary_rpc_method_handler(partial(_one, None), parse, serialize),
         "SameBytes": grpc.unary_unary_rpc_method_handler(partial(_same_bytes, None)),
+        "SerializedAlready": grpc.unary_unary_rpc_method_handler(partial(_same_bytes, None), None, serialize),
         "Twice": grpc.unary_stream_rpc_method_handler(partial(_twice, None), parse, serialize),
     }
     TolerantServer(server).add_registered_method_handlers("test.Service", handlers)
@@ -59,7 +60,7 @@ async def _call(channel: grpc.aio.Channel, method: str, *bodies: bytes) -> list[
         return from_rpc_error(error)
 
 
-@pytest.mark.parametrize(("method", "answers"), [("One", 1), ("SameBytes", 1), ("Twice", 2)])
+@pytest.mark.parametrize(("method", "answers"), [("One", 1), ("SameBytes", 1), ("SerializedAlready", 1), ("Twice", 2)])
 async def test_a_request_is_answered_and_none_is_refused(channel: grpc.aio.Channel, method: str, answers: int) -> None:
     body = types_pb2.Key(text="k").SerializeToString()
     assert await _call(channel, method, body) == [body] * answers
