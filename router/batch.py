@@ -8,6 +8,7 @@ do; when one entry fails in a way that another replica may help with, it goes on
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,24 +90,23 @@ class BatchGetter:
             try:
                 entries.append(_Entry(keyed_call(table, "Get", request)))
             except LookupFailure as failure:
-                self._metrics.lookup("", failure.reason.name, None)
+                self._metrics.lookups("", failure.reason.name, 1)
                 entries.append(result_of(failure))
         pending = [entry for entry in entries if isinstance(entry, _Entry)]
         for _ in range(_GROUP_ROUNDS):
             await self._grouped_round(pending, deadline)
             pending = [entry for entry in pending if not entry.result]
         await map_bounded(lambda entry: self._alone(entry, deadline), pending, at_once=_AT_ONCE)
-        return framed(self._within_bound([self._finished(entry) for entry in entries]))
-
-    def _finished(self, entry: _Entry | bytes) -> bytes:
-        if isinstance(entry, bytes):
-            return entry
-        self._metrics.lookup(entry.call.store, entry.outcome, None)
-        return entry.result
+        outcomes = Counter((entry.call.store, entry.outcome) for entry in entries if isinstance(entry, _Entry))
+        for (store, outcome), lookups in outcomes.items():
+            self._metrics.lookups(store, outcome, lookups)
+        return framed(self._within_bound([entry if isinstance(entry, bytes) else entry.result for entry in entries]))
 
     def _within_bound(self, results: list[bytes]) -> list[bytes]:
         """Replace what no longer fits into one answer by a failure of that entry alone."""
         room = self._max_bytes
+        if sum(map(len, results)) + ENTRY_OVERHEAD * len(results) <= room:
+            return results
         failure = LookupFailure(
             Reason.MESSAGE_TOO_LARGE, f"the answers together exceed max_message_bytes {self._max_bytes}: ask for fewer"
         )

@@ -96,14 +96,21 @@ class RouterMetrics:
 
     def lookup(self, store: str, outcome: str, role: Role | None, seconds: float | None = None) -> None:
         """Count a lookup. `store` must be one of the assignment's, or empty."""
+        self._counter(store, outcome, role).inc()
+        if seconds is not None:
+            self._duration.observe(seconds)
+
+    def lookups(self, store: str, outcome: str, number: int) -> None:
+        """Count lookups of a batch that came to the same; `store` as for one."""
+        self._counter(store, outcome, None).inc(number)
+
+    def _counter(self, store: str, outcome: str, role: Role | None) -> Counter:
         labels = (store, outcome, role)
         child = self._lookup_children.get(labels)
         if child is None:
             child = self._lookups.labels(store, outcome, "" if role is None else role.name)
             self._lookup_children[labels] = child
-        child.inc()
-        if seconds is not None:
-            self._duration.observe(seconds)
+        return child
 
     def attempt(self, reason: str) -> None:
         """Count a call to a node."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from google.protobuf import struct_pb2
 
@@ -100,6 +101,7 @@ def from_value(value: types_pb2.Value) -> StoreValue:
             return None
 
 
+@lru_cache(maxsize=64)
 def role_name(role: int) -> str:
     """Return a role's name, for one of a newer version its number."""
     try:
@@ -134,19 +136,20 @@ def token_of(store: str, stamps: Iterable[types_pb2.ReplicaStamp]) -> Token:
 
 def from_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse, store: str) -> Answer:
     """Return a lookup's answer."""
-    stamp = from_stamp(response.replica)
+    stamp = response.replica
+    position = stamp.position if stamp.HasField("position") else None
     return Answer(
         response.found,
         from_value(response.value) if response.found else None,
         stamp.partition,
         stamp.epoch,
-        stamp.host,
-        stamp.role,
-        stamp.position,
-        stamp.lag,
-        stamp.staleness_ms,
-        stamp.since_ms,
-        token=token_of(store, (response.replica,)),
+        from_host(stamp.host),
+        role_name(stamp.role),
+        position,
+        stamp.lag if stamp.HasField("lag") else None,
+        stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
+        stamp.since_ms if stamp.HasField("since_ms") else None,
+        token=Token() if position is None else Token({(store, stamp.partition): position}),
     )
 
 

@@ -78,7 +78,8 @@ class Link:
     def may_try(self, held_as: str) -> bool:
         """Whether to ask it about what it holds."""
         now_s = asyncio.get_running_loop().time()
-        return self._peer.is_connected() and all(self._left_alone.may_try(each, now_s) for each in ("", held_as))
+        may_try = self._left_alone.may_try
+        return self._peer.is_connected() and may_try("", now_s) and may_try(held_as, now_s)
 
     async def attempt(self, make: Make[Response], give_up_at: float, *, keys: int = 1) -> Response:
         """Make a call, within a bounded time of which half is left for the router.

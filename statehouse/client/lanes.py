@@ -117,7 +117,8 @@ class Lane:
         finally:
             late.cancel()
             for lookup in call.lookups:
-                _settle(lookup, _closed())
+                if not lookup.outcome.done():
+                    _settle(lookup, _closed())
             self._calls.discard(call)
             self._release(call)
 
