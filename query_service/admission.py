@@ -102,20 +102,36 @@ class Admission:
 
     @classmethod
     def partitions(
-        cls, served: ServedStore, request: query_service_pb2.ScanRequest | query_service_pb2.CountRequest
+        cls, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
     ) -> Sequence[int]:
-        """Return the partitions to read for a request about many keys: the one it names, or all of a global store.
+        """Return the partitions to read for a request about many keys: those it names, or all of a global store.
 
         Raises:
-            LookupFailure: INVALID_REQUEST, as `partition` says.
+            LookupFailure: INVALID_REQUEST, as `partition` says; or it names several, and one of them twice or another
+                beside them, or they are a global store's.
 
         """
+        if not isinstance(request, query_service_pb2.CountRequest) and request.partitions:
+            return cls._several(served, request)
         if served.spec.is_global and not request.HasField("partition"):
             return range(served.spec.partition_count)
         return (cls.partition(served, request),)
 
-    @staticmethod
+    @classmethod
+    def _several(cls, served: ServedStore, request: paging.RangeRequest) -> Sequence[int]:
+        if request.HasField("partition"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "set partition or partitions, not both")
+        if served.spec.is_global:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, "of a global store all partitions are read, or the one in partition"
+            )
+        if len(set(request.partitions)) < len(request.partitions):
+            raise LookupFailure(Reason.INVALID_REQUEST, "partitions names one twice")
+        return [cls._existing(served, partition) for partition in request.partitions]
+
+    @classmethod
     def partition(
+        cls,
         served: ServedStore,
         request: paging.RangeRequest | query_service_pb2.CountRequest | query_service_pb2.WatchRequest,
     ) -> int:
@@ -126,13 +142,16 @@ class Admission:
 
         """
         if not request.HasField("partition"):
-            raise LookupFailure(Reason.INVALID_REQUEST, "a node reads one partition: set partition, or ask a router")
-        if request.partition >= served.spec.partition_count:
+            raise LookupFailure(Reason.INVALID_REQUEST, "a node has to be told a partition: set it, or ask a router")
+        return cls._existing(served, request.partition)
+
+    @staticmethod
+    def _existing(served: ServedStore, partition: int) -> int:
+        if partition >= served.spec.partition_count:
             raise LookupFailure(
-                Reason.INVALID_REQUEST,
-                f"partition {request.partition} of {served.spec.partition_count} (they count from 0)",
+                Reason.INVALID_REQUEST, f"partition {partition} of {served.spec.partition_count} (they count from 0)"
             )
-        return request.partition
+        return partition
 
     def admit(
         self,

@@ -273,7 +273,7 @@ class LookupEngine:
         arguments = {field: from_json_value(value) for field, value in request.arguments.fields.items()}
         try:
             # A plug-in may take its time: it must not take the event loop's.
-            result = json_value(await self._open_scans.run(replica, lambda _walk: store.query(name, key, arguments)))
+            result = json_value(await self._open_scans.run([replica], lambda _walk: store.query(name, key, arguments)))
         except LookupFailure:
             raise
         except Exception as error:
@@ -300,7 +300,7 @@ class LookupEngine:
         keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
         limit = paging.page_size(request)
         page = await self._open_scans.run(
-            replica, lambda walk: store.scan(keys, accept, *span_ms, limit, self._max_page_bytes, walk)
+            [replica], lambda walk: store.scan(keys, accept, *span_ms, limit, self._max_page_bytes, walk)
         )
         token = paging.next_page_token(request, page.entries[-1][0].to_entry_key()) if page.more else ""
         return page, token

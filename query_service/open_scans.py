@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -38,8 +38,8 @@ class OpenScans:
         now = time.monotonic()
         return max((now - walk.opened_at for walk in tuple(self._walks)), default=0.0)
 
-    async def run(self, replica: StoreReplica, read: Callable[[Walk], T]) -> T:
-        """Return what `read` returns; if this call is cancelled, its walk ends too. Belongs to the event loop.
+    async def run(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T:
+        """Return what `read` finds in replicas; a call that is cancelled ends its walk. Belongs to the event loop.
 
         Raises:
             LookupFailure: OVERLOADED, as many are open as may be; SCAN_TOO_LONG; PARTITION_NOT_OWNED, the node gave
@@ -52,7 +52,7 @@ class OpenScans:
                 f"{self._max_open} scans are open on this node, as many as max_open_scans admits",
                 {"max_open_scans": str(self._max_open)},
             )
-        walk = Walk(self._timeout_s, lambda: replica.closing)
+        walk = Walk(self._timeout_s, lambda: any(replica.closing for replica in replicas))
         self._walks.add(walk)
         future = self._threads.submit(read, walk)
         # The walk is open until its thread has let go of the store, whatever becomes of the caller before.
@@ -65,6 +65,7 @@ class OpenScans:
         except WalkCancelled as error:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "the node stopped during the read") from error
         except StoreClosed as error:
+            replica = next((each for each in replicas if each.closing), replicas[0])
             raise LookupFailure(
                 Reason.PARTITION_NOT_OWNED,
                 f"this node gave partition {replica.partition} of {replica.spec.name} up during the read",

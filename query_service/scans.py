@@ -1,11 +1,11 @@
-"""Reads of many keys of one partition, or of a global store: pages of a range, and counts."""
+"""Reads of many keys of one or several partitions, or of a global store: pages of a range, and counts."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from query_service.admission import Admission
 from query_service.kinds import of_kind
@@ -17,10 +17,13 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.windows import TimedStore
 from query_service.view import ServedStore
 from statehouse import paging
+from statehouse.composite import WindowKey
 from statehouse.partitioning import partition_for
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
+
+T = TypeVar("T")
 
 
 class ScanEngine:
@@ -31,7 +34,7 @@ class ScanEngine:
         self._max_page_bytes = paging.page_bytes(max_message_bytes)
 
     async def scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
-        """Read a page of one partition, or of all of a global store.
+        """Read a page of the partitions that the request names, or of all of a global store.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -42,12 +45,15 @@ class ScanEngine:
         keys = paging.key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
-        pages = []
-        for replica, _ in admitted:
-            store = of_kind(replica, KeyValueStore, "Scan")
-            read = partial(store.scan, keys, limit, max_bytes)
-            pages.append(await self._open_scans.run(replica, read))
-        page = pages[0] if len(pages) == 1 else _one_per_key(pages, limit, reverse=request.reverse)
+        stores = [of_kind(replica, KeyValueStore, "Scan") for replica, _ in admitted]
+        pages = await self._open_scans.run(
+            [replica for replica, _ in admitted],
+            lambda walk: [store.scan(keys, limit, max_bytes, walk) for store in stores],
+        )
+        if served.spec.is_global:
+            page = _one_per_key(pages, limit, reverse=request.reverse)
+        else:
+            page = _in_order(pages, lambda entry: entry[0], limit, reverse=request.reverse)
         size = sum(len(key) + len(data) for key, data in page.entries)
         admitted[0][0].metrics.reads[_query(request)].add(started, size)
         response = query_service_pb2.ScanResponse(replicas=[stamp for _, stamp in admitted])
@@ -63,7 +69,7 @@ class ScanEngine:
     async def scan_windows(
         self, request: query_service_pb2.ScanWindowsRequest
     ) -> query_service_pb2.ScanWindowsResponse:
-        """Read a page of the windows of one partition.
+        """Read a page of the windows of the partitions that the request names.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -72,20 +78,24 @@ class ScanEngine:
         started = time.perf_counter()
         served = self._admission.store(request.store)
         keys = paging.entry_key_range(request, served.key_serde)
-        partition = self._admission.partition(served, request)
-        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        limit, max_bytes = paging.page_size(request), self._max_page_bytes
-        store = of_kind(replica, TimedStore, "ScanWindows", WINDOW)
+        admitted = self._admitted(served, request)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
+        stores = [of_kind(replica, TimedStore, "ScanWindows", WINDOW) for replica, _ in admitted]
         first_ms, last_ms = paging.time_span(request)
-        page = await self._open_scans.run(
-            replica,
-            lambda walk: store.scan(
-                keys, lambda window: first_ms <= window.start_ms <= last_ms, first_ms, last_ms, limit, max_bytes, walk
-            ),
+
+        def is_asked_for(window: WindowKey) -> bool:
+            return first_ms <= window.start_ms <= last_ms
+
+        pages = await self._open_scans.run(
+            [replica for replica, _ in admitted],
+            lambda walk: [
+                store.scan(keys, is_asked_for, first_ms, last_ms, limit, max_bytes, walk) for store in stores
+            ],
         )
+        page = _in_order(pages, lambda entry: entry[0].to_entry_key(), limit, reverse=request.reverse)
         size = sum(len(entry.key) + len(data) for entry, data in page.entries)
-        replica.metrics.reads[Query.SCAN_WINDOWS].add(started, size)
-        response = query_service_pb2.ScanWindowsResponse(replicas=[stamp])
+        admitted[0][0].metrics.reads[Query.SCAN_WINDOWS].add(started, size)
+        response = query_service_pb2.ScanWindowsResponse(replicas=[stamp for _, stamp in admitted])
         for entry, data in page.entries:
             response.windows.add(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
@@ -113,7 +123,7 @@ class ScanEngine:
         count = 0
         for replica, _ in admitted:
             if request.exact:
-                count += await self._open_scans.run(replica, replica.store.exact_count)
+                count += await self._open_scans.run([replica], replica.store.exact_count)
             else:
                 count += replica.store.approximate_count()
         admitted[0][0].metrics.reads[Query.COUNT].add(started, 0)
@@ -122,12 +132,20 @@ class ScanEngine:
         )
 
     def _admitted(
-        self, served: ServedStore, request: query_service_pb2.ScanRequest | query_service_pb2.CountRequest
+        self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
     ) -> list[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
         return [
             self._admission.admit(served, partition, request.freshness, request.forwarding)
             for partition in self._admission.partitions(served, request)
         ]
+
+
+def _in_order(pages: Sequence[Page[T]], key_of: Callable[[T], bytes], limit: int, *, reverse: bool) -> Page[T]:
+    """Put the pages of partitions that have no key in common together."""
+    if len(pages) == 1:
+        return pages[0]
+    merged = paging.merged([paging.Part(page.entries, page.more) for page in pages], key_of, limit, reverse=reverse)
+    return Page(list(merged.items), more=merged.has_more)
 
 
 def _one_per_key(pages: Sequence[Page[tuple[bytes, bytes]]], limit: int, *, reverse: bool) -> Page[tuple[bytes, bytes]]:

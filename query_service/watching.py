@@ -183,7 +183,7 @@ class _Watch:
         async with self._pages:
             self._admit()
             return await self._scans.run(
-                self._replica,
+                [self._replica],
                 lambda walk: self._replica.at_rest(walk, lambda: self._watched.page(after, _RESPONSE_BYTES, walk)),
             )
 

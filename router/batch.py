@@ -7,7 +7,6 @@ do; when one entry fails in a way that another replica may help with, it goes on
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,12 +15,11 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from router.admission import Admission
-from router.attempts import Attempts, Limits
 from router.batch_calls import ENTRY_OVERHEAD, chunks, failure_in, halving, is_too_big, results
-from router.budget import RetryBudget
 from router.choice import ask_order
 from router.concurrency import map_bounded
 from router.dispatch import Call, Dispatcher
+from router.group_calls import GroupCalls
 from router.holder import TableHolder
 from router.lateness import Kind
 from router.locate import keyed_call
@@ -56,17 +54,15 @@ class BatchGetter:
         self,
         tables: TableHolder,
         admission: Admission,
-        attempts: Attempts,
-        budget: RetryBudget,
+        calls: GroupCalls,
         dispatcher: Dispatcher,
         metrics: RouterMetrics,
         *,
-        attempt_timeout_s: float,
         max_message_bytes: int,
     ) -> None:
-        self._tables, self._admission, self._attempts, self._budget = tables, admission, attempts, budget
+        self._tables, self._admission, self._calls = tables, admission, calls
         self._dispatcher, self._metrics = dispatcher, metrics
-        self._attempt_timeout_s, self._max_bytes = attempt_timeout_s, max_message_bytes
+        self._max_bytes = max_message_bytes
         self._turns = Turns()
 
     async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
@@ -132,7 +128,7 @@ class BatchGetter:
             routes = store.partitions[entry.call.partition]
             if routes.store not in turns:
                 turns[routes.store] = self._turns.take(routes)
-            for replica in ask_order(routes, entry.call.freshness, self._attempts.health.suspects, turns[routes.store]):
+            for replica in ask_order(routes, entry.call.freshness, self._calls.suspects, turns[routes.store]):
                 if replica.node is not None and replica.instance_id not in entry.failures:
                     groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
                     break
@@ -150,11 +146,8 @@ class BatchGetter:
     async def _ask_for(self, node: Node, forwarding: bytes, deadline: Deadline, entries: Sequence[_Entry]) -> bool:
         """Make one call for these entries; False if it or its answer was too big."""
         body = framed(entry.call.body + forwarding for entry in entries)
-        timeout_s = min(self._attempt_timeout_s, deadline.remaining_s)
-        may_give_up = partial(self._may_give_up, node)
-        limits = Limits(deadline, timeout_s, may_give_up, is_lenient=timeout_s < self._attempt_timeout_s)
-        self._budget.lookup(asyncio.get_running_loop().time())
-        answer = await self._attempts.make(node, "BatchGet", body, limits, kind=_KIND)
+        timeout_s = min(self._calls.attempt_timeout_s, deadline.remaining_s)
+        answer = await self._calls.make(node, "BatchGet", body, deadline, timeout_s, kind=_KIND)
         failure = self._take(node, entries, answer) if isinstance(answer, bytes) else answer
         self._metrics.attempt("OK" if failure is None else failure.reason.name)
         if failure is None:
@@ -167,13 +160,6 @@ class BatchGetter:
             else:
                 entry.result, entry.outcome = result_of(failure), failure.reason.name
         return True
-
-    def _may_give_up(self, node: Node) -> bool:
-        """Whether a call whose time has run out may end: the calls that follow it are paid from the retry budget."""
-        others_well = self._tables.current().nodes.keys() - self._attempts.health.suspects.keys() - {node.instance_id}
-        is_allowed = self._budget.retry(asyncio.get_running_loop().time(), is_owed=bool(others_well))
-        self._metrics.retry(is_allowed=is_allowed)
-        return is_allowed
 
     def _take(self, node: Node, entries: Sequence[_Entry], answer: bytes) -> LookupFailure | None:
         """Give each entry its result; returns a failure if the answer is not one to this batch."""

@@ -3,21 +3,31 @@
 Nodes are asked for raw bytes: the order of pages is that of serialized keys, and decoding once, here, is enough.
 Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
 a partition may have more than it returned.
+
+For a page a node is called once for all partitions whose first candidate it is. Where it can't answer for all of them
+they are asked for one by one, as lookups are, which says of each what is wrong with it. Counts may take long: of those
+a node gets one call for each partition, so that as little as possible is lost with a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
+from router.choice import ask_order
 from router.concurrency import map_bounded
 from router.dispatch import Call, Dispatcher
+from router.group_calls import GroupCalls
 from router.holder import TableHolder
 from router.locate import freshness_of, refuse_forwarded
-from router.table import StoreRoutes
+from router.metrics import RouterMetrics
+from router.table import Node, StoreRoutes
 from statehouse.composite import WindowKey
-from statehouse.errors import LookupFailure
+from statehouse.consistency import Freshness
+from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import Part, entry_key_range, key_range, merged, next_page_token, page_size
 from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import shown_key, shown_value
@@ -33,15 +43,38 @@ PartitionRequest = TypeVar(
 )
 
 _AT_ONCE = 16
+# Of the time that is left a call for several partitions gets one share; what is asked after it needs some, too.
+_SHARES = 3
+# Failures that say nothing of a partition: whatever the node is asked for next, it will not answer either.
+_OF_NODE = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
+_NOTHING: Mapping[str, LookupFailure] = MappingProxyType({})
 # Room that an answer keeps free for the token, the replicas' stamps and framing.
 _RESERVED_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What of a store a request is about: these partitions, or a copy of it as a whole."""
+
+    store: StoreRoutes
+    method: str
+    freshness: Freshness
+    partitions: Sequence[int] | None
 
 
 class Scatter:
     """Answers Scan, ScanWindows and Count. Lives on the event loop."""
 
-    def __init__(self, tables: TableHolder, dispatcher: Dispatcher, *, max_message_bytes: int) -> None:
-        self._tables, self._dispatcher = tables, dispatcher
+    def __init__(
+        self,
+        tables: TableHolder,
+        calls: GroupCalls,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        *,
+        max_message_bytes: int,
+    ) -> None:
+        self._tables, self._calls, self._dispatcher, self._metrics = tables, calls, dispatcher, metrics
         self._max_entry_bytes = max_message_bytes - _RESERVED_BYTES
 
     async def scan(self, request: query_service_pb2.ScanRequest, deadline: Deadline) -> query_service_pb2.ScanResponse:
@@ -96,7 +129,11 @@ class Scatter:
 
         """
         store = self._store(request)
-        answers = await self._ask_partitions(store, "Count", request, request, deadline)
+        scope = self._scope(store, "Count", request)
+        if scope.partitions is None:
+            answers = [await self._ask_copy(scope, request, deadline)]
+        else:
+            answers = await self._ask_each(scope, request, scope.partitions, deadline)
         counts = [query_service_pb2.CountResponse.FromString(answer) for answer in answers]
         return query_service_pb2.CountResponse(
             count=sum(part.count for part in counts),
@@ -108,33 +145,93 @@ class Scatter:
         refuse_forwarded(request.forwarding)
         return self._tables.current().store(request.store)
 
+    def _scope(self, store: StoreRoutes, method: str, request: PartitionRequest) -> _Scope:
+        freshness = freshness_of(request.freshness)
+        if request.HasField("partition"):
+            return _Scope(store, method, freshness, [store.partition(request.partition).partition])
+        return _Scope(store, method, freshness, None if store.spec.is_global else range(len(store.partitions)))
+
     async def _read_page(self, store: StoreRoutes, method: str, request: Request, deadline: Deadline) -> list[bytes]:
-        """Return the page of each partition, with keys and values raw."""
+        """Return pages that together have all partitions, or the one that the request names, with keys and values raw.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST; or a partition failed, and the message names it.
+
+        """
+        if request.partitions:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, "partitions is for nodes: a router is told one partition, or reads all"
+            )
+        scope = self._scope(store, method, request)
         to_node = type(request)()
         to_node.CopyFrom(request)
         to_node.raw, to_node.page_size = True, page_size(request)
-        return await self._ask_partitions(store, method, request, to_node, deadline)
+        if scope.partitions is None:
+            return [await self._ask_copy(scope, to_node, deadline)]
+        read = partial(self._ask_group, scope, to_node, deadline)
+        answers = await map_bounded(read, self._by_node(scope, scope.partitions), at_once=_AT_ONCE)
+        return [answer for group in answers for answer in group]
 
-    async def _ask_partitions(
-        self, store: StoreRoutes, method: str, request: PartitionRequest, to_node: PartitionRequest, deadline: Deadline
+    def _by_node(self, scope: _Scope, partitions: Sequence[int]) -> list[tuple[Node | None, list[int]]]:
+        """Return the partitions by whom they are to be asked of first; without a node those that go by themselves."""
+        if scope.freshness.at_least is not None:
+            return [(None, list(partitions))]  # one that has to be waited for would keep the others waiting
+        groups: dict[Node | None, list[int]] = {}
+        for partition in partitions:
+            order = ask_order(scope.store.partitions[partition], scope.freshness, self._calls.suspects)
+            groups.setdefault(order[0].node if order else None, []).append(partition)
+        return list(groups.items())
+
+    async def _ask_group(
+        self, scope: _Scope, to_node: Request, deadline: Deadline, group: tuple[Node | None, Sequence[int]]
     ) -> list[bytes]:
-        """Return the answers of all partitions, or of the one that `request` names, to `to_node`."""
-        freshness = freshness_of(request.freshness)
-        only = store.partition(request.partition).partition if request.HasField("partition") else None
+        """Ask a node for several partitions in one call; for each of them by itself if it can't answer for all."""
+        node, partitions = group
+        if node is None or len(partitions) == 1:
+            return await self._ask_each(scope, to_node, partitions, deadline)
+        body = to_node.SerializeToString() + type(to_node)(partitions=partitions).SerializeToString()
+        # A share of the time, as each candidate of a partition gets one.
+        timeout_s = max(min(deadline.remaining_s, self._calls.attempt_timeout_s), deadline.remaining_s / _SHARES)
+        forwarding = self._tables.current().forwarding
+        outcome = await self._calls.make(node, scope.method, body + forwarding, deadline, timeout_s, kind=None)
+        self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
+        if isinstance(outcome, bytes):
+            return [outcome]
+        failed_before = {node.instance_id: outcome} if outcome.reason in _OF_NODE else {}
+        return await self._ask_each(scope, to_node, partitions, deadline, failed_before)
 
+    async def _ask_copy(self, scope: _Scope, to_node: PartitionRequest, deadline: Deadline) -> bytes:
+        """Ask for a global store: every node has all partitions, and one answers for them together."""
+        call = Call(
+            scope.method, scope.store.spec.name, 0, to_node.SerializeToString(), scope.freshness, is_patient=True
+        )
+        return (await self._dispatcher.dispatch(call, deadline)).data
+
+    async def _ask_each(
+        self,
+        scope: _Scope,
+        to_node: PartitionRequest,
+        partitions: Sequence[int],
+        deadline: Deadline,
+        failed_before: Mapping[str, LookupFailure] = _NOTHING,
+    ) -> list[bytes]:
+        """Return the answers for these partitions, each by a call of its own."""
         body = to_node.SerializeToString()
-        if store.spec.is_global and only is None:
-            # Every node has all partitions: one answers for them together.
-            call = Call(method, store.spec.name, 0, body, freshness, is_patient=True)
-            return [(await self._dispatcher.dispatch(call, deadline)).data]
 
         async def read(partition: int) -> bytes:
             part = type(to_node)(partition=partition).SerializeToString()  # on the wire the last one counts
-            call = Call(method, store.spec.name, partition, body + part, freshness, is_patient=True)
+            call = Call(
+                scope.method,
+                scope.store.spec.name,
+                partition,
+                body + part,
+                scope.freshness,
+                is_patient=True,
+                failed_before=failed_before,
+            )
             return await self._ask(call, deadline)
 
-        wanted = range(len(store.partitions)) if only is None else [only]
-        return await map_bounded(read, wanted, at_once=_AT_ONCE)
+        return await map_bounded(read, partitions, at_once=_AT_ONCE)
 
     async def _ask(self, call: Call, deadline: Deadline) -> bytes:
         """Ask for one partition; its failure names it."""

@@ -20,6 +20,7 @@ from router.coalesce import Coalescer
 from router.dispatch import Dispatcher
 from router.explain import Explainer
 from router.fleet import FleetTracker
+from router.group_calls import GroupCalls
 from router.health import NodeHealth
 from router.hold import HoldLimits, Holds
 from router.holder import TableHolder
@@ -93,17 +94,16 @@ class RouterServer:
         )
         admission = Admission(settings.max_lookups)
         self.metrics.open_lookups.set_function(lambda: admission.under_way)
+        calls = GroupCalls(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
         batches = BatchGetter(
             self.tables,
             admission,
-            attempts,
-            budget,
+            calls,
             dispatcher,
             self.metrics,
-            attempt_timeout_s=attempt_timeout_s,
             max_message_bytes=settings.max_message_bytes,
         )
-        scatter = Scatter(self.tables, dispatcher, max_message_bytes=settings.max_message_bytes)
+        scatter = Scatter(self.tables, calls, dispatcher, self.metrics, max_message_bytes=settings.max_message_bytes)
         self.watches = WatchRelay(
             self.tables,
             self.health,

@@ -173,7 +173,7 @@ def _fingerprint(request: PagedRequest) -> int:
     """Return a checksum of what a page token is bound to: the query and its fields, less those that may differ."""
     identity: Any = type(request)()
     identity.CopyFrom(request)
-    for name in ("page_size", "page_token", "freshness", "raw", "partition", "forwarding"):
+    for name in ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding"):
         if name in identity.DESCRIPTOR.fields_by_name:
             identity.ClearField(name)
     return zlib.crc32(identity.SerializeToString(deterministic=True), zlib.crc32(identity.DESCRIPTOR.name.encode()))

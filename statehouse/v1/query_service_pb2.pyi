@@ -200,6 +200,7 @@ class ScanRequest(_message.Message):
     RAW_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -215,9 +216,7 @@ class ScanRequest(_message.Message):
     raw: _builtins.bool
     """Return keys and values as the bytes in the changelog."""
     partition: _builtins.int
-    """Only this partition. Required at a node but for global stores, optional at a
-    router.
-    """
+    """Only this partition. Optional at a router, and at a node for global stores."""
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
         """Lowest key, inclusive. Absent: from the first."""
@@ -240,6 +239,12 @@ class ScanRequest(_message.Message):
     def forwarding(self) -> _types_pb2.Forwarding:
         """Set by whoever chose the node; unset in requests to a router."""
 
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these partitions, of which the node must have all. A node is told
+        either these or one partition; unset in requests to a router.
+        """
+
     def __init__(
         self,
         *,
@@ -254,10 +259,11 @@ class ScanRequest(_message.Message):
         raw: _builtins.bool = ...,
         partition: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -828,6 +834,7 @@ class ScanWindowsRequest(_message.Message):
     FROM_MS_FIELD_NUMBER: _builtins.int
     TO_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -843,7 +850,7 @@ class ScanWindowsRequest(_message.Message):
     raw: _builtins.bool
     """Return keys and values as the bytes in the changelog."""
     partition: _builtins.int
-    """Only this partition. Required at a node, optional at a router."""
+    """Only this partition. Optional at a router."""
     from_ms: _builtins.int
     """Earliest window start, inclusive, epoch milliseconds. Absent: from the
     first that is kept.
@@ -872,6 +879,12 @@ class ScanWindowsRequest(_message.Message):
     def forwarding(self) -> _types_pb2.Forwarding:
         """Set by whoever chose the node; unset in requests to a router."""
 
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these partitions, of which the node must have all. A node is told
+        either these or one partition; unset in requests to a router.
+        """
+
     def __init__(
         self,
         *,
@@ -888,10 +901,11 @@ class ScanWindowsRequest(_message.Message):
         from_ms: _builtins.int | None = ...,
         to_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +21,14 @@ from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import WINDOWS, TimedStore
 from query_service.view import ServedStore
 from router.dispatch import Answer, Call
+from router.metrics import RouterMetrics
 from router.scatter import Scatter
+from router.table import Node, PartitionRoutes, Replica
 from statehouse.composite import WindowKey
 from statehouse.partitioning import partition_for
+from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import serde
-from statehouse.topology import WINDOW, Role, StoreSpec
+from statehouse.topology import WINDOW, Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
 PARTITIONS = 3
@@ -49,7 +53,9 @@ class Nodes:
             store.apply([Record(each.to_bytes(), repr(each).encode(), each.start_ms) for each in mine], at)
             self.replicas.append(StoreReplica(SPEC, partition, store, at, METRICS))
         self.engine = ScanEngine(self, OPEN_SCANS, max_message_bytes=4 * node_page_bytes)  # type: ignore[arg-type]
-        self.partition = Admission.partition
+        self.partitions = Admission.partitions
+        self.suspects: dict[str, Any] = {}
+        self.attempt_timeout_s = 1.0
 
     def store(self, _name: str) -> ServedStore:
         return SERVED
@@ -58,22 +64,35 @@ class Nodes:
         return self.replicas[partition], types_pb2.ReplicaStamp(partition=partition)
 
     async def dispatch(self, call: Call, _deadline: object) -> Answer:
-        assert call.method == "ScanWindows"
-        request = query_service_pb2.ScanWindowsRequest.FromString(call.body)
+        return Answer(await self._read(call.method, call.body), Role.ACTIVE)
+
+    async def make(self, _node: Node, method: str, body: bytes, *_: object, **_kind: object) -> bytes:
+        return await self._read(method, body)
+
+    async def _read(self, method: str, body: bytes) -> bytes:
+        assert method == "ScanWindows"
+        request = query_service_pb2.ScanWindowsRequest.FromString(body)
         assert request.raw
-        return Answer((await self.engine.scan_windows(request)).SerializeToString(), Role.ACTIVE)
+        return (await self.engine.scan_windows(request)).SerializeToString()
 
 
 def router(nodes: Nodes) -> Scatter:
-    routes = SimpleNamespace(spec=SPEC, key_serde=serde("bytes"), value_serde=serde("bytes"), partitions=[None] * 3)
-    tables: Any = SimpleNamespace(current=lambda: SimpleNamespace(store=lambda _name: routes))
-    return Scatter(tables, nodes, max_message_bytes=10**6)  # type: ignore[arg-type]
+    """Return a router to two nodes, one of which has two of the partitions."""
+    holders = [Node("a", "a", 1), Node("b", "b", 1), Node("a", "a", 1)]
+    partitions = [
+        PartitionRoutes.of("s", number, TaskId(0, number), 1, (Replica(node.instance_id, Role.ACTIVE, node),))
+        for number, node in enumerate(holders)
+    ]
+    routes = SimpleNamespace(spec=SPEC, key_serde=serde("bytes"), value_serde=serde("bytes"), partitions=partitions)
+    table = SimpleNamespace(store=lambda _name: routes, forwarding=b"")
+    tables: Any = SimpleNamespace(current=lambda: table)
+    return Scatter(tables, cast("Any", nodes), cast("Any", nodes), RouterMetrics(), max_message_bytes=10**6)
 
 
 async def pages(scatter: Scatter, request: query_service_pb2.ScanWindowsRequest, most: int) -> list[WindowKey]:
     found: list[WindowKey] = []
     for _ in range(most + 1):
-        page = await scatter.scan_windows(request, None)  # type: ignore[arg-type]
+        page = await scatter.scan_windows(request, Deadline(math.inf))
         assert len(page.windows) <= request.page_size
         for each in page.windows:
             key = WindowKey(bytes.fromhex(each.key.text), each.window.start_ms, each.sequence)

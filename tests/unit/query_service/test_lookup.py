@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
-from query_service.admission import Admission
 from query_service.checkpoint import Checkpoint
-from query_service.lifecycle import TaskState
-from query_service.listeners import Listeners
 from query_service.lookup import LookupEngine
 from query_service.metrics import NodeMetrics
-from query_service.replica import StoreReplica, TaskReplica
-from query_service.stores.base import Record, StateStore
+from query_service.replica import StoreReplica
+from query_service.stores.base import StateStore
 from query_service.stores.key_value import KeyValueStore
-from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
-from query_service.view import ServedStore, view_of
-from statehouse.assignment import Assignment, TaskAssignment
+from query_service.view import ServedStore
 from statehouse.errors import LookupFailure, Reason, reason_from_number
-from statehouse.partitioning import partition_for
 from statehouse.serdes import serde
-from statehouse.topology import HeldId, Role, StoreSpec, TaskId
+from statehouse.topology import Role, StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
+from tests.unit.query_service.one_node import admission_of
 
 
 class Broken(KeyValueStore):
@@ -71,24 +64,8 @@ def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
 
 def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
     """Entries of one partition share what admits them only as far as they ask for the same."""
-    spec = StoreSpec("s", "t", 3, 0, value_serde="string")
     metrics, keys = NodeMetrics(), [f"k{number}" for number in range(9)]
-    held: dict[HeldId, TaskReplica] = {}
-    for task in (TaskId(0, 0), TaskId(0, 1)):  # the third partition is elsewhere
-        at = Checkpoint("t", "id", 0, 1)
-        replica = StoreReplica(
-            spec, task.partition, KeyValueStore(MemoryEngine(10**6)), at, metrics.of("s", Role.ACTIVE)
-        )
-        records = [Record(key.encode(), key.upper().encode(), 0) for key in keys[:-2]]
-        mine = [record for record in records if partition_for(record.key, 3) == task.partition]
-        replica.apply(mine, len(mine))
-        replica.note_end(len(mine) + 5 * task.partition, time.monotonic(), 1)
-        held[task] = TaskReplica(task, Role.ACTIVE, [(spec, task.partition)], cast("Any", None), Listeners())
-        held[task].stores[replica.folder] = replica
-        held[task].state = TaskState.RUNNING
-    admission = Admission(types_pb2.Host(instance_id="n"), held, lambda: True)
-    tasks = {TaskId(0, partition): TaskAssignment("n") for partition in range(3)}
-    admission.view = view_of(Assignment(7, stores=MappingProxyType({"s": spec}), tasks=MappingProxyType(tasks)), {})
+    admission = admission_of(metrics, (0, 1), keys[:-2])  # the third partition is elsewhere
     lookups = LookupEngine(admission, cast("Any", None), metrics, max_batch_entries=99, max_message_bytes=10**6)
     bounds = [{}, {"freshness": {"max_lag": 2}}, {"forwarding": {"epoch": 8, "hops": 1}}, {"forwarding": {"hops": 9}}]
     requests = [

@@ -28,9 +28,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     """Answers with its own name, or fails, or late, or not at all, as `failure`, `delay_s` and `freeze` say.
 
-    `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets` and `batches` are the
-    requests received, `held` the calls of any kind that came while it was frozen, and `left_held` those of them whose
-    caller left meanwhile. A lookup in a batch fails as `failures` says for its key; `lets_wait` has it fail
+    `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets`, `batches` and `scans`
+    are the requests received, `held` the calls of any kind that came while it was frozen, and `left_held` those of them
+    whose caller left meanwhile. A lookup in a batch fails as `failures` says for its key; `lets_wait` has it fail
     because it would have to wait.
     """
 
@@ -48,6 +48,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.counts_begun = self.counts_cancelled = 0
         self.gets: list[query_service_pb2.GetRequest] = []
         self.batches: list[list[query_service_pb2.GetRequest]] = []
+        self.scans: list[query_service_pb2.ScanRequest] = []
         self.batch_limit = 1_000
         self.failures: dict[str, LookupFailure] = {}
         self.lets_wait = False
@@ -105,21 +106,24 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         return query_service_pb2.BatchGetResponse(results=results)
 
     async def Scan(self, request: query_service_pb2.ScanRequest, context: Context) -> query_service_pb2.ScanResponse:  # noqa: N802
+        self.scans.append(request)
         await self._misbehave(context)
         assert request.raw
+        partitions = list(request.partitions) or [request.partition]
+        if missing := set(partitions) - self.data.keys():
+            await _abort(context, LookupFailure(Reason.PARTITION_NOT_OWNED, f"no {min(missing)} here"))
+        held = {key: value for partition in partitions for key, value in self.data[partition].items()}
         wanted = key_range(request, serde("string"))
-        keys = sorted(self.data.get(request.partition, {}), reverse=request.reverse)
+        keys = sorted(held, reverse=request.reverse)
         keys = [key for key in keys if key >= wanted.start and (wanted.stop is None or key < wanted.stop)]
         limit = min(request.page_size, self.page_limit)
         return query_service_pb2.ScanResponse(
             entries=[
-                query_service_pb2.Entry(
-                    key=types_pb2.Key(raw=key), value=types_pb2.Value(raw=self.data[request.partition][key])
-                )
+                query_service_pb2.Entry(key=types_pb2.Key(raw=key), value=types_pb2.Value(raw=held[key]))
                 for key in keys[:limit]
             ],
             next_page_token=next_page_token(request, keys[limit - 1]) if len(keys) > limit else "",
-            replicas=[types_pb2.ReplicaStamp(partition=request.partition, host=self.host)],
+            replicas=[types_pb2.ReplicaStamp(partition=partition, host=self.host) for partition in partitions],
         )
 
     async def Count(self, request: query_service_pb2.CountRequest, context: Context) -> query_service_pb2.CountResponse:  # noqa: N802

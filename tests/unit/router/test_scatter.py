@@ -22,9 +22,9 @@ PARTITIONS = 3
 KEYS = sorted(f"key-{number:02}" for number in range(40))
 
 
-async def _spread(start: Start, **serdes: str) -> Fleet:
+async def _spread(start: Start, *, attempt_timeout_ms: int = 1_000, **serdes: str) -> Fleet:
     """Partitions 0 and 2 on a, 1 on b; each is the other's standby. Every key is held by both."""
-    fleet = await start("a", "b")
+    fleet = await start("a", "b", attempt_timeout_ms=attempt_timeout_ms)
     await fleet.publish(
         TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)), TaskAssignment("a", ("b",)), epoch=2, **serdes
     )
@@ -77,6 +77,40 @@ async def test_a_range_and_a_single_partition_are_kept(start: Start) -> None:
     assert one[0].entries[0].value.HasField("raw")
 
 
+async def test_a_node_is_asked_once_for_all_it_is_active_for(start: Start) -> None:
+    fleet = await _spread(start)
+    (page,) = await _pages(fleet)
+    assert len(page.entries) == len(KEYS)
+    asked = {name: [list(request.partitions) for request in node.scans] for name, node in fleet.nodes.items()}
+    assert asked == {"a": [[0, 2]], "b": [[]]}
+    assert fleet.nodes["b"].scans[0].partition == 1
+
+
+async def test_a_node_that_has_lost_one_partition_answers_for_the_other(start: Start) -> None:
+    fleet = await _spread(start)
+    del fleet.nodes["a"].data[2]
+    (page,) = await _pages(fleet)
+    assert len(page.entries) == len(KEYS)
+    assert {stamp.partition: stamp.host.instance_id for stamp in page.replicas} == {0: "a", 1: "b", 2: "b"}
+
+
+async def test_a_frozen_node_has_its_share_of_the_time_and_is_asked_no_more(start: Start) -> None:
+    fleet = await _spread(start, attempt_timeout_ms=50)
+    fleet.nodes["a"].freeze()
+    page = await fleet.query.Scan(query_service_pb2.ScanRequest(store=STORE), timeout=3.0)
+    assert len(page.entries) == len(KEYS)
+    assert {stamp.host.instance_id for stamp in page.replicas} == {"b"}
+    assert fleet.nodes["a"].held == 1
+
+
+async def test_a_read_that_may_have_to_wait_asks_for_each_partition(start: Start) -> None:
+    fleet = await _spread(start)
+    seen = types_pb2.Positions(positions=[types_pb2.StorePosition(store=STORE, partition=0, position=0)])
+    (page,) = await _pages(fleet, freshness=types_pb2.Freshness(at_least=seen))
+    assert len(page.entries) == len(KEYS)
+    assert not any(request.partitions for node in fleet.nodes.values() for request in node.scans)
+
+
 async def test_a_scan_falls_back_to_standbys(start: Start) -> None:
     fleet = await _spread(start)
     await fleet.nodes["a"].kill()
@@ -100,6 +134,7 @@ async def test_a_scan_fails_with_the_name_of_the_partition(start: Start) -> None
     [
         ({"page_token": "damaged!"}, Reason.INVALID_PAGE_TOKEN),
         ({"partition": 3}, Reason.INVALID_REQUEST),
+        ({"partitions": [0, 1]}, Reason.INVALID_REQUEST),
         ({"prefix": types_pb2.Key(text="k"), "to_key": types_pb2.Key(text="k")}, Reason.INVALID_REQUEST),
         ({"forwarding": types_pb2.Forwarding(hops=1)}, Reason.HOP_LIMIT),
     ],
