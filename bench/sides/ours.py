@@ -32,8 +32,9 @@ _ROUTER: Final = "router"
 _ANSWER_S: Final = 2.0
 _READY_S: Final = 60.0
 _STOP_S: Final = 45.0
-# Of a batch: several are needed to build a store, so that nodes follow while Spark goes on.
-_MAX_OFFSETS: Final = 100_000
+# Of a batch: one of 100,000 takes half of its time for what any batch costs. Several are needed to build a store, so
+# that nodes follow while Spark goes on.
+_MAX_OFFSETS: Final = 350_000
 
 
 class Fleet(Servers):
