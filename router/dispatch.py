@@ -63,7 +63,7 @@ _EPOCH_WAIT_S = 1.0
 _LEAST_ATTEMPT_S = 0.001
 # The least that a candidate gets of a short deadline; a node is not called slow for missing less.
 _LEAST_SHARE_S = 0.05
-_NOTHING: Mapping[str, LookupFailure] = MappingProxyType({})
+NONE_FAILED: Mapping[str, LookupFailure] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Call:
     body: bytes
     freshness: Freshness = ANY
     is_patient: bool = False
-    failed_before: Mapping[str, LookupFailure] = field(default_factory=lambda: _NOTHING)
+    failed_before: Mapping[str, LookupFailure] = field(default_factory=lambda: NONE_FAILED)
 
     @property
     def kind(self) -> Kind | None:

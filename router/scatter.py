@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import TypeVar
 
 from router.choice import ask_order
 from router.concurrency import map_bounded
-from router.dispatch import Call, Dispatcher
+from router.dispatch import NONE_FAILED, Call, Dispatcher
 from router.group_calls import GroupCalls
 from router.holder import TableHolder
 from router.locate import freshness_of, refuse_forwarded
@@ -47,7 +46,6 @@ _AT_ONCE = 16
 _SHARES = 3
 # Failures that say nothing of a partition: whatever the node is asked for next, it will not answer either.
 _OF_NODE = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
-_NOTHING: Mapping[str, LookupFailure] = MappingProxyType({})
 # Room that an answer keeps free for the token, the replicas' stamps and framing.
 _RESERVED_BYTES = 32 * 1024
 
@@ -213,7 +211,7 @@ class Scatter:
         to_node: PartitionRequest,
         partitions: Sequence[int],
         deadline: Deadline,
-        failed_before: Mapping[str, LookupFailure] = _NOTHING,
+        failed_before: Mapping[str, LookupFailure] = NONE_FAILED,
     ) -> list[bytes]:
         """Return the answers for these partitions, each by a call of its own."""
         body = to_node.SerializeToString()
