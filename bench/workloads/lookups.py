@@ -22,7 +22,7 @@ def warm_up(stage: Stage) -> Iterator[Result]:
     straight, anywhere = stage.servers.straight, stage.servers.anywhere()
     calls = ((straight, "get"), (straight, "batch_get"), (anywhere, "get"), (anywhere, "batch_get"), (anywhere, "scan"))
     for options, method in calls:
-        stage.lookups("warm-up", options, method=method, concurrency=16, duration_s=stage.load.warm_up_s / len(calls))
+        stage.warm_up(options, method=method, concurrency=16, duration_s=stage.load.warm_up_s / len(calls))
     yield from ()
 
 
