@@ -139,21 +139,17 @@ class LookupEngine:
 
     def _read(self, group: _Group, results: dict[int, bytes]) -> None:
         """Read the keys of a group; their times are counted as equal."""
-        served, read, stamp = group.served, group.read, stamped(group.stamp)
+        served, stamp = group.served, stamped(group.stamp)
         started, reads, size = time.perf_counter(), 0, 0
         for index, key, raw in group.entries:
             try:
-                data = read(key)
-                if data is not None:
-                    size += len(data)
-                    response = answer(served, data, raw=raw, stamp=stamp)
-                elif served.spec.is_global:
-                    data, found_by = self._elsewhere(served, key, group.replica, group.stamp, group.request)
-                    response = answer(served, data, raw=raw, stamp=stamped(found_by))
-                else:
-                    response = answer(served, None, raw=raw, stamp=stamp)
-                results[index] = result_of(response)
+                data, found_by = group.read(key), stamp
+                if data is None and served.spec.is_global:
+                    data, other = self._elsewhere(served, key, group.replica, group.stamp, group.request)
+                    found_by = stamped(other)
                 reads += 1
+                size += 0 if data is None else len(data)
+                results[index] = result_of(answer(served, data, raw=raw, stamp=found_by))
             except Exception as error:  # noqa: BLE001 - as above
                 results[index] = self._failed(error, served.spec.name)
         if reads:

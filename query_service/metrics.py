@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cache
 
 from prometheus_client import Counter
 
@@ -121,8 +122,8 @@ class NodeMetrics:
         self._task_states = self._counter("task_state_changes", "Changes of tasks' states", ("from", "to"))
         self._rebalances = self._counter("rebalances", "Assignments that changed this node's tasks or their roles", ())
         self._cleaned_up = self._counter("cleaned_up_folders", "Folders of tasks or global stores removed as idle", ())
-        self._calls = self._counter("calls", "gRPC calls by outcome: OK, or why they failed", ("method", "outcome"))
-        self._calls_by: dict[tuple[str, str], Counter] = {}
+        calls = self._counter("calls", "gRPC calls by outcome: OK, or why they failed", ("method", "outcome"))
+        self._calls = cache(calls.labels)  # to find a counter by its labels takes longer than to count
         self._batch_failures = self._counter("batch_entry_failures", "Failed entries of BatchGet", ("reason",))
         self._replicas: dict[tuple[str, Role], ReplicaMetrics] = {}
 
@@ -160,12 +161,7 @@ class NodeMetrics:
 
     def call(self, method: str, outcome: str) -> None:
         """Count a gRPC call."""
-        try:
-            counter = self._calls_by[method, outcome]
-        except KeyError:
-            # To find it by its labels takes longer than to count.
-            counter = self._calls_by[method, outcome] = self._calls.labels(method, outcome)
-        counter.inc()
+        self._calls(method, outcome).inc()
 
     def batch_entry_failed(self, reason: str) -> None:
         """Count an entry of a batch that has an error of its own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from prometheus_client import Counter, Gauge, Histogram
 
 from router.hold import HoldVerdict
@@ -43,7 +45,7 @@ class RouterMetrics:
             ("store", "outcome", "role"),
             registry=self.registry,
         )
-        self._attempts = Counter(
+        attempts = Counter(
             "statehouse_router_attempts", "Calls to nodes by their outcome", ("reason",), registry=self.registry
         )
         self._hedges = Counter(
@@ -91,8 +93,8 @@ class RouterMetrics:
             "statehouse_router_open_fleet_watches", "Watches of the fleet that are open", registry=self.registry
         )
         # Finding a labelled child takes longer than counting in it.
-        self._lookup_children: dict[tuple[str, str, Role | None], Counter] = {}
-        self._attempt_children: dict[str, Counter] = {}
+        self._counter = cache(self._labelled)
+        self._attempts = cache(attempts.labels)
 
     def lookup(self, store: str, outcome: str, role: Role | None, seconds: float | None = None) -> None:
         """Count a lookup. `store` must be one of the assignment's, or empty."""
@@ -104,20 +106,12 @@ class RouterMetrics:
         """Count lookups of a batch that came to the same; `store` as for one."""
         self._counter(store, outcome, None).inc(number)
 
-    def _counter(self, store: str, outcome: str, role: Role | None) -> Counter:
-        labels = (store, outcome, role)
-        child = self._lookup_children.get(labels)
-        if child is None:
-            child = self._lookups.labels(store, outcome, "" if role is None else role.name)
-            self._lookup_children[labels] = child
-        return child
+    def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
+        return self._lookups.labels(store, outcome, "" if role is None else role.name)
 
     def attempt(self, reason: str) -> None:
         """Count a call to a node."""
-        child = self._attempt_children.get(reason)
-        if child is None:
-            child = self._attempt_children[reason] = self._attempts.labels(reason)
-        child.inc()
+        self._attempts(reason).inc()
 
     def coalesced(self, lookups: int) -> None:
         """Count a call that several lookups share."""
