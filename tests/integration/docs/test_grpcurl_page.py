@@ -16,12 +16,11 @@ from word_sketch.sketches import new_sketch
 
 from processor.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
-from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
 from tests.integration.docs.console import ELIDED, Command, commands, shape
 from tests.integration.routing.routed import UNHEDGED
-from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.fleet import STORE, Fleet, is_answered_by_active
 from tests.support.polling import poll_until
 from tests.support.stores_fleet import BEGIN_MS, StoresFleet
 
@@ -52,7 +51,7 @@ def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
         nodes = [fleet.node("node-a"), fleet.node("node-b")]
         router = fleet.router("router", **UNHEDGED)
         fleet.wait_running(nodes)
-        poll_until(lambda: all(answers(router, name) for name in ("ann", "cat")), 30, "the router")
+        poll_until(lambda: all(is_answered_by_active(router, name) for name in ("ann", "cat")), 30, "the router")
         yield fleet
 
 
@@ -70,13 +69,6 @@ def commit(fleet: Fleet, source_ends: Mapping[tuple[str, int], int]) -> None:
     commits = CommitsPublisher(fleet.bootstrap, fleet.application_id, STORE, [changelog])
     commits.start()
     commits.publish("query", 0, source_ends)
-
-
-def answers(router: ServerProcess, key: str) -> bool:
-    try:
-        return router.get(key, max_lag=0).found
-    except LookupFailure:
-        return False
 
 
 class Shell:

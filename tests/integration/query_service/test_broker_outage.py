@@ -26,7 +26,7 @@ def is_kept(node: ServerProcess, key: str, **bound: int) -> bool:
 def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str], str], tmp_path: Path) -> None:
     with (
         EmbeddedKafka(data_dir=tmp_path / "kafka") as kafka,
-        Fleet(kafka.bootstrap, unique_name("app"), tmp_path) as fleet,
+        Fleet(kafka.bootstrap, unique_name("app"), tmp_path, session_timeout_ms=2_000) as fleet,
     ):
         key = fleet.keys_in(0)[0]
         fleet.put({key: "1"})

@@ -43,8 +43,6 @@ def new_fleet(kafka: KafkaWithDoors, tmp_path_factory: pytest.TempPathFactory) -
         def make(**options: int) -> Fleet:
             application_id = f"routing-{uuid.uuid4().hex[:8]}"
             directory = tmp_path_factory.mktemp(application_id)
-            # Longer than a busy machine keeps an active from Kafka: one that isn't sure of its role doesn't claim it.
-            given = {"session_timeout_ms": 6_000, **options}
-            return fleets.enter_context(Fleet(kafka.bootstrap, application_id, directory, **given))
+            return fleets.enter_context(Fleet(kafka.bootstrap, application_id, directory, **options))
 
         yield make

@@ -20,7 +20,7 @@ from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.v1 import types_pb2
 from tests.integration.docs.console import commands
 from tests.support.fake_router import STAMP, fake_router
-from tests.support.fleet import Fleet, ServerProcess
+from tests.support.fleet import Fleet, ServerProcess, is_answered_by_active
 from tests.support.polling import poll_until
 from tests.support.shared import shared_fleet
 
@@ -91,14 +91,7 @@ def serve(fleet: Fleet, node: ServerProcess, router: ServerProcess) -> None:
     fleet.put({"ann": '{"count": 12}', "bob": '{"count": 3}'})
     fleet.assign(TaskAssignment(node.name))
     fleet.wait_running([node])
-
-    def answers() -> bool:
-        try:
-            return router.get("ann", max_lag=0).found
-        except LookupFailure:
-            return False
-
-    poll_until(answers, 30, "the router to know the node")
+    poll_until(lambda: is_answered_by_active(router, "ann"), 30, "the router to know the node")
 
 
 def stable(printed: str) -> list[str]:
