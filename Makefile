@@ -12,6 +12,9 @@ LOAD := $(TOOLS)/lookup-load
 LOADGEN_SOURCE := bench/loadgen
 LOADGEN := $(TOOLS)/loadgen
 METRONOME_SOURCE := tools/metronome
+# What serves gRPC in front of nodes and routers.
+PROXY_SOURCE := proxy
+PROXY := $(TOOLS)/statehouse-proxy
 # The programs of docs/other-languages.md.
 GO_CLIENT_SOURCE := tests/interop/clients/go
 GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go
@@ -81,7 +84,8 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_errors_doc.py --check
-	@gofmt -d $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
+	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
+	go -C $(PROXY_SOURCE) vet ./...
 	go -C $(LOAD_SOURCE) vet ./...
 	go -C $(LOADGEN_SOURCE) vet ./...
 	go -C $(GO_CLIENT_SOURCE) vet .
@@ -93,7 +97,7 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 fmt: setup tools ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	gofmt -w $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go
+	gofmt -w $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go
 	$(BUF) format --write
 
 proto: setup ## Generate the Python modules of the contract
@@ -122,12 +126,15 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: debian-tools $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(PEER) ## Build grpcurl, buf, the load generators, their peer and the clients of the docs; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(PEER) ## Build the proxy, grpcurl, buf, the load generators, their peer and the clients of the docs; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
 	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } || \
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
+
+$(PROXY): $(wildcard $(PROXY_SOURCE)/*.go $(PROXY_SOURCE)/go.*)
+	GOBIN=$(CURDIR)/$(TOOLS) go -C $(PROXY_SOURCE) install -buildvcs=false .
 
 $(GRPCURL):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION)

@@ -71,9 +71,9 @@ class Run:
     def _servers(self, plan: Plan, side: Side, topic: str) -> Servers:
         if side is Side.FLOOR:
             return EmptyHandlers(self.bootstrap, plan.shape, self.directory / topic / "floor", topic)
-        if side is Side.OURS:
+        if side in {Side.OURS, Side.OURS_GRPCIO}:
             kind = SparkFleet if plan.processor else Fleet
-            return kind(self.bootstrap, plan.shape, self.directory / topic / "ours", topic)
+            return kind(side, self.bootstrap, plan.shape, self.directory / topic / side, topic)
         return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / topic / "peer", topic)
 
 

@@ -11,6 +11,8 @@ class Side(StrEnum):
     """What is measured."""
 
     OURS = "ours"
+    OURS_GRPCIO = "ours-grpcio"
+    """The same without its proxy: served by grpcio."""
     PEER = "peer"
     """Kafka Streams with gRPC-Java's default executor: what people run."""
     PEER_DIRECT = "peer-direct"

@@ -39,6 +39,7 @@ def _serving(shape: Shape, load: Load, rounds: int, faults: tuple[str, ...] = ()
         work={
             Side.OURS: ("restore", *_SERVING),
             Side.PEER: ("restore", *_SERVING),
+            Side.OURS_GRPCIO: _EXPERT,
             Side.PEER_DIRECT: _EXPERT,
             Side.FLOOR: ("start", "gets-straight"),
         },

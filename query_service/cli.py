@@ -51,6 +51,9 @@ def node(
     heartbeat_interval_ms: Annotated[int | None, typer.Option(help="How often to tell the fleet.")] = None,
     session_timeout_ms: Annotated[int | None, typer.Option(help="Silence after which tasks are moved.")] = None,
     drain_timeout_ms: Annotated[int | None, typer.Option(help="Longest hand-over at SIGTERM.")] = None,
+    proxy: Annotated[
+        str | None, typer.Option(help="statehouse-proxy's path; auto takes it from PATH, if there; none: without.")
+    ] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics; unset serves none.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:

@@ -31,7 +31,7 @@ from query_service.progress import progress_listener
 from query_service.replica import monotonic_and_wall_ms
 from query_service.replication import EndOffsetWatcher
 from query_service.scans import ScanEngine
-from query_service.service import SERVICES, register
+from query_service.service import SERVICES, register, servicer_of
 from query_service.stores.resources import StoreResources
 from query_service.tasks import TaskManager
 from query_service.view import view_of
@@ -42,6 +42,7 @@ from statehouse.kafka import clients
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member, encode_member
 from statehouse.observability.metrics import MetricsServer
+from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import NodeSettings
 from statehouse.topology import TaskId, assignment_topic, members_topic
@@ -157,11 +158,15 @@ class QueryNode:
         self.waits = PositionWaits(
             max_waits=settings.max_position_waits, longest_s=settings.position_wait_timeout_ms / 1000
         )
+        servicer = servicer_of(self)
+        bind = f"{settings.bind_host}:{settings.node_port}"
         self._server = RpcServer(
-            f"{settings.bind_host}:{settings.node_port}",
+            bind,
             SERVICES,
-            lambda server: register(server, self),
+            lambda server: register(server, servicer, self),
             max_message_bytes=settings.max_message_bytes,
+            proxy=proxy_for(settings, bind, self._break),
+            quick=servicer.quick,
         )
         self._host.port = settings.advertised_port or self._server.port
         self.metrics.registry.register(

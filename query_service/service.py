@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,7 +13,9 @@ import structlog
 from query_service.position_waits import PositionNotReached, PositionWaits
 from query_service.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.deadline import Deadline
+from statehouse.rpc import link
+from statehouse.rpc.deadline import Deadline, HasTime
+from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.rpc.streams import FIRST_RESPONSE_S
 from statehouse.topology import GlobalId, HeldId
@@ -41,13 +43,15 @@ _WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
 Response = TypeVar("Response")
+# Of any of the servicers, any of their requests, and a call.
+Handler = Callable[[Any, Any, Any], Coroutine[Any, Any, Response]]
 
 
-def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
-    """Make a servicer method of a handler, and count its calls by outcome."""
+def _counting(method: str, handler: Callable[[Any, Any, Any], Awaitable[Response]]) -> Handler[Response]:
+    """Count a handler's calls by outcome."""
 
     @wraps(handler)
-    async def counting(self: Any, request: Any, context: Context) -> Response:  # noqa: ANN401 - any of the servicers
+    async def counting(self: Any, request: Any, context: Any) -> Response:  # noqa: ANN401 - any of the servicers
         outcome = "CANCELLED"
         try:
             response = await handler(self, request, context)
@@ -63,20 +67,30 @@ def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Respo
         finally:
             self.metrics.call(method, outcome)
 
-    return failing_cleanly(counting)
+    return counting
 
 
-def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
-    """Make a servicer method of a read, which waits for a position that its caller has seen elsewhere."""
+def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+    """Make a servicer method of a handler, and count its calls."""
+    return failing_cleanly(_counting(method, handler))
 
-    async def read(self: QueryServicer, request: Any, context: Context) -> Response:  # noqa: ANN401 - any of the requests
+
+def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Handler[Response]:
+    """Have a read wait for a position that its caller has seen elsewhere, and count its calls."""
+
+    async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         try:
             return await handler(self, request)
         except PositionNotReached as behind:
             deadline = Deadline.of_call(context, self.waits.longest_s, margins=_WAIT_MARGINS)
             return await self.waits.patiently(partial(handler, self, request), behind, deadline)
 
-    return _counted(method, read)
+    return _counting(method, read)
+
+
+def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
+    """Make a servicer method of a read."""
+    return failing_cleanly(_waiting(method, handler))
 
 
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
@@ -133,8 +147,41 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         except PositionNotReached as behind:
             await self.waits.patiently(watch, behind, Deadline.after(min(_WATCH_WAIT_S, self.waits.longest_s)))
 
-    Get = _read("Get", _get)
-    BatchGet = _read("BatchGet", _batch_get)
+    get = _waiting("Get", _get)
+    batch_get = _waiting("BatchGet", _batch_get)
+
+    @property
+    def quick(self) -> Mapping[str, link.Handler]:
+        """What answers lookups that don't come as gRPC calls."""
+        get = partial(self._at_once, "Get", query_service_pb2.GetRequest.FromString, self._lookups.get, self.get)
+        parse = query_service_pb2.BatchGetRequest.FromString
+        batch_get = partial(self._at_once, "BatchGet", parse, self._lookups.batch_get, self.batch_get)
+        return {"Get": get, "BatchGet": batch_get}
+
+    def _at_once(
+        self,
+        method: str,
+        parse: Callable[[bytes], Any],
+        read: Callable[[Any], bytes],
+        read_in_time: Callable[[Any, HasTime], Awaitable[bytes]],
+        data: bytes,
+        context: HasTime,
+    ) -> bytes | Awaitable[bytes]:
+        """Answer a serialized request without a coroutine, which but few need: those who wait for a position."""
+        request = parsed(parse, data)
+        refuse_unreadable(request)
+        try:
+            answer = read(request)
+        except PositionNotReached:
+            return read_in_time(request, context)
+        except Exception as error:
+            self.metrics.call(method, error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name)
+            raise
+        self.metrics.call(method, "OK")
+        return answer
+
+    Get = failing_cleanly(get)
+    BatchGet = failing_cleanly(batch_get)
     Scan = _read("Scan", _scan)
     ScanWindows = _read("ScanWindows", _scan_windows)
     Count = _read("Count", _count)
@@ -177,12 +224,14 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     Drain = _counted("Drain", _drain)
 
 
-def register(server: grpc.aio.Server, node: QueryNode) -> None:
+def servicer_of(node: QueryNode) -> QueryServicer:
+    """Return what answers for a node."""
+    return QueryServicer(node.lookups, node.scans, node.watches, node.waits, node.metrics)
+
+
+def register(server: grpc.aio.Server, servicer: QueryServicer, node: QueryNode) -> None:
     """Add the node's services to a server."""
-    query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-        QueryServicer(node.lookups, node.scans, node.watches, node.waits, node.metrics),
-        server,
-    )
+    query_service_pb2_grpc.add_QueryServiceServicer_to_server(servicer, server)
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)
 
 

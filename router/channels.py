@@ -15,6 +15,7 @@ import grpc.aio
 
 from router.table import Node
 from statehouse.rpc.channels import channel
+from statehouse.rpc.proxy import Proxy
 
 QUERY_SERVICE = "statehouse.v1.QueryService"
 _PROBE_METHOD = "/grpc.health.v1.Health/Check"
@@ -26,7 +27,7 @@ RawCall = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class _Link:
-    """A channel and its calls, which cost more to make than to use."""
+    """A channel and its calls, which cost more to make than to use. It connects when it is first used."""
 
     def __init__(self, target: str, incarnation: str, max_message_bytes: int) -> None:
         self.incarnation = incarnation
@@ -43,11 +44,13 @@ class _Link:
 class NodeChannels:
     """The channels to the fleet. Lives on the event loop.
 
+    `proxy`: makes the calls, if there is one, over connections of its own; only streams need the channels then.
     `close_grace_s`: how long calls under way on a channel that is no longer wanted may go on.
     """
 
-    def __init__(self, *, max_message_bytes: int, close_grace_s: float) -> None:
+    def __init__(self, proxy: Proxy | None, *, max_message_bytes: int, close_grace_s: float) -> None:
         self._max_message_bytes, self._close_grace_s = max_message_bytes, close_grace_s
+        self._proxy = proxy
         self._links: dict[str, _Link] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -59,7 +62,13 @@ class NodeChannels:
             grpc.aio.UsageError: the channel was closed at this moment.
 
         """
-        return await self._link(node).call(f"/{QUERY_SERVICE}/{method}")(body, timeout=timeout_s)
+        return await self._call(node, f"/{QUERY_SERVICE}/{method}", body, timeout_s)
+
+    async def _call(self, node: Node, path: str, body: bytes, timeout_s: float) -> bytes:
+        link = self._link(node)
+        if self._proxy is not None:
+            return await self._proxy.link.call(node.target, path, body, timeout_s)
+        return await link.call(path)(body, timeout=timeout_s)
 
     def stream(self, node: Node, method: str, body: bytes) -> grpc.aio.UnaryStreamCall[bytes, bytes]:
         """Call a method that answers with a stream; cancel the call when it is no longer read."""
@@ -70,7 +79,7 @@ class NodeChannels:
     async def probe(self, node: Node, timeout_s: float) -> bool:
         """Whether the node's process answers at all: a health check, of which any answer will do."""
         try:
-            await self._link(node).call(_PROBE_METHOD)(b"", timeout=timeout_s)
+            await self._call(node, _PROBE_METHOD, b"", timeout_s)
         except grpc.RpcError as error:
             return error.code() not in _SILENT
         except grpc.aio.UsageError:  # the channel was closed under the call
@@ -82,15 +91,14 @@ class NodeChannels:
         incarnations = {node.target: node.incarnation for node in nodes.values()}
         for target, link in list(self._links.items()):
             if target not in incarnations or link.incarnation not in {"", incarnations[target]}:
-                self._close(self._links.pop(target))
+                self._close(target, self._links.pop(target))
             else:
                 link.incarnation = incarnations[target]
 
     async def close(self) -> None:
         """Close all."""
-        for link in self._links.values():
-            self._close(link)
-        self._links.clear()
+        while self._links:
+            self._close(*self._links.popitem())
         await asyncio.gather(*self._closing)
 
     def _link(self, node: Node) -> _Link:
@@ -100,7 +108,9 @@ class NodeChannels:
             link = self._links[target] = _Link(target, node.incarnation, self._max_message_bytes)
         return link
 
-    def _close(self, link: _Link) -> None:
+    def _close(self, target: str, link: _Link) -> None:
+        if self._proxy is not None:
+            self._proxy.link.drop(target, self._close_grace_s)
         task: asyncio.Task[Any] = asyncio.create_task(link.channel.close(self._close_grace_s))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -52,6 +52,9 @@ def router(
             "--rack", help="The router's rack: bounded reads that any replica may answer are asked there first."
         ),
     ] = None,
+    proxy: Annotated[
+        str | None, typer.Option(help="statehouse-proxy's path; auto takes it from PATH, if there; none: without.")
+    ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Port of /metrics; unset serves none. Each further worker has the next port.")
     ] = None,
@@ -80,6 +83,7 @@ def router(
         "hold_min_interval_ms": hold_min_interval_ms,
         "hold_dry_run": hold_dry_run,
         "router_rack": router_rack,
+        "proxy": proxy,
         "metrics_port": metrics_port,
         "log_level": log_level,
     }

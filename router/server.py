@@ -39,6 +39,7 @@ from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
 from statehouse.observability.metrics import MetricsServer
+from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
@@ -53,17 +54,23 @@ _STOP_GRACE_S = 5.0
 class RouterServer:
     """A router. `tracker`, `inputs` and `queries` take what the control topics say; `FleetFollower` feeds them."""
 
-    def __init__(self, settings: RouterSettings, *, share_port: bool = False) -> None:
+    def __init__(
+        self, settings: RouterSettings, on_broken: Callable[[Exception], None], *, share_port: bool = False
+    ) -> None:
         """Build everything and bind the port; must run on the event loop that will serve.
 
-        `share_port`: it is one of several on that port.
+        `on_broken(error)` is called when nobody can reach it any more. `share_port`: it is one of several on that port.
         """
         attempt_timeout_s = settings.attempt_timeout_ms / 1_000
         self._settings = settings
         self.metrics = RouterMetrics()
         self.tables = TableHolder()
+        bind = f"{settings.bind_host}:{settings.router_port}"
+        proxy = proxy_for(settings, bind, on_broken, share_port=share_port)
         self.channels = NodeChannels(
-            max_message_bytes=settings.max_message_bytes, close_grace_s=min(_STOP_GRACE_S, 2 * attempt_timeout_s)
+            proxy,
+            max_message_bytes=settings.max_message_bytes,
+            close_grace_s=min(_STOP_GRACE_S, 2 * attempt_timeout_s),
         )
         self.health = NodeHealth(
             self.channels.probe, probe_timeout_s=attempt_timeout_s, on_suspicion=self.metrics.suspicion
@@ -140,10 +147,12 @@ class RouterServer:
         self._is_serving = False
         self._ready: asyncio.Task[None] | None = None
         self._rpc = RpcServer(
-            f"{settings.bind_host}:{settings.router_port}",
+            bind,
             (QUERY_SERVICE, FLEET_SERVICE),
             self._register,
             max_message_bytes=settings.max_message_bytes,
+            proxy=proxy,
+            quick=self._handlers.quick,
             share_port=share_port,
         )
 
@@ -295,7 +304,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
         defects.append(defect)
         stop.set()
 
-    server = RouterServer(settings, share_port=share_port)
+    server = RouterServer(settings, stop_by, share_port=share_port)
     follower = FleetFollower(
         settings, server.tracker, server.inputs, server.queries, asyncio.get_running_loop(), stop_by
     )

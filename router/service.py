@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -30,7 +30,8 @@ from router.scatter import Scatter
 from router.table import RoutingTable
 from router.watch import WatchRelay
 from statehouse.errors import LookupFailure
-from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.deadline import Deadline, HasTime
+from statehouse.rpc.link import Handler
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
@@ -61,8 +62,11 @@ class QueryHandlers:
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            **{method: grpc.unary_unary_rpc_method_handler(partial(_keyed(method), self)) for method in _KEYED_METHODS},
-            "BatchGet": grpc.unary_unary_rpc_method_handler(partial(_batch_get, self)),
+            **{
+                method: grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_keyed(method)), self))
+                for method in _KEYED_METHODS
+            },
+            "BatchGet": grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_batch_get), self)),
             "Scan": grpc.unary_unary_rpc_method_handler(
                 partial(_scan, self),
                 query_service_pb2.ScanRequest.FromString,
@@ -84,7 +88,12 @@ class QueryHandlers:
         }
         server.add_registered_method_handlers(QUERY_SERVICE, handlers)
 
-    def deadline(self, context: Context) -> Deadline:
+    @property
+    def quick(self) -> Mapping[str, Handler]:
+        """What answers lookups that don't come as gRPC calls."""
+        return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self)}
+
+    def deadline(self, context: HasTime) -> Deadline:
         """Return a call's deadline."""
         return Deadline.of_call(context, self.default_timeout_s)
 
@@ -99,10 +108,10 @@ class QueryHandlers:
         self.metrics.lookup(known, outcome, role, seconds)
 
 
-def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
+def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[bytes]]:
     """Return the handler of a method about one key."""
 
-    async def handler(self: QueryHandlers, data: bytes, context: Context) -> bytes:
+    async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
@@ -117,11 +126,10 @@ def _keyed(method: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
         return answer.data
 
     handler.__name__ = method
-    return cast("Callable[[Any, Any, Context], Awaitable[Any]]", failing_cleanly(handler))
+    return handler
 
 
-@failing_cleanly
-async def _batch_get(self: QueryHandlers, data: bytes, context: Context) -> bytes:
+async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
     """Answer a BatchGet."""
     try:
         return await self.batches.batch_get(data, self.deadline(context))

@@ -23,6 +23,7 @@ import structlog
 
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
+from statehouse.rpc.listening import cant_listen
 from statehouse.settings import ENV_PREFIX, RouterSettings
 from statehouse.waiting import is_set_within
 
@@ -60,9 +61,7 @@ def hold_port(host: str, port: int) -> socket.socket:
         held.bind(address)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
-        raise ConfigurationError(
-            f"can't listen on {host}:{port}: {error}; is another process on that port? Choose another with --port"
-        ) from error
+        raise cant_listen(f"{host}:{port}", error) from error
     return held
 
 

@@ -78,7 +78,18 @@ class CommonSettings(BaseSettings):
         return self
 
 
-class NodeSettings(CommonSettings):
+class ServerSettings(CommonSettings):
+    """What every process that serves lookups needs."""
+
+    proxy: str = Field(
+        "auto",
+        min_length=1,
+        description="the program that serves gRPC in front of the process: auto takes statehouse-proxy from PATH, if "
+        "it is there, none serves without one, else its path",
+    )
+
+
+class NodeSettings(ServerSettings):
     """A query node."""
 
     instance_id: str = Field(
@@ -172,7 +183,7 @@ class NodeSettings(CommonSettings):
         return self
 
 
-class RouterSettings(CommonSettings):
+class RouterSettings(ServerSettings):
     """A router."""
 
     bind_host: str = Field("127.0.0.1", description="address to listen on")

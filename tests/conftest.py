@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from statehouse.local.kafka import EmbeddedKafka
+from tests.support.proxy import PROXY
 
 # A test runner's terminal must not decide how wide the commands under test print.
 os.environ.pop("COLUMNS", None)
@@ -20,6 +21,9 @@ os.environ.pop("COLUMNS", None)
 # Spark's driver lives too short here for the optimising compiler to pay for itself: with the first one alone the same
 # tests take two thirds of the time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Nodes and routers that tests start are served as those that users start once the tools are built.
+os.environ.setdefault("STATEHOUSE_PROXY", str(PROXY))
 
 _SPARK_FOLDERS = ("tests/e2e/", "tests/integration/processor/")
 

@@ -16,6 +16,7 @@ from bench.sides.servers import ROOT, Copy, Options, Servers
 from bench.waiting import wait_for
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
+from statehouse.rpc.proxy import NONE, PROGRAM
 from statehouse.topology import TaskId, changelog_topic
 from statehouse.v1 import (
     fleet_service_pb2,
@@ -28,6 +29,7 @@ from statehouse.v1 import (
 )
 
 STORE: Final = "latest"
+_PROXY: Final = ROOT / ".tools" / "bin" / PROGRAM
 _ROUTER: Final = "router"
 _ANSWER_S: Final = 2.0
 _READY_S: Final = 60.0
@@ -40,16 +42,16 @@ _MAX_OFFSETS: Final = 350_000
 class Fleet(Servers):
     """Serves a topic that holds records as a changelog does, by a static topology: there is no Spark in it."""
 
-    def __init__(self, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
-        super().__init__(Side.OURS, bootstrap, shape, directory, source_topic)
-        self.application_id = f"{source_topic}-ours"
+    def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
+        super().__init__(side, bootstrap, shape, directory, source_topic)
+        self.application_id = f"{source_topic}-{side}"
         self._router_port = free_port()
         self._controller = self._controller_process()
         self.nodes = {name: self._node_process(name) for name in self.node_names}
         self._router = self._python(
             _ROUTER,
             "router",
-            {"application-id": self.application_id, "port": self._router_port, "workers": shape.router_workers},
+            {"port": self._router_port, "workers": shape.router_workers, **self._serving},
         )
 
     @property
@@ -147,13 +149,18 @@ class Fleet(Servers):
 
     def _node_process(self, name: str) -> ManagedProcess:
         options = {
-            "application-id": self.application_id,
             "instance-id": name,
             "port": self.ports[name],
             "state-dir": self.state_dir(name),
+            **self._serving,
         }
         # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
         return self._python(name, "query_service", options | self._timing, stop_signal=signal.SIGINT)
+
+    @property
+    def _serving(self) -> dict[str, object]:
+        proxy = _PROXY if self.side is Side.OURS else NONE
+        return {"application-id": self.application_id, "proxy": proxy}
 
     @property
     def _standbys(self) -> dict[str, object]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Self, cast
-
-import grpc.aio
+from typing import Protocol, Self
 
 # Answering a little before the caller gives up is what lets it see which candidates failed and why; after its
 # deadline gRPC drops whatever we say.
 _ANSWER_MARGIN_S = 0.1
 _ANSWER_MARGIN_SHARE = 0.1
+
+
+class HasTime(Protocol):
+    """A call of somebody's who may wait for so long only."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds left, None for a call without a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,12 @@ class Deadline:
         return cls(asyncio.get_running_loop().time() + seconds)
 
     @classmethod
-    def of_call(cls, context: grpc.aio.ServicerContext[Any, Any], default_s: float, *, margins: int = 1) -> Self:
+    def of_call(cls, context: HasTime, default_s: float, *, margins: int = 1) -> Self:
         """Return the caller's deadline, less the time to tell it of a failure; `default_s` from now if it has none.
 
         `margins`: how many times that time is left, for work that is done after the deadline.
         """
-        # Typed as a float, yet None for a call without a deadline.
-        remaining = cast(float | None, context.time_remaining())
+        remaining = context.time_remaining()
         if remaining is None:
             return cls.after(default_s)
         return cls.after(remaining - margins * min(_ANSWER_MARGIN_S, remaining * _ANSWER_MARGIN_SHARE))

@@ -19,13 +19,13 @@ _TRANSPORT = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.OVERLOADED,
     grpc.StatusCode.INVALID_ARGUMENT: Reason.INVALID_REQUEST,
 }
-_DETAILS_KEY = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
 
 
 def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
     """Read a failed call."""
     trailing: Any = error.trailing_metadata() or ()
-    status = next((value for key, value in trailing if key == _DETAILS_KEY), b"")
+    status = next((value for key, value in trailing if key == DETAILS_KEY), b"")
     return from_status(error.code(), error.details() or "", status)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import grpc
@@ -39,6 +40,14 @@ def refuse_unreadable(request: object) -> None:
         raise LookupFailure(Reason.INVALID_REQUEST, request.error)
 
 
+def parsed(parse: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - any message, or `Unreadable`
+    """Return the message of a method that these bytes are, or what is handed on in its place."""
+    try:
+        return parse(data)
+    except DecodeError as error:
+        return Unreadable(f"not a message of this method: {error}")
+
+
 class TolerantServer:
     """The part of a server that services are added to.
 
@@ -62,12 +71,6 @@ def _tolerant(handler: Handler) -> Handler:
     write: Callable[[Any], bytes] | None = handler.response_serializer
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
 
-    def parsed(data: bytes) -> Any:  # noqa: ANN401 - any message
-        try:
-            return data if parse is None else parse(data)
-        except DecodeError as error:
-            return Unreadable(f"not a message of this method: {error}")
-
     async def on_first(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401 - as above
         request = await context.read()
         if request is grpc.aio.EOF:
@@ -78,4 +81,4 @@ def _tolerant(handler: Handler) -> Handler:
         return cast("bytes", answer if write is None or isinstance(answer, bytes) else write(answer))
 
     make = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
-    return make(on_first, parsed, written)
+    return make(on_first, None if parse is None else partial(parsed, parse), written)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import grpc
@@ -10,8 +11,10 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from statehouse.errors import ConfigurationError
 from statehouse.rpc.channels import KEEPALIVE
+from statehouse.rpc.link import Handler
+from statehouse.rpc.listening import cant_listen
+from statehouse.rpc.proxy import Proxy
 from statehouse.rpc.requests import TolerantServer
 
 
@@ -20,6 +23,9 @@ class RpcServer:
 
     `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `set_serving`.
     `share_port`: several processes may bind the port (SO_REUSEPORT); off, a taken port is an error.
+
+    `proxy`: what serves in front of it, by `proxy_for`. With one, `quick` answers the lookups that it passes on, as
+    `Link` says; all else is done by what is registered, as without one.
     """
 
     def __init__(
@@ -29,6 +35,8 @@ class RpcServer:
         register: Callable[[grpc.aio.Server], None],
         *,
         max_message_bytes: int,
+        proxy: Proxy | None,
+        quick: Mapping[str, Handler],
         share_port: bool = False,
     ) -> None:
         self._server = grpc.aio.server(
@@ -49,17 +57,19 @@ class RpcServer:
         reflection.enable_server_reflection(
             [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
         )
+        self._proxy, self._quick = proxy, quick
         try:
-            self.port: int = self._server.add_insecure_port(bind)
+            port = self._server.add_insecure_port(bind if proxy is None else proxy.target)
         except RuntimeError as error:
-            raise ConfigurationError(
-                f"can't listen on {bind}: {error}; is another process on that port? Choose another with --port"
-            ) from error
+            raise cant_listen(bind, error) from error
+        self.port: int = port if proxy is None else proxy.port
 
     async def start(self) -> None:
         """Begin to accept calls."""
         await self.set_serving(serving=False)
         await self._server.start()
+        if self._proxy is not None:
+            await self._proxy.serve(self._quick)
 
     async def set_serving(self, *, serving: bool) -> None:
         """Tell health checks."""
@@ -70,4 +80,7 @@ class RpcServer:
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give those under way `grace_s` seconds."""
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        ends = [self._server.stop(grace_s)]
+        if self._proxy is not None:
+            ends.append(self._proxy.stop(grace_s))
+        await asyncio.gather(*ends)

@@ -67,9 +67,14 @@ def failing_cleanly(
     return method
 
 
-async def _abort(context: Context, name: str, error: Exception) -> None:
-    """End a call with what its handler raised."""
+def told(name: str, error: Exception) -> status_pb2.Status:
+    """Return what the caller of a method is told of what its handler raised; a defect goes to the log."""
     if not isinstance(error, LookupFailure):
         log.error("defect in a handler", method=name, exc_info=error)
         error = internal_error()
-    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    return to_status(error)
+
+
+async def _abort(context: Context, name: str, error: Exception) -> None:
+    """End a call with what its handler raised."""
+    await context.abort_with_status(rpc_status.to_status(told(name, error)))

@@ -19,6 +19,9 @@ from tests.deploy.files import DEPLOY, DOCKERFILES, ROOT, Image, read_image, ser
 _INSTRUCTIONS: Final = {
     *("FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"),
 }
+_GO: Final = "golang:{}-bookworm".format(
+    ".".join(re.findall(r"^go (\d+)\.(\d+)", (ROOT / "proxy" / "go.mod").read_text(), re.MULTILINE)[0])
+)
 _PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Which extras each image's lock is made of.
 _EXTRAS: Final = {"service": ("service", "http"), "processor": ("processor", "http")}
@@ -37,7 +40,9 @@ def test_both_images_are_there_and_used() -> None:
 def test_has_known_instructions_only(image: Image) -> None:
     assert {each.name for each in image.instructions} <= _INSTRUCTIONS
     assert image.instructions[0].name == "FROM"
-    assert all(each.rest.startswith("python:3.11-slim") for each in image.instructions if each.name == "FROM")
+    bases = [each.rest.split()[0] for each in image.instructions if each.name == "FROM"]
+    assert all(base.startswith("python:3.11-slim") or base == _GO for base in bases)
+    assert bases[-1].startswith("python:")
 
 
 def test_copied_sources_exist_and_are_sent_to_the_builder(image: Image) -> None:

@@ -16,6 +16,7 @@ from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import key_range, next_page_token
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.proxy import NONE
 from statehouse.rpc.status import to_status
 from statehouse.serdes import serde
 from statehouse.settings import RouterSettings
@@ -228,13 +229,14 @@ class Fleet:
             application_id="app",
             router_port=0,
             **{
+                "proxy": NONE,
                 "request_timeout_ms": 10_000,
                 "attempt_timeout_ms": attempt_timeout_ms,
                 "hedge_min_ms": attempt_timeout_ms,
                 **options,
             },
         )
-        self.router = RouterServer(settings)
+        self.router = RouterServer(settings, pytest.fail)
         self.nodes: dict[str, FakeNode] = {}
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.router.port}")
         self.query = query_service_pb2_grpc.QueryServiceStub(self.channel)

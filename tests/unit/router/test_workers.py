@@ -16,7 +16,15 @@ from statehouse.settings import RouterSettings, load
 
 
 def _server(port: int, *, share_port: bool) -> RpcServer:
-    return RpcServer(f"{LOOPBACK}:{port}", (), lambda _: None, max_message_bytes=65_536, share_port=share_port)
+    return RpcServer(
+        f"{LOOPBACK}:{port}",
+        (),
+        lambda _: None,
+        max_message_bytes=65_536,
+        proxy=None,
+        quick={},
+        share_port=share_port,
+    )
 
 
 async def test_a_held_port_is_for_those_who_share_it() -> None:

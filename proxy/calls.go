@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+// Calls makes calls to other servers for the process behind the proxy: one connection an address, made on first use.
+type Calls struct {
+	options []grpc.DialOption
+	mutex   sync.Mutex
+	conns   map[string]*grpc.ClientConn
+}
+
+// NewCalls makes them as the channels that do without a proxy do (statehouse/rpc/channels.py).
+func NewCalls(maxMessageBytes int) *Calls {
+	return &Calls{conns: map[string]*grpc.ClientConn{}, options: []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		messages(maxMessageBytes),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: pingInterval, Timeout: pingTimeout, PermitWithoutStream: true,
+		}),
+		// A peer that restarts is found again within a second.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		}),
+	}}
+}
+
+// messages has a client pass messages on as they are.
+func messages(maxBytes int) grpc.DialOption {
+	return grpc.WithDefaultCallOptions(
+		grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(maxBytes), grpc.MaxCallSendMsgSize(maxBytes))
+}
+
+// Make calls a method, by its path; an error carries a gRPC status.
+func (c *Calls) Make(ctx context.Context, target, method string, request []byte) ([]byte, error) {
+	conn, err := c.conn(target)
+	if err != nil {
+		return nil, err
+	}
+	var reply message
+	err = conn.Invoke(ctx, method, &message{request}, &reply)
+	return reply.data, err
+}
+
+// Drop has later calls to an address go over another connection, and those under way end within a time.
+func (c *Calls) Drop(target string, grace time.Duration) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if conn, is := c.conns[target]; is {
+		delete(c.conns, target)
+		time.AfterFunc(grace, func() { _ = conn.Close() })
+	}
+}
+
+func (c *Calls) conn(target string) (*grpc.ClientConn, error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	conn, is := c.conns[target]
+	if !is {
+		var err error
+		// Names are resolved at each connection, by the system.
+		if conn, err = grpc.NewClient("passthrough:///"+target, c.options...); err != nil {
+			return nil, err
+		}
+		c.conns[target] = conn
+	}
+	return conn, nil
+}

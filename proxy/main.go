@@ -1,0 +1,140 @@
+// Command statehouse-proxy serves gRPC in front of a query node or a router: it speaks HTTP/2, and the Python process
+// that started it answers.
+//
+// Lookups go to that process as frames on the socket that is standard input (link.go), everything else as gRPC to its
+// Unix socket (forward.go); and it has calls to other servers made for it (calls.go). Nothing is decided here, and
+// nothing parsed but the frames.
+//
+// It says where it listens, begins to accept when told to, ends gracefully when told to, and ends at once when the
+// process at the other end is gone.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	// As the servers that run without a proxy have it (statehouse/rpc): peers that vanish are noticed by pings.
+	pingInterval = 10 * time.Second
+	pingTimeout  = 5 * time.Second
+	// Clients ping every 10 s at most; fewer than that between pings is not abuse.
+	leastPingInterval = 5 * time.Second
+	// Of one connection: further calls wait at the client. Routers and nodes refuse far fewer with a reason.
+	maxCalls = 10_000
+)
+
+type options struct {
+	listen, server  string
+	sharePort       bool
+	maxMessageBytes int
+}
+
+func main() {
+	var given options
+	flag.StringVar(&given.listen, "listen", "", "address to listen on, host:port; port 0 takes a free one")
+	flag.BoolVar(&given.sharePort, "share-port", false, "other processes may listen on the port, too")
+	flag.StringVar(&given.server, "server", "", "Unix socket of the gRPC server behind this proxy")
+	flag.IntVar(&given.maxMessageBytes, "max-message-bytes", 16<<20, "largest gRPC message")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	// The server is one thread, and more of ours would take processors from it, above all while they look for work.
+	runtime.GOMAXPROCS(1)
+	log.SetFlags(0)
+	log.SetPrefix("statehouse-proxy: ")
+	// Ctrl-C reaches the whole process group; when to end is the server's business.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
+	if err := run(given); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(given options) error {
+	conn, err := net.FileConn(os.Stdin)
+	if err != nil {
+		return fmt.Errorf("standard input is to be a socket, whose other end a query node or a router holds: %w", err)
+	}
+	defer removeSocket(given.server)
+	link := NewLink(conn, NewCalls(given.maxMessageBytes))
+	listener, err := listen(given)
+	if err != nil {
+		link.Send(cantListen, 0, []byte(err.Error()))
+		return link.Flush()
+	}
+	upstream, err := grpc.NewClient("unix:"+given.server,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), messages(given.maxMessageBytes))
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(
+		grpc.ForceServerCodecV2(rawCodec{}),
+		grpc.MaxRecvMsgSize(given.maxMessageBytes),
+		grpc.MaxSendMsgSize(given.maxMessageBytes),
+		grpc.MaxConcurrentStreams(maxCalls),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
+		grpc.UnknownServiceHandler(Handle(link, Forward(upstream))),
+	)
+	link.OnServe = func() {
+		go func() {
+			if err := server.Serve(listener); err != nil {
+				log.Print(err)
+			}
+		}()
+	}
+	stopped := make(chan struct{})
+	link.OnStop = func() {
+		go func() {
+			server.GracefulStop()
+			close(stopped)
+		}()
+	}
+	link.Send(listening, uint64(listener.Addr().(*net.TCPAddr).Port), nil)
+	ended := make(chan error, 1)
+	go func() { ended <- link.Run() }()
+	select {
+	case err = <-ended:
+		return err
+	case <-stopped:
+		return link.Flush()
+	}
+}
+
+func listen(given options) (net.Listener, error) {
+	config := net.ListenConfig{}
+	if given.sharePort {
+		config.Control = func(_, _ string, raw syscall.RawConn) error {
+			var err error
+			if outer := raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			}); outer != nil {
+				return outer
+			}
+			return err
+		}
+	}
+	return config.Listen(context.Background(), "tcp", given.listen)
+}
+
+// removeSocket clears away what a server that was killed could not: its socket, and the folder made for it.
+func removeSocket(path string) {
+	_ = os.Remove(path)
+	_ = os.Remove(filepath.Dir(path))
+}

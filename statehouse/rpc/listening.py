@@ -1,0 +1,12 @@
+"""What is said of an address that can't be listened on."""
+
+from __future__ import annotations
+
+from statehouse.errors import ConfigurationError
+
+
+def cant_listen(address: str, error: object) -> ConfigurationError:
+    """Return an error that says what to do."""
+    return ConfigurationError(
+        f"can't listen on {address}: {error}; is another process on that port? Choose another with --port"
+    )

@@ -1,0 +1,159 @@
+"""The proxy in front of a gRPC server: a process of its own, in Go, that speaks HTTP/2 (its source is in `proxy/`).
+
+What grpcio takes for a call is most of what a lookup costs, and the proxy takes a fraction of it. It decides nothing:
+lookups reach this process over a link, everything else as gRPC over a Unix socket. It ends with this process, however
+that ends, and this process does not go on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.rpc.link import FromProxy, Handler, Link, ToProxy, first_frame
+from statehouse.rpc.listening import cant_listen
+from statehouse.settings import ServerSettings
+
+log = structlog.get_logger(__name__)
+
+PROGRAM: Final = "statehouse-proxy"
+AUTO: Final = "auto"
+NONE: Final = "none"
+# A busy machine starts it in tens of milliseconds.
+_START_S: Final = 10.0
+_END_S: Final = 1.0
+
+
+class ProxyEnded(StatehouseError):
+    """The proxy has ended by itself: nobody can reach this process any more."""
+
+
+def find_program(setting: str) -> str | None:
+    """Return the program that a setting means, None for none.
+
+    Raises:
+        ConfigurationError: there is none of that path.
+
+    """
+    if setting == NONE:
+        return None
+    found = shutil.which(PROGRAM if setting == AUTO else setting)
+    if found is None and setting != AUTO:
+        raise ConfigurationError(f"there is no program {setting}: set --proxy to {PROGRAM}'s path, {AUTO} or {NONE}")
+    return found
+
+
+def proxy_for(
+    settings: ServerSettings, bind: str, on_broken: Callable[[Exception], None], *, share_port: bool = False
+) -> Proxy | None:
+    """Start the proxy that the settings ask for, if any.
+
+    Raises:
+        ConfigurationError: it can't be started, or can't listen there.
+
+    """
+    program = find_program(settings.proxy)
+    log.info("calls are served", by=program or "grpcio")
+    if program is None:
+        return None
+    return Proxy(program, bind, on_broken, max_message_bytes=settings.max_message_bytes, share_port=share_port)
+
+
+class Proxy:
+    """One proxy, from its start to its end. Lives on the event loop.
+
+    `target` is what the gRPC server behind it is to be bound to, `port` where the proxy listens. `on_broken(error)` is
+    called if it ends by itself.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        bind: str,
+        on_broken: Callable[[Exception], None],
+        *,
+        max_message_bytes: int,
+        share_port: bool,
+    ) -> None:
+        """Start it and have it take the port; it accepts nothing yet.
+
+        Raises:
+            ConfigurationError: it can't be started, or can't listen there.
+
+        """
+        self._on_broken = on_broken
+        self._is_ending = False
+        self._lost = asyncio.Event()
+        self._directory = Path(tempfile.mkdtemp(prefix="statehouse-proxy-"))
+        server = self._directory / "grpc.sock"
+        self.target = f"unix:{server}"
+        options = [f"-listen={bind}", f"-server={server}", f"-max-message-bytes={max_message_bytes}"]
+        if share_port:
+            options.append("-share-port")
+        self._socket, its_socket = socket.socketpair()
+        try:
+            with its_socket:
+                self._process = subprocess.Popen([program, *options], stdin=its_socket.fileno())
+        except OSError as error:
+            self._disconnect()
+            raise ConfigurationError(f"{program} can't be run: {error}") from error
+        try:
+            self._socket.settimeout(_START_S)
+            kind, self.port, content = first_frame(self._socket.recv)
+        except (OSError, EOFError) as error:
+            self._end()
+            raise ConfigurationError(f"{program} does not say where it listens: is it {PROGRAM}?") from error
+        if kind is FromProxy.CANT_LISTEN:
+            self._end()
+            raise cant_listen(bind, content.decode(errors="replace"))
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    async def serve(self, handlers: Mapping[str, Handler]) -> None:
+        """Have it accept calls; the server behind it is to be started before. `handlers` are as `Link`'s."""
+        self._socket.setblocking(False)
+        _, self.link = await asyncio.get_running_loop().create_unix_connection(
+            lambda: Link(handlers, self._on_lost), sock=self._socket
+        )
+        self.link.send(ToProxy.SERVE)
+
+    async def stop(self, grace_s: float) -> None:
+        """Have it refuse new calls, and end when those under way have, or after `grace_s`."""
+        self._is_ending = True
+        self.link.send(ToProxy.STOP)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._lost.wait()
+        self.link.close()
+        await asyncio.to_thread(self._end)
+
+    def _on_lost(self) -> None:
+        self._lost.set()
+        if not self._is_ending:
+            self._on_broken(ProxyEnded(f"{PROGRAM} has ended by itself"))
+
+    def _end(self) -> None:
+        """End the process, if it has not ended, and remove what was made for it."""
+        self._disconnect()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _disconnect(self) -> None:
+        self._socket.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
