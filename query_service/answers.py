@@ -5,7 +5,7 @@ A batch's answers of one partition have the same stamp, which is written once; a
 
 from __future__ import annotations
 
-from query_service.values import decoded_value
+from query_service.values import serialized_value
 from query_service.view import ServedStore
 from statehouse.v1 import types_pb2
 from statehouse.wire import delimited
@@ -31,4 +31,4 @@ def answer(served: ServedStore, data: bytes | None, *, raw: bool, stamp: bytes) 
     """
     if data is None:
         return _NOT_FOUND + stamp
-    return _FOUND + delimited(_VALUE, decoded_value(served, data, raw=raw).SerializeToString()) + stamp
+    return _FOUND + delimited(_VALUE, serialized_value(served, data, raw=raw)) + stamp

@@ -122,7 +122,8 @@ class LookupEngine:
             try:
                 served, key, partition = self._admission.place(request)
                 bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
-                shared = (request.store, partition, bounds, request.forwarding.SerializeToString())
+                sender = request.forwarding.SerializeToString() if request.HasField("forwarding") else b""
+                shared = (request.store, partition, bounds, sender)
                 group = groups.get(shared)
                 if group is None:
                     group = groups[shared] = self._group(served, partition, request)

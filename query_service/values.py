@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from query_service.view import ServedStore
 from statehouse.errors import LookupFailure, Reason
+from statehouse.serdes import SERDES
 from statehouse.v1 import types_pb2
+
+_RAW = SERDES["bytes"]
 
 
 def decoded_value(served: ServedStore, data: bytes, *, raw: bool) -> types_pb2.Value:
@@ -14,13 +17,28 @@ def decoded_value(served: ServedStore, data: bytes, *, raw: bool) -> types_pb2.V
         LookupFailure: VALUE_UNDECODABLE.
 
     """
-    if raw:
-        return types_pb2.Value(raw=data)
     try:
-        return served.value_serde.value(data)
+        return (_RAW if raw else served.value_serde).value(data)
     except ValueError as error:
-        raise LookupFailure(
-            Reason.VALUE_UNDECODABLE,
-            f"the stored value is no {served.spec.value_serde}: {error}; read it with raw=true",
-            {"store": served.spec.name},
-        ) from error
+        raise _undecodable(served, error) from error
+
+
+def serialized_value(served: ServedStore, data: bytes, *, raw: bool) -> bytes:
+    """Return what `decoded_value` does, serialized.
+
+    Raises:
+        LookupFailure: VALUE_UNDECODABLE.
+
+    """
+    try:
+        return (_RAW if raw else served.value_serde).wire(data)
+    except ValueError as error:
+        raise _undecodable(served, error) from error
+
+
+def _undecodable(served: ServedStore, error: ValueError) -> LookupFailure:
+    return LookupFailure(
+        Reason.VALUE_UNDECODABLE,
+        f"the stored value is no {served.spec.value_serde}: {error}; read it with raw=true",
+        {"store": served.spec.name},
+    )

@@ -17,9 +17,13 @@ from google.protobuf import struct_pb2
 
 from statehouse.errors import ConfigurationError
 from statehouse.v1 import types_pb2
+from statehouse.wire import delimited
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
+# Of Value.
+_TEXT = b"\x12"
+_RAW = b"\x2a"
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
 # Above this a 64-bit float has no fractions left: whether it was written as an integer can't be told any more.
@@ -29,7 +33,7 @@ _EXACT_INTEGERS_BELOW = 2**53
 class Serde(Protocol):
     """Turns bytes into what people type and read, and back.
 
-    `parse` raises ValueError for text that isn't of the type; `text` and `value` raise ValueError for bytes
+    `parse` raises ValueError for text that isn't of the type; `text`, `value` and `wire` raise ValueError for bytes
     that aren't.
     """
 
@@ -41,6 +45,9 @@ class Serde(Protocol):
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Show the bytes as a typed value."""
+
+    def wire(self, data: bytes) -> bytes:
+        """Return `value(data)` serialized, for those who only pass it on."""
 
 
 class StringSerde:
@@ -57,6 +64,11 @@ class StringSerde:
     def value(self, data: bytes) -> types_pb2.Value:
         """Decode."""
         return types_pb2.Value(text=data.decode())
+
+    def wire(self, data: bytes) -> bytes:
+        """Check that it is text, which on the wire is what it is here."""
+        data.decode()
+        return delimited(_TEXT, data)
 
 
 class LongSerde:
@@ -77,6 +89,10 @@ class LongSerde:
         """Unpack."""
         return types_pb2.Value(long=_unpack(_LONG, data))
 
+    def wire(self, data: bytes) -> bytes:
+        """Serialize."""
+        return self.value(data).SerializeToString()
+
 
 class DoubleSerde:
     """64-bit IEEE float, big-endian (Java's Double)."""
@@ -92,6 +108,10 @@ class DoubleSerde:
     def value(self, data: bytes) -> types_pb2.Value:
         """Unpack."""
         return types_pb2.Value(double=_unpack(_DOUBLE, data))
+
+    def wire(self, data: bytes) -> bytes:
+        """Serialize."""
+        return self.value(data).SerializeToString()
 
 
 class BytesSerde:
@@ -109,6 +129,10 @@ class BytesSerde:
         """Return the bytes."""
         return types_pb2.Value(raw=data)
 
+    def wire(self, data: bytes) -> bytes:
+        """Return the bytes."""
+        return delimited(_RAW, data)
+
 
 class JsonSerde:
     """A JSON document in UTF-8. Typed reads give numbers as 64-bit floats (protobuf's Value)."""
@@ -125,6 +149,10 @@ class JsonSerde:
     def value(self, data: bytes) -> types_pb2.Value:
         """Parse."""
         return types_pb2.Value(json=json_value(json.loads(data)))
+
+    def wire(self, data: bytes) -> bytes:
+        """Serialize."""
+        return self.value(data).SerializeToString()
 
 
 def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or float, by the form

@@ -27,7 +27,7 @@ STAMPS = st.builds(
     position=st.none() | st.integers(-(2**63), 2**63 - 1),
     lag=st.none() | st.integers(0, 2**63 - 1),
 )
-SERDES = ("string", "bytes", "long", "json")
+SERDES = ("string", "bytes", "long", "double", "json")
 
 
 def _served(name: str) -> ServedStore:
@@ -35,7 +35,7 @@ def _served(name: str) -> ServedStore:
 
 
 def _stored(name: str, length: int) -> bytes:
-    if name == "long":
+    if name in {"long", "double"}:
         return length.to_bytes(8, "big")
     return f'"{"v" * length}"'.encode()
 
