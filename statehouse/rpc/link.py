@@ -68,13 +68,13 @@ CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What a call over the link has of a gRPC call's context."""
+    """What a call over the link has of a gRPC call's context: `until` when its caller waits, in the loop's time."""
 
-    seconds: float | None
+    until: float | None
 
     def time_remaining(self) -> float | None:
-        """Return the seconds that the caller waits, None if he set no deadline."""
-        return self.seconds
+        """Return the seconds left, None if the caller has set no deadline."""
+        return None if self.until is None else self.until - asyncio.get_running_loop().time()
 
 
 Handler = Callable[[bytes, Remaining], bytes | Awaitable[bytes]]
@@ -236,7 +236,7 @@ class Link(asyncio.Protocol):
     def _begin(self, name: str, handler: Handler, number: int, content: bytes) -> None:
         """Have a call answered."""
         (timeout_ms,) = _TIME.unpack_from(content)
-        remaining = Remaining(None if timeout_ms == _NO_DEADLINE else timeout_ms / 1_000)
+        remaining = Remaining(None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000)
         try:
             answer = handler(content[_TIME.size :], remaining)
         except Exception as error:  # noqa: BLE001 - the caller is told, and the log
