@@ -374,3 +374,8 @@ def is_answered_by_active(router: ServerProcess, key: str) -> bool:
         return router.get(key, active_only=True, max_lag=0).found
     except LookupFailure:
         return False
+
+
+def is_at_end(replica: types_pb2.ReplicaStamp | node_service_pb2.StoreReplica) -> bool:
+    """Whether a replica says that it has all there is: one that doesn't know yet says nothing, which reads as 0."""
+    return replica.HasField("lag") and replica.lag == 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from processor.ownership.controller import OwnershipController
-from processor.ownership.model import PlannerSettings
+from processor.ownership.model import PlannerSettings, Standing, standing_of
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.errors import LookupFailure
 from tests.support.fleet import STORE, Fleet, ServerProcess
@@ -37,10 +37,13 @@ def controller_of(
 
 
 def _is_quiet(controller: OwnershipController) -> bool:
-    """Whether it has heard of every replica that it answers, and wants nothing more."""
-    views = controller._core._sessions.nodes()
+    """Whether it has heard of every replica that it has caught up, and wants nothing more.
+
+    A replica that is restored answers, but has yet to learn where its log ends; that it has caught up is news.
+    """
+    views, limit = controller._core._sessions.nodes(), controller._core._settings.planner.acceptable_recovery_lag
     return controller._core.is_settled and all(
-        node in views and task in views[node].replicas and views[node].replicas[task].restored
+        node in views and standing_of(views[node].replicas.get(task), limit) is Standing.CAUGHT_UP
         for task, holders in controller.assignment.tasks.items()
         for node in holders.replicas
     )

@@ -33,7 +33,7 @@ def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str
         node = fleet.node("n1")
         fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
         fleet.wait_running([node])
-        poll_until(lambda: node.get(key, active_only=True).replica.lag == 0, 20, "lag 0")
+        poll_until(lambda: is_kept(node, key, active_only=True, max_lag=0), 20, "lag 0")
 
         kafka.stop()
         stale = poll_until(

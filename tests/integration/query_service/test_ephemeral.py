@@ -18,7 +18,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import members_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed
+from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.kafka import read_all
 from tests.support.polling import poll_until
 
@@ -50,7 +50,7 @@ def answers(process: ServerProcess, key: str) -> query_service_pb2.GetResponse |
 
 
 def is_fresh(stamp: types_pb2.ReplicaStamp) -> bool:
-    return stamp.lag == 0 and stamp.staleness_ms < 5_000
+    return is_at_end(stamp) and stamp.staleness_ms < 5_000
 
 
 def assert_stamped(answer: query_service_pb2.GetResponse, node: ServerProcess) -> None:

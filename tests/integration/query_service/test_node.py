@@ -19,7 +19,7 @@ from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.support.fleet import STORE, Fleet, confirmed
+from tests.support.fleet import STORE, Fleet, confirmed, is_at_end
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 from tests.support.shared import ServedStore, new_store, shared_fleet
@@ -65,7 +65,7 @@ def test_restores_then_follows_and_answers_with_proof(fleet: Fleet) -> None:
     fleet.put({key: "2"})
     poll_until(lambda: node.get(key).value.text == "2", 20, "the update to be followed")
     caught_up = poll_until(
-        lambda: (a := node.get(key)).replica.lag == 0 and a.replica.staleness_ms < 5_000 and a,
+        lambda: is_at_end((a := node.get(key)).replica) and a.replica.staleness_ms < 5_000 and a,
         20,
         "lag 0, and a small staleness",
     )
