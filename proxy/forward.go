@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 
@@ -14,7 +13,7 @@ var anyCall = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 // Forward passes calls of any method on to another server, and what it answers back: metadata, messages and status.
 func Forward(upstream *grpc.ClientConn) grpc.StreamHandler {
 	return func(_ any, caller grpc.ServerStream) error {
-		ctx, leave := context.WithCancel(caller.Context())
+		ctx, leave := inTime(caller.Context())
 		defer leave()
 		method, _ := grpc.MethodFromServerStream(caller)
 		given, _ := metadata.FromIncomingContext(ctx)

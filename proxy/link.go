@@ -41,8 +41,7 @@ const (
 	leave   = 6 // the call of that number, which nobody waits for
 	drop    = 7 // a connection: the milliseconds that calls may go on, and the address
 
-	noDeadline    = math.MaxUint32
-	longestMargin = 5 * time.Millisecond
+	noDeadline = math.MaxUint32
 )
 
 type outcome struct {
@@ -95,18 +94,13 @@ func (l *Link) Run() error {
 }
 
 // Call has a request answered; an error carries a gRPC status.
-//
-// At its deadline gRPC resets a call's stream, which a caller whose clock is a little behind takes for a call that was
-// cancelled: so it is told a moment before.
 func (l *Link) Call(ctx context.Context, kind byte, request []byte) ([]byte, error) {
 	timeout := uint32(noDeadline)
 	if deadline, is := ctx.Deadline(); is {
-		left := time.Until(deadline)
-		timeout = uint32(min(max(left.Milliseconds(), 0), noDeadline-1))
-		var end context.CancelFunc
-		ctx, end = context.WithTimeout(ctx, left-min(longestMargin, left/20))
-		defer end()
+		timeout = uint32(min(max(time.Until(deadline).Milliseconds(), 0), noDeadline-1))
 	}
+	ctx, end := inTime(ctx)
+	defer end()
 	done := make(chan outcome, 1)
 	l.mutex.Lock()
 	l.number++

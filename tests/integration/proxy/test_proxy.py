@@ -79,6 +79,14 @@ async def _twice(_self: object, request: bytes, context: Context) -> None:
 
 
 @failing_cleanly
+async def _endless(left: asyncio.Event, _request: bytes, _context: Context) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        left.set()
+
+
+@failing_cleanly
 async def _refused(_self: object, _request: bytes, _context: Context) -> bytes:
     raise AssertionError("lookups come over the link, and others not at all")
 
@@ -86,8 +94,9 @@ async def _refused(_self: object, _request: bytes, _context: Context) -> bytes:
 @asynccontextmanager
 async def served(port: int = 0) -> AsyncIterator[Served]:
     def register(server: Any) -> None:
-        stream = grpc.unary_stream_rpc_method_handler(partial(_twice, None))
-        server.add_registered_method_handlers(SERVICE, {"Twice": stream})
+        twice = grpc.unary_stream_rpc_method_handler(partial(_twice, None))
+        endless = grpc.unary_stream_rpc_method_handler(partial(_endless, left))
+        server.add_registered_method_handlers(SERVICE, {"Twice": twice, "Endless": endless})
         refused = grpc.unary_unary_rpc_method_handler(partial(_refused, None))
         server.add_registered_method_handlers("statehouse.v1.QueryService", {"Get": refused})
 
@@ -98,6 +107,7 @@ async def served(port: int = 0) -> AsyncIterator[Served]:
         return it.batch_get(request, context)
 
     broken: list[Exception] = []
+    left = asyncio.Event()
     bind = f"{LOOPBACK}:{port}"
     proxy = Proxy(str(PROXY), bind, broken.append, max_message_bytes=MAX_BYTES, share_port=False)
     server = RpcServer(
@@ -108,7 +118,7 @@ async def served(port: int = 0) -> AsyncIterator[Served]:
         proxy=proxy,
         quick={"Get": get, "BatchGet": batch_get},
     )
-    it = Served(proxy, server, broken)
+    it = Served(proxy, server, broken, left=left)
     await server.start()
     try:
         yield it
@@ -196,15 +206,19 @@ async def test_all_else_is_passed_on() -> None:
         assert SERVICE in {each.name for each in listed[0].list_services_response.service}
 
 
-@pytest.mark.parametrize("leaves", ["in time", "by himself"])
-async def test_who_leaves_is_not_worked_for(leaves: str) -> None:
+async def test_who_leaves_is_not_worked_for() -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
-        if leaves == "in time":
-            assert await reason(at, BATCH_GET, b"x", timeout_s=0.3) is Reason.ATTEMPT_TIMED_OUT
-        else:
-            waiting = asyncio.ensure_future(at.unary_unary(BATCH_GET)(b"x"))
-            await set_within(it.arrived)
-            waiting.cancel()
+        waiting = asyncio.ensure_future(at.unary_unary(BATCH_GET)(b"x"))
+        await set_within(it.arrived)
+        waiting.cancel()
+        await set_within(it.left)
+
+
+@pytest.mark.parametrize("path", [BATCH_GET, f"/{SERVICE}/Endless"])
+async def test_a_deadline_that_passes_is_told_as_such(path: str) -> None:
+    async with served() as it, channel(it.target, MAX_BYTES) as at:
+        reasons = [await reason(at, path, b"x", timeout_s=timeout_s) for timeout_s in (0.1, 0.123456, 0.2) * 3]
+        assert set(reasons) == {Reason.ATTEMPT_TIMED_OUT}
         await set_within(it.left)
 
 
