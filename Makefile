@@ -50,6 +50,7 @@ demo: setup ## Run the leaderboard once on a real broker, kill a node, show who 
 	$(BIN)/python -m examples.leaderboard.demo
 
 test: setup tools ## Run all tests at small size, two at a time (what CI runs)
+	go -C $(PROXY_SOURCE) test ./...
 	go -C $(LOADGEN_SOURCE) test ./...
 	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
 

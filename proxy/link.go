@@ -42,6 +42,8 @@ const (
 	drop    = 7 // a connection: the milliseconds that calls may go on, and the address
 
 	noDeadline = math.MaxUint32
+	// What may wait to be written: a server that is frozen must not fill the memory.
+	maxQueued = 64 << 20
 )
 
 type outcome struct {
@@ -103,6 +105,10 @@ func (l *Link) Call(ctx context.Context, kind byte, request []byte) ([]byte, err
 	defer end()
 	done := make(chan outcome, 1)
 	l.mutex.Lock()
+	if len(l.out) > maxQueued {
+		l.mutex.Unlock()
+		return nil, status.Error(codes.Unavailable, "the server behind the proxy takes nothing")
+	}
 	l.number++
 	number := l.number
 	l.waiting[number] = done

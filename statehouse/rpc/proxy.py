@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -32,6 +33,10 @@ NONE: Final = "none"
 # A busy machine starts it in tens of milliseconds.
 _START_S: Final = 10.0
 _END_S: Final = 1.0
+_PREFIX: Final = "statehouse-proxy-"
+_SOCKET: Final = "grpc.sock"
+# Of a Unix socket (unix(7)), less the zero at its end.
+_LONGEST_PATH: Final = 107
 
 
 class ProxyEnded(StatehouseError):
@@ -69,6 +74,23 @@ def proxy_for(
     return Proxy(program, bind, on_broken, max_message_bytes=settings.max_message_bytes, share_port=share_port)
 
 
+def _folder() -> Path:
+    """Make the folder of the server's socket, which nobody else may enter.
+
+    Raises:
+        ConfigurationError: it can't be made, or a socket can't be there.
+
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    except OSError as error:
+        raise ConfigurationError(f"no folder for the proxy's socket: {error}; set TMPDIR, or --proxy {NONE}") from error
+    if len(os.fsencode(folder / _SOCKET)) > _LONGEST_PATH:
+        folder.rmdir()
+        raise ConfigurationError(f"{folder} is too long a path for a socket: set TMPDIR, or --proxy {NONE}")
+    return folder
+
+
 class Proxy:
     """One proxy, from its start to its end. Lives on the event loop.
 
@@ -94,8 +116,8 @@ class Proxy:
         self._on_broken = on_broken
         self._is_ending = False
         self._lost = asyncio.Event()
-        self._directory = Path(tempfile.mkdtemp(prefix="statehouse-proxy-"))
-        server = self._directory / "grpc.sock"
+        self._directory = _folder()
+        server = self._directory / _SOCKET
         self.target = f"unix:{server}"
         options = [f"-listen={bind}", f"-server={server}", f"-max-message-bytes={max_message_bytes}"]
         if share_port:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -267,6 +268,16 @@ async def test_a_taken_port_is_an_error() -> None:
 async def test_another_program_is_an_error(program: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Proxy(program, f"{LOOPBACK}:0", pytest.fail, max_message_bytes=MAX_BYTES, share_port=False)
+
+
+@pytest.mark.parametrize(("folder", "message"), [("long" * 30, "too long a path"), ("not-there", "no folder for")])
+async def test_a_socket_needs_a_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str, message: str
+) -> None:
+    (tmp_path / ("long" * 30)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / folder))
+    with pytest.raises(ConfigurationError, match=f"{message}.* set TMPDIR, or --proxy none"):
+        Proxy(str(PROXY), f"{LOOPBACK}:0", pytest.fail, max_message_bytes=MAX_BYTES, share_port=False)
 
 
 def test_the_setting_says_which_program(monkeypatch: pytest.MonkeyPatch) -> None:
