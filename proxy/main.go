@@ -17,7 +17,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -48,7 +47,7 @@ func main() {
 	var given options
 	flag.StringVar(&given.listen, "listen", "", "address to listen on, host:port; port 0 takes a free one")
 	flag.BoolVar(&given.sharePort, "share-port", false, "other processes may listen on the port, too")
-	flag.StringVar(&given.server, "server", "", "Unix socket of the gRPC server behind this proxy")
+	flag.StringVar(&given.server, "server", "", "gRPC target of the server behind this proxy, a Unix socket")
 	flag.IntVar(&given.maxMessageBytes, "max-message-bytes", 16<<20, "largest gRPC message")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
@@ -71,14 +70,13 @@ func run(given options) error {
 	if err != nil {
 		return fmt.Errorf("standard input is to be a socket, whose other end a query node or a router holds: %w", err)
 	}
-	defer removeSocket(given.server)
 	link := NewLink(conn, NewCalls(given.maxMessageBytes))
 	listener, err := listen(given)
 	if err != nil {
 		link.Send(cantListen, 0, []byte(err.Error()))
 		return link.Flush()
 	}
-	upstream, err := grpc.NewClient("unix:"+given.server,
+	upstream, err := grpc.NewClient(given.server,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), messages(given.maxMessageBytes))
 	if err != nil {
 		return err
@@ -131,10 +129,4 @@ func listen(given options) (net.Listener, error) {
 		}
 	}
 	return config.Listen(context.Background(), "tcp", given.listen)
-}
-
-// removeSocket clears away what a server that was killed could not: its socket, and the folder made for it.
-func removeSocket(path string) {
-	_ = os.Remove(path)
-	_ = os.Remove(filepath.Dir(path))
 }

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -33,10 +32,6 @@ NONE: Final = "none"
 # A busy machine starts it in tens of milliseconds.
 _START_S: Final = 10.0
 _END_S: Final = 1.0
-_PREFIX: Final = "statehouse-proxy-"
-_SOCKET: Final = "grpc.sock"
-# Of a Unix socket (unix(7)), less the zero at its end.
-_LONGEST_PATH: Final = 107
 
 
 class ProxyEnded(StatehouseError):
@@ -74,23 +69,6 @@ def proxy_for(
     return Proxy(program, bind, on_broken, max_message_bytes=settings.max_message_bytes, share_port=share_port)
 
 
-def _folder() -> Path:
-    """Make the folder of the server's socket, which nobody else may enter.
-
-    Raises:
-        ConfigurationError: it can't be made, or a socket can't be there.
-
-    """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    except OSError as error:
-        raise ConfigurationError(f"no folder for the proxy's socket: {error}; set TMPDIR, or --proxy {NONE}") from error
-    if len(os.fsencode(folder / _SOCKET)) > _LONGEST_PATH:
-        folder.rmdir()
-        raise ConfigurationError(f"{folder} is too long a path for a socket: set TMPDIR, or --proxy {NONE}")
-    return folder
-
-
 class Proxy:
     """One proxy, from its start to its end. Lives on the event loop.
 
@@ -116,10 +94,9 @@ class Proxy:
         self._on_broken = on_broken
         self._is_ending = False
         self._lost = asyncio.Event()
-        self._directory = _folder()
-        server = self._directory / _SOCKET
-        self.target = f"unix:{server}"
-        options = [f"-listen={bind}", f"-server={server}", f"-max-message-bytes={max_message_bytes}"]
+        # In the abstract namespace (unix(7)): it goes with the process, however that ends.
+        self.target = f"unix-abstract:statehouse-{os.getpid()}-{secrets.token_hex(8)}"
+        options = [f"-listen={bind}", f"-server={self.target}", f"-max-message-bytes={max_message_bytes}"]
         if share_port:
             options.append("-share-port")
         self._socket, its_socket = socket.socketpair()
@@ -127,7 +104,7 @@ class Proxy:
             with its_socket:
                 self._process = subprocess.Popen([program, *options], stdin=its_socket.fileno())
         except OSError as error:
-            self._disconnect()
+            self._socket.close()
             raise ConfigurationError(f"{program} can't be run: {error}") from error
         try:
             self._socket.settimeout(_START_S)
@@ -168,14 +145,10 @@ class Proxy:
             self._on_broken(ProxyEnded(f"{PROGRAM} has ended by itself"))
 
     def _end(self) -> None:
-        """End the process, if it has not ended, and remove what was made for it."""
-        self._disconnect()
+        """End the process, if it has not ended."""
+        self._socket.close()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def _disconnect(self) -> None:
-        self._socket.close()
-        shutil.rmtree(self._directory, ignore_errors=True)

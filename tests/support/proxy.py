@@ -16,10 +16,3 @@ def proxy_of(process: ServerProcess | int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     (found,) = [int(each) for each in children if Path(f"/proc/{each}/comm").read_text().startswith("statehouse-prox")]
     return found
-
-
-def folder_of(proxy: int) -> Path:
-    """Return the folder of its server's socket."""
-    options = Path(f"/proc/{proxy}/cmdline").read_bytes().decode().split("\0")
-    (server,) = [option.removeprefix("-server=") for option in options if option.startswith("-server=")]
-    return Path(server).parent

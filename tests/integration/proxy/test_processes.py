@@ -14,7 +14,7 @@ from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.fleet import Fleet, ServerProcess, is_answered_by_active
 from tests.support.polling import poll_until
-from tests.support.proxy import PROXY, folder_of, proxy_of
+from tests.support.proxy import PROXY, proxy_of
 from tests.support.shared import shared_fleet
 
 
@@ -38,12 +38,9 @@ def test_a_killed_node_leaves_nothing_and_comes_back_on_its_port(fleet: Fleet) -
     fleet.wait_running([node])
     assert found(node)
     proxy = proxy_of(node)
-    folder = folder_of(proxy)
-    assert folder.exists()
     node.kill()
     node.start()
     poll_until(lambda: not Path(f"/proc/{proxy}").exists(), 10, "the proxy to end")
-    assert not folder.exists()
     poll_until(lambda: found(node), 30, "the node on its port")
     assert proxy_of(node) != proxy
     assert node.stop(signal.SIGINT) == 0
