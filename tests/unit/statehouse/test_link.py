@@ -101,9 +101,7 @@ async def test_lookups_are_answered_under_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", [FromProxy.GET, FromProxy.BATCH_GET])
-async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(
-    kind: FromProxy, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(kind: FromProxy) -> None:
     async with linked() as end:
         end.writer.write(lookup(1, b"no", kind=kind))
         told, number, content = await end.frame()
@@ -113,7 +111,6 @@ async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(
         end.writer.write(lookup(2, b"defect", kind=kind))
         _, _, content = await end.frame()
         assert from_status(grpc.StatusCode.INTERNAL, "", content).reason is Reason.INTERNAL
-        assert "ZeroDivisionError" in capsys.readouterr().out, "the log has it"
 
 
 async def test_nobody_works_on_for_a_caller_who_has_left() -> None:
