@@ -14,7 +14,7 @@ from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from tests.support.fleet import Fleet, ServerProcess, is_answered_by_active
 from tests.support.polling import poll_until
-from tests.support.proxy import PROXY, proxy_of
+from tests.support.proxy import PROXY, children_of, proxy_of
 from tests.support.shared import shared_fleet
 
 
@@ -37,12 +37,12 @@ def test_a_killed_node_leaves_nothing_and_comes_back_on_its_port(fleet: Fleet) -
     node = fleet.node("n1", proxy=PROXY)
     fleet.wait_running([node])
     assert found(node)
-    proxy = proxy_of(node)
+    proxy = proxy_of(node.pid)
     node.kill()
     node.start()
     poll_until(lambda: not Path(f"/proc/{proxy}").exists(), 10, "the proxy to end")
     poll_until(lambda: found(node), 30, "the node on its port")
-    assert proxy_of(node) != proxy
+    assert proxy_of(node.pid) != proxy
     assert node.stop(signal.SIGINT) == 0
     assert "ended by itself" not in node.log
 
@@ -50,7 +50,7 @@ def test_a_killed_node_leaves_nothing_and_comes_back_on_its_port(fleet: Fleet) -
 def test_a_node_does_not_go_on_without_its_proxy(fleet: Fleet) -> None:
     node = fleet.node("n1", proxy=PROXY)
     fleet.wait_running([node])
-    os.kill(proxy_of(node), signal.SIGKILL)
+    os.kill(proxy_of(node.pid), signal.SIGKILL)
     assert node.wait() != 0
     assert "statehouse-proxy has ended by itself" in node.log
 
@@ -62,9 +62,8 @@ def test_a_worker_without_its_proxy_is_replaced(fleet: Fleet) -> None:
     poll_until(lambda: is_answered_by_active(router, "a"), 30, "the router to know the node")
 
     def proxies() -> set[int]:
-        workers = Path(f"/proc/{router.pid}/task/{router.pid}/children").read_text().split()
         try:
-            return {proxy_of(int(worker)) for worker in workers}
+            return set(map(proxy_of, children_of(router.pid)))
         except (OSError, ValueError):  # one is starting or ending
             return set()
 

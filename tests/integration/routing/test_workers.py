@@ -18,6 +18,7 @@ from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
+from tests.support.proxy import children_of
 
 REQUEST = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="a"))
 
@@ -30,10 +31,6 @@ def fleet(new_fleet: Callable[..., Fleet]) -> Fleet:
     fleet.assign(TaskAssignment("n1"))
     fleet.wait_running([node])
     return fleet
-
-
-def workers_of(router: ServerProcess) -> set[int]:
-    return {int(pid) for pid in Path(f"/proc/{router.pid}/task/{router.pid}/children").read_text().split()}
 
 
 def is_alive(pid: int) -> bool:
@@ -81,7 +78,7 @@ def test_one_worker_dies_and_is_replaced_and_all_end_with_their_parent(fleet: Fl
     metrics_ports = two_free_ports()
     router = fleet.router(workers=2, metrics_port=metrics_ports[0])
     poll_until(lambda: all_answer(router, metrics_ports), 60, "both workers to answer")
-    workers = workers_of(router)
+    workers = children_of(router.pid)
     assert len(workers) == 2
     alone = fleet.router("alone", port=router.port)
     assert alone.wait() == 2, "who takes the port by mistake is refused"
@@ -96,10 +93,10 @@ def test_one_worker_dies_and_is_replaced_and_all_end_with_their_parent(fleet: Fl
     poll_until(lambda: router_answers(router), 30, "lookups on a connection that may have been the dead one's")
     # The worker that takes its place listens before it knows the fleet.
     poll_until(lambda: lookup_on_a_new_connection(router), 30, "a lookup on a new connection")
-    poll_until(lambda: len(workers_of(router) - workers) == 1, 30, "another in its place")
+    poll_until(lambda: len(children_of(router.pid) - workers) == 1, 30, "another in its place")
     poll_until(lambda: all_answer(router, metrics_ports), 60, "both workers to answer again")
 
-    workers = workers_of(router)
+    workers = children_of(router.pid)
     assert router.stop(signal.SIGTERM) == 0
     assert not any(map(is_alive, workers))
 
@@ -114,7 +111,7 @@ def router_answers(router: ServerProcess) -> bool:
 def test_workers_end_with_a_parent_that_is_killed(fleet: Fleet) -> None:
     router = fleet.router("orphaned", workers=2)
     poll_until(lambda: lookup_on_a_new_connection(router), 60, "a worker to answer")
-    workers = workers_of(router)
+    workers = children_of(router.pid)
     router.kill()
     poll_until(lambda: not any(map(is_alive, workers)), 30, "the workers to end")
 

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -101,7 +102,11 @@ async def test_lookups_are_answered_under_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", [FromProxy.GET, FromProxy.BATCH_GET])
-async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(kind: FromProxy) -> None:
+async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(
+    kind: FromProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = Mock()
+    monkeypatch.setattr("statehouse.rpc.status.log", logged)
     async with linked() as end:
         end.writer.write(lookup(1, b"no", kind=kind))
         told, number, content = await end.frame()
@@ -111,6 +116,8 @@ async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(kind: FromProx
         end.writer.write(lookup(2, b"defect", kind=kind))
         _, _, content = await end.frame()
         assert from_status(grpc.StatusCode.INTERNAL, "", content).reason is Reason.INTERNAL
+        (defect,) = logged.error.call_args_list
+        assert isinstance(defect.kwargs["exc_info"], ZeroDivisionError)
 
 
 async def test_nobody_works_on_for_a_caller_who_has_left() -> None:
