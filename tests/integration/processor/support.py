@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from statehouse.control.v1 import commits_pb2
 from tests.support.polling import poll_until
+from tests.support.proxy import children_of
 
 _ROOT = Path(__file__).resolve().parents[3]
 START_S = 150.0
@@ -107,8 +108,7 @@ class ProcessorProcess:
 
     def jvm_pids(self) -> list[int]:
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-        return [int(pid) for pid in children.split()]
+        return sorted(children_of(self._process.pid))
 
 
 def is_alive(pid: int) -> bool:
