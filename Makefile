@@ -33,15 +33,14 @@ BUF_VERSION := v1.59.0
 DEBIAN_TOOLS := mvn:maven ip:iproute2 nft:nftables
 # The public package must stay compatible in source (buf.yaml); the control topics on the wire.
 CONTROL_RULES := {"version":"v2","modules":[{"path":"protos"}],"breaking":{"use":["WIRE_JSON"],"ignore":["protos/statehouse/v1"]}}
-CONTRACT := protos/baseline.binpb
 PYTEST := $(BIN)/pytest
 export PATH := $(CURDIR)/$(TOOLS):$(PATH)
-# Processes start a sixth sooner with their modules compiled, and tests start hundreds.
+# With compiled modules processes start a sixth sooner, and tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools debian-tools demo up down test test-unit test-long robustness check fmt proto docs lock
-.PHONY: baseline clean
+.PHONY: help setup tools debian-tools demo up down test test-unit mutate test-long robustness check fmt proto docs lock
+.PHONY: hooks release release-commit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,8 +59,12 @@ up: setup ## Start the leaderboard cluster on this machine and keep it running
 down: setup ## Stop the cluster that `make up` started
 	$(BIN)/statehouse down
 
-test-unit: setup ## Run the tests that need neither Kafka nor Spark
-	$(PYTEST) tests/unit tests/property -m "not long"
+test-unit: setup ## Run the tests that need neither Kafka nor Spark, and show which lines none of them reaches
+	$(BIN)/coverage run -m pytest tests/unit tests/property tests/simulation -m "not long"
+	$(BIN)/coverage report
+
+mutate: setup ## Change the deciding modules in 200 places and see that tests notice (docs/mutation.md); goes on where it was
+	$(BIN)/python -m tools.mutate
 
 test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
@@ -69,7 +72,7 @@ test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 robustness: setup tools ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
 	$(BIN)/python -m tests.robustness --report docs/robustness.md
 
-bench: setup tools ## Measure beside Kafka Streams at full size, write docs/performance.md (a quiet machine, about an hour)
+bench: setup tools ## Measure beside Kafka Streams at full size, name the results in docs/performance.md (a quiet machine, about an hour)
 	$(BIN)/python -m bench full --page docs/performance.md
 
 bench-quick: setup tools ## The same in less than ten minutes
@@ -78,13 +81,15 @@ bench-quick: setup tools ## The same in less than ten minutes
 bench-smoke: setup tools ## Show in a minute that the benchmarks work; the figures mean nothing
 	$(BIN)/python -m bench smoke
 
-check: setup tools ## Format, lint, types, import rules, generated code, contract
+# These two need the virtual environment, buf and Go, and nothing else: no Java, no Maven, no right to install.
+check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, generated code, contract, releases
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_errors_doc.py --check
+	$(BIN)/python tools/generate_settings_doc.py --check
 	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
 	go -C $(PROXY_SOURCE) vet ./...
 	go -C $(LOAD_SOURCE) vet ./...
@@ -92,10 +97,11 @@ check: setup tools ## Format, lint, types, import rules, generated code, contrac
 	go -C $(GO_CLIENT_SOURCE) vet .
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
-	$(BUF) breaking --against $(CONTRACT)
-	$(BUF) breaking --config '$(CONTROL_RULES)' --against $(CONTRACT)
+	$(BIN)/python tools/releases.py check
+	$(BUF) breaking --against "$$($(BIN)/python tools/releases.py contract)"
+	$(BUF) breaking --config '$(CONTROL_RULES)' --against "$$($(BIN)/python tools/releases.py contract)"
 
-fmt: setup tools ## Format the code and the contract
+fmt: setup $(BUF) ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	gofmt -w $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go
@@ -106,6 +112,7 @@ proto: setup ## Generate the Python modules of the contract
 
 docs: setup ## Write the pages that are made from code
 	$(BIN)/python tools/generate_errors_doc.py
+	$(BIN)/python tools/generate_settings_doc.py
 
 lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.txt
@@ -114,8 +121,15 @@ lock: setup ## Pin the requirements again
 	printf 'hatchling\nsetuptools\nwheel\n' | $(BIN)/uv pip compile - -c requirements/dev.txt $(LOCK) -o deploy/build-requirements.txt
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
 
-baseline: tools ## Make the present contract the one that `check` holds later ones against (at a release)
-	$(BUF) build -o $(CONTRACT)
+hooks: setup ## Have git run fmt and check before each commit
+	$(BIN)/pre-commit install
+
+release: setup $(BUF) ## Write what the commit of a release contains: make release VERSION=1.2.3 (docs/releasing.md)
+	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.3" >&2; exit 2; }
+	$(BIN)/python tools/releases.py prepare $(VERSION)
+
+release-commit: setup $(BUF) ## Name the last release's commit in RELEASES.toml, once it is made
+	$(BIN)/python tools/releases.py name-commit
 
 setup: $(VENV)/.ready ## Create the virtual environment from the lock file
 
@@ -165,4 +179,4 @@ $(PEER): $(shell find $(PEER_SOURCE)/pom.xml $(PEER_SOURCE)/src -type f) | debia
 
 clean: ## Remove what set-up, tests and runs left in this folder
 	rm -rf $(VENV) .tools $(GO_CLIENT_SOURCE)/gen .statehouse
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .mutation .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

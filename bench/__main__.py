@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("--rounds", type=int, help="of each plan; default: the plan's own")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose results are replaced by these")
+    parser.add_argument("--page", type=Path, help="a Markdown page that is to name these results")
     parser.add_argument("--directory", type=Path, help="where data and logs go; default: the system's for temporaries")
     return parser
 

@@ -1,4 +1,4 @@
-"""What ends a benchmark before its time."""
+"""The failure that ends a benchmark early."""
 
 from __future__ import annotations
 

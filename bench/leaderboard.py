@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.usage import cpu_seconds
 from examples.leaderboard import sample, topology
 from processor.application import Application, Source
-from processor.session import open_session
 from processor.settings import ProcessorSettings
+from processor.spark_session import open_session
 from processor.testing import ARROW_SCHEMA, SOURCE_SCHEMA
 
 _FILES: Final = 4  # of a batch
@@ -58,7 +58,7 @@ class Batch:
 def main() -> None:
     """Run, print each batch, and the median of the second half."""
     options = _parser().parse_args()
-    settings = ProcessorSettings(bootstrap="none:1", checkpoint_dir="unused", master="local[2]")
+    settings = ProcessorSettings(bootstrap="none:1", checkpoint_dir="unused", spark_master="local[2]")
     with tempfile.TemporaryDirectory() as directory:
         _write(Path(directory), options)
         session = open_session("bench-leaderboard", settings)

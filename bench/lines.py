@@ -18,22 +18,22 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from bench.data import key_of, value_of
-from query_service.admission import Admission
-from query_service.answers import answer, stamped
-from query_service.checkpoint import Checkpoint
-from query_service.lifecycle import TaskState
-from query_service.listeners import Listeners
-from query_service.lookup import LookupEngine
-from query_service.metrics import NodeMetrics, Query
-from query_service.replica import StoreReplica, TaskReplica
+from query_service.reads.admission import Admission
+from query_service.reads.fleet_view import view_of
+from query_service.reads.get_responses import answer, stamped
+from query_service.reads.lookups import LookupHandler
+from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.service import QueryServicer
-from query_service.stores.base import Record
+from query_service.states.checkpoint import Checkpoint
+from query_service.states.task_events import NodeTask
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
-from query_service.view import view_of
+from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
-from statehouse.rpc.link import Remaining
+from statehouse.rpc.link import LinkContext
 from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -66,13 +66,13 @@ def _admission(directory: Path) -> Admission:
         store = KeyValueStore(engine)
         position = len(records[task.partition])
         store.apply(records[task.partition], Checkpoint("changelog", "id", position, 1))
-        replica = TaskReplica(task, Role.ACTIVE, [(spec, task.partition)], cast("Any", None), Listeners())
+        held = NodeTask(task, Role.ACTIVE, ((spec, task.partition),), TaskState.RUNNING)
+        replica = TaskReplica(held, cast("Any", None))
         of_store = StoreReplica(
             spec, task.partition, store, Checkpoint("changelog", "id", position, 1), metrics.of(_STORE, Role.ACTIVE)
         )
         of_store.note_end(position, time.monotonic(), int(time.time() * 1000))
         replica.stores[of_store.folder] = of_store
-        replica.state = TaskState.RUNNING
         replicas[task] = replica
     admission = Admission(
         types_pb2.Host(instance_id=_NODE, host="127.0.0.1", port=9), cast("Any", replicas), lambda: True
@@ -82,18 +82,18 @@ def _admission(directory: Path) -> Admission:
     return admission
 
 
-def _records() -> list[list[Record]]:
-    records: list[list[Record]] = [[] for _ in range(_PARTITIONS)]
+def _records() -> list[list[ChangelogRecord]]:
+    records: list[list[ChangelogRecord]] = [[] for _ in range(_PARTITIONS)]
     for number in range(_KEYS):
         key = key_of(number).encode()
-        records[partition_for(key, _PARTITIONS)].append(Record(key, value_of(number).encode(), 0))
+        records[partition_for(key, _PARTITIONS)].append(ChangelogRecord(key, value_of(number).encode(), 0))
     return records
 
 
 def _measure(admission: Admission) -> dict[str, float]:
     """Return the microseconds of each part, in the order of a lookup."""
     metrics = NodeMetrics()
-    lookups = LookupEngine(
+    lookups = LookupHandler(
         admission, cast("Any", None), metrics, max_batch_entries=1_000, max_message_bytes=4 * 1024 * 1024
     )
     nothing = cast("Any", None)
@@ -110,10 +110,10 @@ def _measure(admission: Admission) -> dict[str, float]:
     values = [value_of(number).encode() for number in numbers]
     started = time.perf_counter()
 
-    get, caller = servicer.quick["Get"], Remaining(None)
+    get, caller = servicer.proxied["Get"], LinkContext(None)
 
     def counted(served: StoreReplica) -> None:
-        served.metrics.reads[Query.GET].add(started, 100)
+        served.metrics.reads[ReadKind.GET].add(started, 100)
         metrics.call("Get", "OK")
 
     stores = [cast("Any", replica.store) for _, _, replica, _ in admitted]

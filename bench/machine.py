@@ -22,7 +22,7 @@ def describe() -> dict[str, Any]:
     """Return what the machine is and what runs on it, for a report."""
     lines = (_PROC / "cpuinfo").read_text(encoding="utf-8").splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
-    java = subprocess.run([find_java().path, "-version"], capture_output=True, text=True, check=True)
+    java = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True)
     return {
         "cores": os.cpu_count(),
         "model": models[0] if models else platform.machine(),
@@ -67,7 +67,7 @@ class ProcessorTime:
 
 
 class Watch:
-    """Tells of a stretch of time how busy the machine was, and with what of it the host did other things."""
+    """Measures how busy the machine was over a time, and how much of that time the host took away."""
 
     def __init__(self) -> None:
         self._begin, self._load = ProcessorTime.now(), os.getloadavg()[0]

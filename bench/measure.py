@@ -1,4 +1,4 @@
-"""What a workload is given, and what it returns."""
+"""The inputs and results of workloads."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One side. A workload finds it as the one before has left it: not running, or running and settled."""
+    """One side, in the state that the previous workload left: not running, or running and settled."""
 
     servers: Servers
     shape: Shape
@@ -72,7 +72,7 @@ class Stage:
         return self.servers.side
 
     def warm_up(self, options: Options, **more: object) -> None:
-        """Load without measuring. Requests may fail, answers be wrong not; then it is done again.
+        """Load without measuring; repeat it if requests fail. No answer may be wrong.
 
         Raises:
             BenchFailure: it could not run, an answer was wrong, or requests failed in the last one, too.

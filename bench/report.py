@@ -15,8 +15,10 @@ _READING: Final = (
 )
 
 
-def markdown(run: Mapping[str, Any], plans: Sequence[Plan], lines: Sequence[Line]) -> str:
-    """Return the page: the command, the machine, what disturbed the run, and a table for each plan."""
+def markdown(
+    name: str, run: Mapping[str, Any], plans: Sequence[Plan], lines: Sequence[Line], pictures: Sequence[str]
+) -> str:
+    """Return the page: the command, the machine, what disturbed the run, a table for each plan, and the pictures."""
     machine, disturbance = run["machine"], run["disturbance"]
     found_machine = (
         f"{machine['cores']} cores ({machine['model']}), {machine['memory_gib']:g} GiB of memory, "
@@ -26,11 +28,12 @@ def markdown(run: Mapping[str, Any], plans: Sequence[Plan], lines: Sequence[Line
         f"Load average {disturbance['load_average_before']:g} before and {disturbance['load_average_after']:g} after; "
         f"{disturbance['stolen_percent']:g} % of the processors' time was stolen by the host."
     )
-    text = [f"`{run['command']}`, ended {run['ended_at']}, commit {run['commit']}."]
+    text = [f"# {name}", "", f"`{run['command']}`, ended {run['ended_at']}, commit {run['commit']}."]
     text += ["", found_machine, "", busy_with, "", _READING]
     for plan in plans:
-        text += ["", f"### {plan.name}", "", _about(plan), ""]
+        text += ["", f"## {plan.name}", "", _about(plan), ""]
         text += _table([line for line in lines if line.plan == plan.name])
+    text += ["", *(f"![{picture}]({picture})" for picture in pictures)]
     return "\n".join(text) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -36,12 +36,13 @@ def write(directory: Path, stem: str, command: str, plans: Sequence[Plan], run: 
     found = lines(run.measured)
     data, page = directory / f"{stem}.json", directory / f"{stem}.md"
     data.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    page.write_text(markdown(content, plans, found), encoding="utf-8")
-    return [data, page, *plot(found, directory, stem)]
+    pictures = plot(found, directory, stem)
+    page.write_text(markdown(stem, content, plans, found, [picture.name for picture in pictures]), encoding="utf-8")
+    return [data, page, *pictures]
 
 
 def publish(page: Path, files: Sequence[Path]) -> None:
-    """Put a run's table and pictures on a page, in place of what follows RESULTS there.
+    """Have a page name the files of a run, in place of what follows RESULTS there.
 
     Raises:
         ValueError: the page has no such line.
@@ -50,16 +51,10 @@ def publish(page: Path, files: Sequence[Path]) -> None:
     kept, found, _ = page.read_text(encoding="utf-8").partition(RESULTS)
     if not found:
         raise ValueError(f"{page} has no line {RESULTS.strip()!r}")
-    folder = page.with_suffix("")
-    folder.mkdir(exist_ok=True)
-    table = next(file for file in files if file.suffix == ".md").read_text(encoding="utf-8")
-    pictures = [file for file in files if file.suffix == ".png"]
-    for old in folder.glob("*.png"):
-        old.unlink()
-    for picture in pictures:
-        shutil.copy(picture, folder / picture.name)
-    shown = "\n".join(f"![{picture.stem}]({folder.name}/{picture.name})" for picture in pictures)
-    page.write_text(f"{kept}{RESULTS}\n{table}\n{shown}\n", encoding="utf-8")
+    table, data = (next(file for file in files if file.suffix == suffix) for suffix in (".md", ".json"))
+    shown, figures = (os.path.relpath(file, page.parent) for file in (table, data))
+    said = f"The last full run: [{table.stem}]({shown}), tables and pictures; [every figure of every round]({figures})."
+    page.write_text(f"{kept}{RESULTS}\n{said}\n", encoding="utf-8")
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""What HTTP APIs of the examples share: paths into segments, failures into answers, a server that says when it answers.
+"""Shared code of the examples' HTTP APIs: splits paths, turns failures into responses, reports when it is ready.
 
 An API is a function from a client and the path's segments to an answer.
 """
@@ -24,7 +24,7 @@ from statehouse.errors import LookupFailure, Reason
 
 DEFAULT_PORT: Final = 7000
 
-# All other failures are the fleet's state at this moment, and pass.
+# All other failures are temporary states of the fleet.
 _STATUS: Final = {
     Reason.INVALID_KEY: 400,
     Reason.VALUE_UNDECODABLE: 500,
@@ -37,11 +37,11 @@ ReadyFileOption = Annotated[Path | None, typer.Option(help="Written with the add
 
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
 Answerer = Callable[[Any, list[str]], Awaitable[Response]]
-"""Answers the segments of a GET's path by a client."""
+"""Makes the response to a GET from a client and the segments of the path."""
 
 
 def problem(status: int, reason: str, message: str) -> Response:
-    """Return a refusal: a status, a reason for programs, a message for people."""
+    """Return an error response: a status, a reason for programs, a message for people."""
     return JSONResponse({"error": {"reason": reason, "message": message}}, status)
 
 
@@ -70,10 +70,10 @@ def create_app(connect: Connect, answer: Answerer) -> Starlette:
 
 
 def serve(answer: Answerer, router: str, port: int, ready_file: Path | None) -> None:
-    """Serve on 127.0.0.1, by a client of that router, until SIGTERM or SIGINT.
+    """Serve on 127.0.0.1, with a client of that router, until SIGTERM or SIGINT.
 
     Raises:
-        typer.Exit: it can't, the port being taken, say.
+        typer.Exit: it can't serve, for example because the port is taken.
 
     """
     app = create_app(lambda: AsyncClient(router), answer)
@@ -84,14 +84,14 @@ def serve(answer: Answerer, router: str, port: int, ready_file: Path | None) -> 
 
 
 def _segments(request: Request) -> list[str]:
-    """Return the path's segments, each decoded by itself: an id may hold a slash, written %2F."""
+    """Return the segments of the path, each decoded separately: an id may have a slash, written %2F."""
     raw_path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     path = raw_path.partition(b"?")[0].removeprefix(b"/")
     return [unquote_to_bytes(segment).decode() for segment in path.split(b"/")]
 
 
 class _Server(uvicorn.Server):
-    """Tells by a file that it answers."""
+    """Writes a file when it is ready to answer."""
 
     def __init__(self, config: uvicorn.Config, ready_file: Path | None) -> None:
         super().__init__(config)
@@ -106,7 +106,7 @@ class _Server(uvicorn.Server):
             scratch.replace(self._ready_file)
 
     async def shutdown(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own signature
-        # Here and not after run(), which ends by raising the signal that stopped the server once more.
+        # Here and not after run(), because run() ends by raising the stop signal again.
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""What programs that produce sample data share."""
+"""Shared code of the programs that produce sample data."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _NOW = 0  # to the client library
 
 
 def create_missing_topics(bootstrap: str, specs: Iterable[TopicSpec]) -> None:
-    """Create the topics that don't exist; those that do are left as they are."""
+    """Create missing topics; existing ones stay unchanged."""
     admin, wanted = clients.admin(bootstrap, _CLIENT), list(specs)
     existing = partition_counts(admin, [spec.name for spec in wanted])
     ensure_topics(admin, [spec for spec in wanted if existing[spec.name] is None])
 
 
 def produce_records(bootstrap: str, topic: str, records: Sequence[Record]) -> None:
-    """Produce records with the present time, and say so; see `send`."""
+    """Produce records with the present time, and print their number; see `send`."""
     send(bootstrap, ((topic, key, value, _NOW) for key, value in records))
     print(f"{topic}: {len(records)} records")
 
 
 def send(bootstrap: str, records: Iterable[tuple[str, bytes | str | None, bytes | str | None, int]]) -> None:
-    """Produce (topic, key, value, timestamp in ms), placed by key as Java's client does; return when all are there.
+    """Produce (topic, key, value, timestamp in ms), partitioned like Java's client; return when all are acknowledged.
 
     Raises:
-        SystemExit: the broker doesn't take them.
+        SystemExit: the broker doesn't acknowledge them in time.
 
     """
     producer = clients.producer(bootstrap, _CLIENT, partitioner="murmur2_random")

@@ -17,7 +17,7 @@ from statehouse.kafka.topics import TopicSpec
 
 
 class Sample(NamedTuple):
-    """A record of a sample. Its timestamp is its event time, in epoch milliseconds."""
+    """A sample record; the timestamp is the event time, in epoch milliseconds."""
 
     topic: str
     key: str | None
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, str]], partitions: int) -> None:
-    """Create the source topics that are missing. Records of any time stay: nothing is deleted by their age."""
+    """Create missing source topics. They keep records of any age."""
     kept = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**63 - 1)}
     create_missing_topics(
         bootstrap, (TopicSpec(name, partitions, kept | dict(config)) for name, config in topics.items())
@@ -38,7 +38,7 @@ def main(
     bootstrap: BootstrapOption,
     partitions: PartitionsOption = 4,
 ) -> None:
-    """Create an example's source topics if they are missing, and produce its sample data."""
+    """Create the missing source topics of an example, and produce its sample data."""
     try:
         sample = importlib.import_module(f"{example}.sample")
     except ModuleNotFoundError as error:

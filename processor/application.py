@@ -7,7 +7,7 @@
         ...
         app.store("clicks-per-user", counts)
 
-Nothing of Spark is hidden: sources are streaming DataFrames with the columns of `rows.ORIGIN`, stores take any.
+Sources are plain streaming DataFrames with the columns of `rows.ORIGIN`; a store takes any DataFrame.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from processor.operators.aggregators import Aggregator
 from processor.operators.suppression import Suppression
 from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOptions, WindowOptions
 from processor.ownership.settings import StoreDeclaration
-from processor.sink.layouts import Layout
+from processor.sink.layouts import FrameLayout
 from statehouse.errors import ConfigurationError
 from statehouse.topology import KEY_VALUE, SESSION, checked_name
 
 
 class SourceKind(StrEnum):
-    """What a source's records are."""
+    """What the records of a source mean."""
 
     STREAM = "stream"
-    """Events: rate limited, each processed once in its place."""
+    """Events: rate limited; each is processed once, in order."""
     TABLE = "table"
-    """Rows by key, read to the end in the first batch; co-partitioned state."""
+    """Rows by key, read to the end in the first batch, and partitioned like the stream that joins them."""
     GLOBAL_TABLE = "global_table"
-    """Rows by key whose updates in a batch apply before the batch's events."""
+    """Rows by key; the updates in a batch apply before the events in that batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A declared source topic. `options` are passed to Spark's Kafka source as they are."""
+    """A declared source topic; `options` go to Spark's Kafka source unchanged."""
 
     topic: str
     kind: SourceKind
@@ -50,7 +50,7 @@ class Source:
 
 
 class SourceReader(Protocol):
-    """Gives a source's frame; Kafka's in production."""
+    """Makes the frame of a source; production reads it from Kafka."""
 
     def __call__(self, source: Source) -> DataFrame:
         """Return a frame with the columns of `rows.ORIGIN`."""
@@ -58,14 +58,14 @@ class SourceReader(Protocol):
 
 
 class Application:
-    """A topology under construction: what `build(app)` of a topology module fills.
+    """A topology under construction: `build(app)` in a topology module fills it.
 
-    Keys and values of frames are serialized already (strings or bytes); a null value is a tombstone, `timestamp` the
-    event time of the record. A frame with VERDICT columns carries dead letters too; these need `topic`, `partition`
-    and `offset`. Each declaration raises ConfigurationError if it can't work, and says what to change.
+    Frames hold serialized keys and values (strings or bytes). A null value is a tombstone; `timestamp` is the event
+    time of the record. A frame with the columns of REFUSAL carries dead letters too, which need `topic`, `partition`
+    and `offset`. A declaration that can't work raises ConfigurationError, and its text says what to change.
 
     Attributes:
-        application_id: prefix of every topic of the application.
+        application_id: the prefix of all topics of the application.
 
     """
 
@@ -88,12 +88,12 @@ class Application:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What the queries write to, in order."""
+        """The outputs of all queries, in order."""
         return tuple(output for query in self.queries for output in query.outputs)
 
     @property
     def stores(self) -> tuple[Output, ...]:
-        """Those of the outputs that are stores."""
+        """The outputs that are stores."""
         return tuple(output for output in self.outputs if output.declaration is not None)
 
     @property
@@ -106,11 +106,11 @@ class Application:
         return self._source(Source(topic, SourceKind.STREAM, options))
 
     def table(self, topic: str, **options: str) -> DataFrame:
-        """Declare a table: the latest record of a key counts, a null value deletes; return its frame of records."""
+        """Declare a table and return the frame of its records: the latest record of a key counts, null deletes it."""
         return self._source(Source(topic, SourceKind.TABLE, options))
 
     def global_table(self, topic: str, **options: str) -> DataFrame:
-        """Declare a global table; return its frame of records."""
+        """Declare a global table; return the frame of its records."""
         return self._source(Source(topic, SourceKind.GLOBAL_TABLE, options))
 
     def query(
@@ -122,21 +122,25 @@ class Application:
         conf: Mapping[str, str] | None = None,
         suppress: Suppression | None = None,
     ) -> Query:
-        """Declare a streaming query; declare what its rows go to on what this returns.
+        """Declare a streaming query; declare its stores and topics on the Query that this returns.
 
-        A query is a sub-topology: its stores with equal partition counts share tasks. It has a checkpoint under its
-        name, `output_mode` is Spark's ("update" or "append"), and `conf` are settings of Spark for it alone.
+        A query is a sub-topology: its stores with equal partition counts share tasks. Its checkpoint has its name.
+        `output_mode` is Spark's ("update" or "append"); `conf` holds Spark settings for this query only.
 
             judged = app.query("commands", frame)
             judged.store("objects", where=F.col("is_valid"))
             judged.topic("invalid-operations", where=~F.col("is_valid"), columns={"value": F.col("reason_json")})
 
-        With `suppress`, rows are updates of a table, that pass after a time limit or when their window closes; the
-        frame needs `timestamp`. Each partition holds updates back in a buffer of its own, with a stream time that only
-        its own updates move, as a task's in Kafka Streams; the partitions are those of the first output. The
-        updates of a batch apply in the order of their timestamps, then of `partition` and `offset` (see `store`); one
-        without a timestamp has its partition's stream time. At most one row of a key, and window, passes in a batch.
-        Dead letters and rows without a key aren't held back.
+        With `suppress` (Kafka Streams' suppress, KIP-328), rows are updates of a table that pass after a time limit
+        or when their window closes; the frame needs `timestamp`. Each partition of the first output has its own
+        buffer, and only its own updates advance its stream time, as for a task in Kafka Streams. The updates of a
+        batch apply by timestamp, then by `partition` and `offset` (see `store`); an update without a timestamp takes
+        its partition's stream time. At most one row per key and window passes in a batch. Dead letters and rows
+        without a key aren't held back.
+
+        Raises:
+            ConfigurationError: the name is taken, or `output_mode` or `suppress` can't work with this frame.
+
         """
         if name in self._queries:
             raise ConfigurationError(f"query {name!r} is declared twice: give one of them another name")
@@ -155,17 +159,21 @@ class Application:
         aggregator: Aggregator | None = None,
         **options: Unpack[StoreOptions],
     ) -> None:
-        """Declare a key-value store, or one of a custom `kind`, with a query of its own (see `Query.store`).
+        """Declare a key-value store, or a store of a custom `kind`, with its own query (see `Query.store`).
 
-        With `max_entries` a partition of the changelog keeps so many entries, the last updated ones (LRU; reads don't
-        count): what an update displaces gets a tombstone in the same transaction. Updates apply in the order of their
-        `timestamp`, then of `partition` and `offset`. So a frame of events should keep `topic`, `partition` and
-        `offset` of its source; an aggregate grouped by the key has one row a key and batch, and needs none of them.
-        The query ends with an error at a batch in which a key has two different rows and nothing that orders them. It
-        doesn't start without its checkpoint if the changelog has records, as their recency is lost.
+        With `max_entries`, each partition of the changelog keeps that many entries: the last updated ones (LRU; reads
+        don't count). An update that displaces an entry writes its tombstone in the same transaction. Updates apply by
+        `timestamp`, then by `partition` and `offset`. So a frame of events should keep `topic`, `partition` and
+        `offset` of its source; an aggregate grouped by the key has one row per key and batch, and needs none of them.
+        The query fails if a key has two different rows in a batch and nothing orders them. If the changelog has
+        records, the query doesn't start without its checkpoint, because only the checkpoint knows their recency.
 
-        With `aggregator` besides, rows are events: an entry's value is what the aggregator makes of its key's events,
-        and a displaced key forgets them. It is then aggregated anew.
+        With `aggregator` too, rows are events: the aggregator makes a key's value from the key's events. A displaced
+        key loses its aggregate, and starts again from nothing when its next event comes.
+
+        Raises:
+            ConfigurationError: the declaration can't work; the text says what to change.
+
         """
         if max_entries is None and aggregator is not None:
             raise ConfigurationError(
@@ -192,7 +200,7 @@ class Application:
         output_mode: str = OutputMode.UPDATE,
         **options: Unpack[WindowOptions],
     ) -> None:
-        """Declare a window store with a query of its own (see `Query.window_store`)."""
+        """Declare a window store with its own query (see `Query.window_store`)."""
         self._sole(name, dataframe, output_mode).window_store(name, window_size, **options)
 
     def session_store(
@@ -203,13 +211,13 @@ class Application:
         output_mode: str | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
-        """Declare a session store with a query of its own (see `Query.session_store`).
+        """Declare a session store with its own query (see `Query.session_store`).
 
-        Spark emits the sessions of its `session_window` once, when they close, so that the output mode is then
-        "append", else "update".
+        Default output mode: "append" if the frame has Spark's `session_window` column, because Spark emits those
+        sessions once, when they close; else "update".
         """
         if output_mode is None:
-            closes = Layout(SESSION).takes_sparks_sessions(dataframe.columns)
+            closes = FrameLayout(SESSION).takes_sparks_sessions(dataframe.columns)
             output_mode = OutputMode.APPEND if closes else OutputMode.UPDATE
         self._sole(name, dataframe, output_mode).session_store(name, **options)
 
@@ -222,23 +230,23 @@ class Application:
         output_mode: str = OutputMode.UPDATE,
         **options: Unpack[StoreOptions],
     ) -> None:
-        """Declare a versioned store with a query of its own (see `Query.versioned_store`)."""
+        """Declare a versioned store with its own query (see `Query.versioned_store`)."""
         self._sole(name, dataframe, output_mode).versioned_store(name, history_retention, **options)
 
     def global_store(
         self, name: str, topic: str, key_serde: str = "string", value_serde: str = "json", *, in_memory: bool = False
     ) -> None:
-        """Declare a global store: every node holds all of a compacted topic, which is served as it is."""
+        """Declare a global store: every node holds and serves the whole compacted topic, unchanged."""
         self._check_new(name)
         self._global_stores[name] = StoreDeclaration(
             name, name, 0, topic, KEY_VALUE, key_serde, value_serde, in_memory=in_memory, is_global=True
         )
 
     def check(self) -> None:
-        """Check what can be told only of the whole.
+        """Check the rules that need all declarations.
 
         Raises:
-            ConfigurationError: the application keeps nothing, a query writes nowhere, or a topic is written twice.
+            ConfigurationError: the application has no store, a query has no output, or a name or topic is used twice.
 
         """
         if not self.queries and not self.global_stores:

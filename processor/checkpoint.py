@@ -1,8 +1,7 @@
-"""What Spark's checkpoint says about a query: its id, its batches, and the offsets each of them reads up to.
+"""Reads Spark's checkpoint of a query: the query's id, its batches, and the source offsets where each batch ends.
 
-Read through Hadoop's file system API, so that it works wherever Spark can keep a checkpoint. The files' form is
-Spark's own (OffsetSeqLog): a version line, a line of metadata, then a line for each source; `v1` is what Spark 4.2
-writes.
+It reads through Hadoop's file system API, so it works wherever Spark can keep a checkpoint. The format of the files is
+Spark's (OffsetSeqLog): a version line, a line of metadata, then a line for each source. Spark 4.2 writes `v1`.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ Offsets = dict[tuple[str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What a query's checkpoint says."""
+    """The content of a query's checkpoint."""
 
     query_id: str
     committed: int | None
-    """The newest batch that Spark has committed; None before the first."""
+    """The newest batch that Spark has committed; None before the first one."""
     planned: Mapping[int, Offsets]
-    """The batches of the offset log from the committed one on, and the source offsets each reads up to."""
+    """Batches in the offset log, from the committed one on -> the source offsets where each ends."""
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Return (topic, partition) -> next offset of an entry of the offset log.
+    """Return (topic, partition) -> next offset, from one entry of the offset log.
 
-    A source that has no offset yet ("-") and sources other than Kafka are left out.
+    Sources without an offset yet ("-"), and sources other than Kafka, are left out.
 
     Raises:
-        ConfigurationError: the entry is of another version than this Spark writes.
+        ConfigurationError: the entry has another version than this Spark writes.
 
     """
     version, _, body = text.partition("\n")
@@ -71,23 +70,23 @@ class CheckpointReader:
         self._files = self._path(self.directory).getFileSystem(configuration)
 
     def exists(self) -> bool:
-        """Whether the query was ever started: Spark writes its id before its first batch."""
+        """Whether the query was ever started: Spark writes the query's id before the first batch."""
         return bool(self._files.exists(self._path(f"{self.directory}/metadata")))
 
     def query_id(self) -> str:
-        """Return Spark's id of the query; written before its first batch."""
+        """Return Spark's id of the query; Spark writes it before the first batch."""
         return str(json.loads(self._read("metadata"))["id"])
 
     def source_ends(self, batch_id: int) -> Offsets:
-        """Return the offsets a batch reads up to; they are logged before it runs."""
+        """Return the source offsets where a batch ends; Spark logs them before the batch runs."""
         return parse_offsets(self._read(f"offsets/{batch_id}"))
 
     def latest_committed(self) -> int | None:
-        """Return the newest batch Spark has committed, None before the first."""
+        """Return the newest batch that Spark has committed; None before the first one."""
         return max(self._batches("commits"), default=None)
 
     def state(self) -> CheckpointState | None:
-        """Return all that the checkpoint says; None if the query was never started."""
+        """Return the content of the checkpoint; None if the query was never started."""
         if not self.exists():
             return None
         committed = self.latest_committed()

@@ -1,12 +1,12 @@
-"""Whether a query's checkpoint fits what the query has published: decided before the query starts.
+"""Decides, before a query starts, whether its checkpoint fits the changelog.
 
-The changelog and the checkpoint are kept apart, so either can be lost, restored from a backup or taken from elsewhere.
-The sink skips batches that are in the changelog by their number; a checkpoint that has forgotten one would give its
-number to other events, and those would be skipped. So every batch in the changelog must stand in the checkpoint's
-offset log, with the same events.
+The changelog and the checkpoint are separate, so either can be lost, restored from a backup, or replaced by another.
+The sink recognizes the batches in the changelog by number and skips them. If the checkpoint has forgotten a batch, its
+number goes to other events, and the sink would skip those. So the checkpoint's offset log must have every batch in the
+changelog, with the same events.
 
 A batch is planned (offset log), written (a transaction and a marker for each changelog partition), recorded (commits
-topic) and committed (Spark's commit log), in this order. A driver may die between any two of them; what it leaves fits.
+topic) and committed (Spark's commit log), in this order. If a driver dies between two steps, the two still fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from processor.checkpoint import CheckpointState, Offsets
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """A store's last record in the commits topic."""
+    """The last record of a store in the commits topic."""
 
     query_id: str
     batch_id: int
@@ -31,24 +31,24 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a store's topics say."""
+    """The facts that a store's topics hold."""
 
     record: CommitRecord | None
     starts: Offsets
-    """The first offset still in each partition of the changelog."""
+    """The first available offset in each partition of the changelog."""
     ends: Offsets
-    """Their ends, those of open transactions included: a record's ends are past these, too."""
+    """The end of each partition, open transactions included, because the ends in a commit record include them too."""
     written: int | None = None
     """The newest batch that the checkpoint's query has written to any partition, by its markers."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the changelog has no records: whoever begins anew has nothing to fit."""
+        """Whether the changelog has no records; a new query then has nothing to fit."""
         return self.starts == self.ends
 
 
 class Misfit(Enum):
-    """How a checkpoint and a changelog don't fit, in words that go on a subject."""
+    """The ways in which a checkpoint and a changelog don't fit; the values are parts of error messages."""
 
     CHECKPOINT_LOST = "the changelog has records, but there is no checkpoint of the query that wrote them"
     CHECKPOINT_FOREIGN = "the checkpoint is another query's than the changelog"
@@ -70,10 +70,10 @@ REMEDIES: Final[Mapping[Misfit, str]] = {
 
 
 def misfit(checkpoint: CheckpointState | None, published: Published) -> Misfit | None:
-    """Return why a query must not go on from a checkpoint, None if it may.
+    """Return why a query must not continue from a checkpoint; None if it may.
 
-    A checkpoint without a committed batch is one of a query that was let start, and died in its first batch: what that
-    left in the changelog may have been aborted, so that no marker tells of it.
+    A checkpoint without a committed batch fits: the query was allowed to start, and died in its first batch. That
+    batch may have been aborted in the changelog, which then has no marker for it.
     """
     record = published.record
     if checkpoint is None:
@@ -95,5 +95,5 @@ def misfit(checkpoint: CheckpointState | None, published: Published) -> Misfit |
 
 
 def _is_shortened(record: CommitRecord, ends: Offsets) -> bool:
-    """Whether a partition now ends before the end it was recorded with: it was deleted, and created again."""
+    """Whether a partition ends before its recorded end: then it was deleted, and created again."""
     return any(ends.get(partition, 0) < end for partition, end in record.changelog_ends.items())

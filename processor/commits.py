@@ -1,4 +1,4 @@
-"""The commits topic: after each batch, and now and then while idle, how far the inputs of each store are processed."""
+"""Writes the commits topic: how far each store's inputs are processed, after each batch and repeatedly while idle."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from processor.checkpoint import Offsets
+from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
-from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
+from statehouse.kafka.renewed import RenewedAdmin
+from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
 from statehouse.topology import commits_topic
 
 log = structlog.get_logger(__name__)
 
 _RPC_TIMEOUT_S: Final = 10.0
-_ATTEMPTS_MAX: Final = 5
-_PAUSE_S: Final = 0.2
+_TRIES_MAX: Final = 5
+_TRIES: Final = BackoffPolicy("commit_record", first_s=0.2, longest_s=0.2)
 
 Figures = Callable[[], commits_pb2.QueryFigures | None]
-"""Tells how a query does, None as long as it isn't known."""
+"""Returns the figures of a query; None while they aren't known."""
 
 
 class Superseded(StatehouseError):
@@ -34,7 +36,7 @@ class Superseded(StatehouseError):
 
 @dataclass(frozen=True, slots=True)
 class StoreChangelog:
-    """A store and where its records go."""
+    """A store and its changelog."""
 
     store: str
     topic: str
@@ -44,8 +46,8 @@ class StoreChangelog:
 class CommitsPublisher:
     """Writes the commit records of a query's stores. Thread-safe.
 
-    Its producer is transactional for the fence alone: a driver that was replaced can't put an older batch over a
-    newer one. It is initialised once and never again, so being fenced is final.
+    Its producer is transactional only for fencing: a replaced driver can't overwrite a newer batch with an older one.
+    The producer is initialized once, so a fenced publisher stays fenced.
     """
 
     def __init__(
@@ -55,39 +57,40 @@ class CommitsPublisher:
         query: str,
         changelogs: Sequence[StoreChangelog],
         figures: Figures = lambda: None,
+        on_pause: OnPause = lambda _cause: None,
     ) -> None:
-        self._figures = figures
+        """Make the producer; `on_pause` is told of each pause before another try to write."""
+        self._figures, self._on_pause = figures, on_pause
         self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
         self._topic = commits_topic(application_id)
         client_id = f"{application_id}-{query}-commits"
-        transactional: dict[str, str | int] = {"transactional.id": client_id, "linger.ms": 0}
-        self._producer: Producer = clients.producer(bootstrap, client_id, **transactional)
-        self._admin = clients.admin(bootstrap, client_id)
+        self._producer = TransactionalProducer(bootstrap, client_id, _RPC_TIMEOUT_S, **{"linger.ms": 0})
+        self._admin = RenewedAdmin(bootstrap, client_id)
         self._lock = threading.Lock()
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
         self._superseded: Superseded | None = None
-        self._settling: Callable[[float], None] | None = None
 
     def start(self) -> None:
         """Fence the publisher of an earlier driver.
 
         Raises:
-            KafkaException: the brokers can't be reached, or refuse.
+            KafkaException: the brokers can't be reached, or refuse the request.
 
         """
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
+        tries = self._tries()
+        while True:
             try:
-                self._producer.init_transactions(_RPC_TIMEOUT_S)
+                self._producer.initialise()
             except KafkaException as failure:
-                if attempt == _ATTEMPTS_MAX or not failure.args[0].retriable():
+                if meaning_of(failure) is not FailureMeaning.AGAIN or not tries.may_go_on:
                     raise
-                time.sleep(_PAUSE_S)
+                tries.pause()
             else:
                 return
 
     def publish(self, query_id: str, batch_id: int, source_ends: Offsets, *, idle: bool = False) -> None:
-        """Write the records of a committed batch, one a store, with the changelogs' ends as they are now.
+        """Write the records of a committed batch, one per store, with the present ends of the changelogs.
 
         Raises:
             Superseded: a newer driver has fenced this one.
@@ -95,9 +98,9 @@ class CommitsPublisher:
 
         """
         partitions = [(each.topic, partition) for each in self._changelogs for partition in range(each.partition_count)]
-        # Of a batch long committed all is stable; what a killed driver left open isn't waited for.
+        # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
         read_ends = last_stable_offsets if idle else settled_offsets
-        ends = read_ends(self._admin, partitions, _RPC_TIMEOUT_S) if partitions else {}
+        ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
         records = [
             commits_pb2.Commit(
                 store=changelog.store,
@@ -116,7 +119,7 @@ class CommitsPublisher:
             self._write(records)
 
     def repeat(self, idle_for_s: float) -> bool:
-        """Write the last records again, marked idle, if none were written for that long; whether they were."""
+        """Write the last records again, marked idle, if none were written for that long; return whether it wrote."""
         with self._lock:
             if not self._last or time.monotonic() - self._last_at < idle_for_s:
                 return False
@@ -124,7 +127,7 @@ class CommitsPublisher:
             return True
 
     def finish(self) -> None:
-        """Write the last records again, as those of a processor that ended in an orderly way.
+        """Write the last records again, marked as the last ones of a processor that stopped normally.
 
         Raises:
             Superseded: a newer driver has fenced this one.
@@ -152,46 +155,33 @@ class CommitsPublisher:
     def _write(self, records: list[commits_pb2.Commit]) -> None:
         if self._superseded is not None:
             raise self._superseded
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
+
+        def produce(client: Producer) -> None:
+            for record in records:
+                client.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
+
+        tries = self._tries()
+        while True:
             try:
-                self._settle()  # what an earlier attempt has left
-                self._producer.begin_transaction()
-                self._settling = self._producer.abort_transaction
-                for record in records:
-                    self._producer.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
-                self._settling = self._producer.commit_transaction
-                self._settle()
+                self._producer.write(produce)
             except KafkaException as failure:
-                self._recover(failure, attempt)
+                meaning = meaning_of(failure)
+                if meaning is FailureMeaning.FENCED:
+                    self._superseded = Superseded(
+                        f"another processor of {self._application_id} runs query {self._query} now; this one stops. "
+                        "Run one processor an application."
+                    )
+                    raise self._superseded from failure
+                if meaning not in {FailureMeaning.LOST, FailureMeaning.AGAIN} or not tries.may_go_on:
+                    raise
+                log.info("commit record not written, trying again", error=failure.args[0].str())
+                tries.pause()
             else:
                 self._last, self._last_at = records, time.monotonic()
                 return
 
-    def _recover(self, failure: KafkaException, attempt: int) -> None:
-        """Make ready for another attempt, or raise."""
-        error: KafkaError = failure.args[0]
-        if error.code() in codes.FENCED:
-            self._superseded = Superseded(
-                f"another processor of {self._application_id} runs query {self._query} now; this one stops. Run one "
-                "processor an application."
-            )
-            raise self._superseded from failure
-        if error.txn_requires_abort():
-            self._settling = self._producer.abort_transaction
-        if attempt == _ATTEMPTS_MAX or not (error.retriable() or error.txn_requires_abort()):
-            raise failure
-        log.info("commit record not written, trying again", error=error.str())
-        time.sleep(_PAUSE_S)
-
-    def _settle(self) -> None:
-        """End the transaction that is open, if there is one, in the way that was begun.
-
-        A commit or an abort that was not answered in time goes on, and the client takes no other call until the same
-        one has told how it went.
-        """
-        if self._settling is not None:
-            self._settling(_RPC_TIMEOUT_S)
-            self._settling = None
+    def _tries(self) -> Tries:
+        return Tries(Backoff(_TRIES, self._on_pause), most=_TRIES_MAX)
 
 
 def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:
@@ -202,9 +192,9 @@ def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:
 
 
 class IdleRepeater:
-    """A thread that repeats the last commit record while its query is idle, so that the processor's age is known.
+    """A thread that repeats the last commit records while the query is idle, to show that the processor is alive.
 
-    While a batch runs nothing is repeated: a batch that hangs must show.
+    It repeats nothing while a batch runs, so that a hanging batch is visible.
     """
 
     def __init__(
@@ -220,17 +210,17 @@ class IdleRepeater:
         self._thread = threading.Thread(target=self._run, name="commits-idle", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; waits for a record under way."""
+        """Stop the thread; waits for a write in progress."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_RPC_TIMEOUT_S)
 
     def _run(self) -> None:
-        # Looks twice an interval, so that a record is at most one and a half intervals after the last.
+        # Checks twice per interval, so that a record comes at most one and a half intervals after the last.
         while not self._stop.wait(self._interval_s / 2):
             if not self._is_idle():
                 continue
@@ -240,4 +230,4 @@ class IdleRepeater:
                 self._on_failure(error)
                 return
             except KafkaException as failure:
-                log.warning("idle commit record not written; trying on", error=failure.args[0].str())
+                log.warning("idle commit record not written, trying again", error=failure.args[0].str())

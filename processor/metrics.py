@@ -1,4 +1,4 @@
-"""The processor's metrics, in Prometheus' form; filled by the driver from the counts its tasks send."""
+"""The processor's Prometheus metrics; the driver fills them from the counts that its tasks send."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections import Counter as Totals
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from processor.progress import BatchProgress
-from processor.sink.tasks import BYTES, SKIPPED, Counts
-from statehouse.observability.metrics import new_registry
+from processor.query_progress import BatchProgress
+from processor.sink.batch_writer import BYTES, RETRIED, SKIPPED, Counts
+from processor.sink.protocol import WRITES
+from statehouse.observability.metrics import count_pauses, new_registry
 
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
 
 class ProcessorMetrics:
-    """Counters by query; a registry of its own, so that several can live in one process.
+    """Metrics by query, in their own registry, so that one process can have several.
 
     Attributes:
-        dead_letters: how many each query has refused so far.
+        dead_letters: number of records that each query has refused so far.
 
     """
 
@@ -60,7 +61,7 @@ class ProcessorMetrics:
         )
         self._restarts = Counter(
             "statehouse_processor_query_restarts",
-            "Starts of a query after it had died.",
+            "Restarts of a query after it died.",
             ("query",),
             registry=self.registry,
         )
@@ -69,6 +70,7 @@ class ProcessorMetrics:
             "Assignments published that changed tasks.",
             registry=self.registry,
         )
+        self.paused = count_pauses("processor", self.registry)
         self._progress = _ProgressMetrics(self.registry)
 
     def rebalanced(self) -> None:
@@ -76,15 +78,15 @@ class ProcessorMetrics:
         self._rebalances.inc()
 
     def progress(self, batch: BatchProgress) -> None:
-        """Take what Spark says of a batch."""
+        """Record Spark's progress report of a batch."""
         self._progress.take(batch)
 
     def restarted(self, query: str) -> None:
-        """Count another start of a query that had died."""
+        """Count a restart of a query that died."""
         self._restarts.labels(query).inc()
 
     def batch(self, query: str, batch_id: int, counts: Counts, took_s: float) -> None:
-        """Take a committed batch's counts."""
+        """Record the counts of a committed batch."""
         for (output, kind), number in counts.items():
             if kind == BYTES:
                 self._bytes.labels(query, output).inc(number)
@@ -92,6 +94,9 @@ class ProcessorMetrics:
                 self._records.labels(query, output, kind).inc(number)
             elif kind == SKIPPED:
                 self._skipped.labels(query).inc(number)
+            elif kind == RETRIED:
+                for _ in range(number):
+                    self.paused(WRITES.cause)
             else:
                 self._dead_letters.labels(query, kind).inc(number)
                 self.dead_letters[query] += number
@@ -100,7 +105,7 @@ class ProcessorMetrics:
 
 
 class _ProgressMetrics:
-    """What Spark says of each batch, by query."""
+    """Metrics from Spark's progress reports, by query."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -109,12 +114,10 @@ class _ProgressMetrics:
         def gauge(name: str, meaning: str, *labels: str) -> Gauge:
             return Gauge(f"statehouse_processor_{name}", meaning, ("query", *labels), registry=registry)
 
-        self._rows = counter("input_rows", "Rows read of all sources.")
-        self._offsets = counter("input_offsets", "Offsets that batches went on by.", "topic")
-        self._rate = gauge("input_rows_per_second", "Rows read of all sources since the batch before.")
-        self._lag = gauge(
-            "commit_lag_offsets", "Offsets of a source topic that were left when the batch began.", "topic"
-        )
+        self._rows = counter("input_rows", "Rows read from all sources.")
+        self._offsets = counter("input_offsets", "Offsets that batches advanced by.", "topic")
+        self._rate = gauge("input_rows_per_second", "Rows read from all sources since the previous batch.")
+        self._lag = gauge("commit_lag_offsets", "Offsets of a source topic beyond the batch when it began.", "topic")
         self._state_rows = gauge("state_rows", "Rows in the query's state.")
         self._state_bytes = gauge("state_bytes", "Memory of the query's state stores.")
         self._late = counter("late_rows", "Rows dropped because the watermark had passed them.")
@@ -132,7 +135,7 @@ class _ProgressMetrics:
         )
 
     def take(self, batch: BatchProgress) -> None:
-        """Take a batch."""
+        """Record a batch."""
         self._rows.labels(batch.query).inc(batch.input_rows)
         self._rate.labels(batch.query).set(batch.input_rows_per_s)
         for name, topic in batch.topics.items():

@@ -1,4 +1,4 @@
-"""What a query writes to: changelogs of stores, and topics beside them."""
+"""The outputs of a query: changelogs of stores, and topics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyspark.sql import Column, DataFrame
 from processor.operators.aggregators import Aggregator
 from processor.operators.suppression import Suppression, WindowCloses
 from processor.ownership.settings import StoreDeclaration
-from processor.plans import makes_one_row_a_batch
 from processor.rows import KEY, TIMESTAMP
 from processor.rows import WINDOW as WINDOW_COLUMN
-from processor.sink.layouts import TOPIC_OUTPUT, Layout
+from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
+from processor.spark_plans import makes_one_row_a_batch
 from statehouse.errors import ConfigurationError
 from statehouse.topology import (
     KEY_VALUE,
@@ -34,59 +34,59 @@ _DAY: Final = timedelta(days=1)
 
 
 class OutputMode(StrEnum):
-    """When Spark emits an aggregate's rows: its own output modes."""
+    """When Spark emits the rows of an aggregate: Spark's output modes."""
 
     UPDATE = "update"
-    """Each batch emits the rows it changed."""
+    """Each batch emits the rows that it changed."""
     APPEND = "append"
-    """A window or session is emitted once, when the watermark has closed it."""
+    """Spark emits a window or session once, after the watermark has closed it."""
 
 
 class TopicOptions(TypedDict, total=False):
-    """What every output of a query can be told."""
+    """Options for every output of a query."""
 
     where: Column | None
-    """Which of the query's rows go to this output; default all. Dead letters never do."""
+    """Selects the query's rows for this output; default: all. It never receives dead letters."""
     columns: Mapping[str, Column]
-    """This output's own columns, by name, in the place of the query's: `{"value": F.col("total")}`."""
+    """Columns of this output that replace the query's, by name: `{"value": F.col("total")}`."""
     partitions: int | None
-    """Of the topic; default: what it has, or else the largest source's at its creation."""
+    """Partition count of the topic; default: its present count, or at its creation the largest source's."""
     config: Mapping[str, str]
-    """Settings of the topic, stronger than ours."""
+    """Settings of the topic; they override our defaults."""
 
 
 class StoreOptions(TopicOptions, total=False):
-    """What every store that a query feeds can be told."""
+    """Options for every store that a query feeds."""
 
     key_serde: str
-    """How keys are serialized; default "string"."""
+    """Serialization of keys; default "string"."""
     value_serde: str
-    """How values are serialized; default "json"."""
+    """Serialization of values; default "json"."""
     in_memory: bool
     """Nodes keep the store in memory only; default False."""
     logging: bool
-    """False: an ephemeral store. Its updates go to a topic of short retention and it starts empty after a move."""
+    """False: an ephemeral store. Its updates go to a topic with short retention, and it is empty after a move."""
     record_cache: bool
-    """True: of a key's rows in a batch the last is published. False: all of them are (Kafka Streams'
-    `withCachingDisabled`); what made them must then make a row for each update. Versions are never cached."""
+    """True: only a key's last row in a batch is published. False: every row is published (Kafka Streams'
+    `withCachingDisabled`); the query must then make a row for each update. Versioned stores publish every row."""
 
 
 class WindowOptions(StoreOptions, total=False):
-    """What a window store can be told besides."""
+    """More options for window stores."""
 
     retention: timedelta
     """How long windows stay queryable, in stream time; default a day."""
     grace: timedelta
     """How late events may come, as told to `withWatermark`; default 0."""
     retain_duplicates: bool
-    """A window has several values, told apart by an integer column `sequence`."""
+    """True: a window may have several values; the integer column `sequence` distinguishes them."""
 
 
 class SessionOptions(StoreOptions, total=False):
-    """What a session store can be told besides."""
+    """More options for session stores."""
 
     inactivity_gap: timedelta
-    """Of Spark's `session_window`, if that is where the bounds come from."""
+    """The gap of Spark's `session_window`, if the frame takes its bounds from that."""
     retention: timedelta
     """How long sessions stay queryable, in stream time; default a day."""
     grace: timedelta
@@ -95,30 +95,30 @@ class SessionOptions(StoreOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A topic that rows of a query go to."""
+    """A topic to which a query writes rows."""
 
     topic: str
-    layout: Layout
+    layout: FrameLayout
     declaration: StoreDeclaration | None = None
-    """Of the store whose topic it is, its partition count not known yet; None for a topic that is no store's."""
+    """Declares the store behind this topic, its partition count not known yet; None if the topic has no store."""
     where: Column | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
     partitions: int | None = None
-    """As asked for; None: what the topic has, or the largest source's."""
+    """The requested partition count; None: the topic's present count, or the largest source's."""
     config: Mapping[str, str] = field(default_factory=dict)
     record_cache: bool = False
 
     @property
     def name(self) -> str:
-        """The store's name, or the topic's; a topic may have the name of a store."""
+        """The name of the store, else of the topic; a topic and a store may have the same name."""
         return self.topic if self.declaration is None else self.declaration.name
 
 
 class Query:
-    """A streaming query of Spark and what its rows go to, committed together: see `Application.query`.
+    """A streaming query of Spark and its outputs, committed together: see `Application.query`.
 
-    All that a batch writes to partition p of its outputs is one Kafka transaction, dead letters included. So a key's
-    update, and the record of the same key in an output with as many partitions, show to readers at once or not at all.
+    One Kafka transaction holds all records that a batch writes to partition p of the outputs, dead letters included.
+    So readers see a key's update, and the key's record in another output with as many partitions, both or neither.
     """
 
     def __init__(
@@ -151,21 +151,21 @@ class Query:
 
     @property
     def stores(self) -> tuple[Output, ...]:
-        """Those of them that are stores."""
+        """The outputs that are stores."""
         return tuple(output for output in self.outputs if output.declaration is not None)
 
     def store(self, name: str, *, kind: str = KEY_VALUE, **options: Unpack[StoreOptions]) -> None:
-        """Declare a key-value store, or one of a custom `kind`, fed by rows `key, value[, timestamp]`."""
+        """Declare a key-value store, or a store of a custom `kind`, fed by rows `key, value[, timestamp]`."""
         if kind != KEY_VALUE and kind in STORE_KINDS:
             raise ConfigurationError(
                 f"store {name!r}: declare a {kind} store with {kind}_store(...), which takes its times"
             )
-        self._declare(name, Layout(kind), {}, options)
+        self._declare(name, FrameLayout(kind), {}, options)
 
     def window_store(self, name: str, window_size: timedelta, **options: Unpack[WindowOptions]) -> None:
-        """Declare a window store, fed by rows `key, window_start, value`, the start a Spark timestamp.
+        """Declare a window store, fed by rows `key, window_start, value`; the start is a Spark timestamp.
 
-        In the place of `window_start` rows may have the column `window` that Spark's `window(...)` gives.
+        Instead of `window_start`, rows may have the column `window` that Spark's `window(...)` makes.
         """
         retention, grace = options.pop("retention", _DAY), options.pop("grace", _NOTHING)
         retain_duplicates = options.pop("retain_duplicates", False)
@@ -175,44 +175,44 @@ class Query:
             "window_size_ms": _millis(name, "window_size", window_size),
             "retain_duplicates": retain_duplicates,
         }
-        self._declare(name, Layout(WINDOW, retain_duplicates), declared, options)
+        self._declare(name, FrameLayout(WINDOW, retain_duplicates), declared, options)
 
     def session_store(self, name: str, **options: Unpack[SessionOptions]) -> None:
-        """Declare a session store, fed by rows `key, session_start, session_end, value`, both bounds event times.
+        """Declare a session store, fed by rows `key, session_start, session_end, value`; both bounds are event times.
 
-        In the place of the bounds rows may have the column `session_window` that Spark's `session_window(...)` gives,
-        with the same `inactivity_gap`. Rows that show sessions before they close must have a null value for each that
-        is merged into another.
+        Instead of the bounds, rows may have the column `session_window` that Spark's `session_window(...)` makes, with
+        the same `inactivity_gap`. If rows show sessions before they close, a session that is merged into another one
+        needs a row with a null value.
         """
         gap, grace = options.pop("inactivity_gap", _NOTHING), options.pop("grace", _NOTHING)
         retention = options.pop("retention", _DAY)
         _check_retention(name, retention, "inactivity gap", gap, grace)
-        layout = Layout(SESSION, inactivity_gap_ms=_millis(name, "inactivity_gap", gap))
+        layout = FrameLayout(SESSION, inactivity_gap_ms=_millis(name, "inactivity_gap", gap))
         self._declare(name, layout, {"retention_ms": _millis(name, "retention", retention)}, options)
 
     def versioned_store(self, name: str, history_retention: timedelta, **options: Unpack[StoreOptions]) -> None:
-        """Declare a versioned store, fed by rows `key, value, timestamp`: a version each, valid from its timestamp.
+        """Declare a versioned store, fed by rows `key, value, timestamp`: each row is a version, valid from then on.
 
-        Every row is a version, so the query must have them all: an aggregate that emits a key once a batch has lost
-        those in between.
+        The query must keep every version as a row: an aggregate that emits a key once per batch loses the versions in
+        between.
         """
         options["record_cache"] = False
         retention_ms = _millis(name, "history_retention", history_retention)
-        self._declare(name, Layout(VERSIONED), {"retention_ms": retention_ms}, options)
+        self._declare(name, FrameLayout(VERSIONED), {"retention_ms": retention_ms}, options)
 
     def topic(self, topic: str, **options: Unpack[TopicOptions]) -> None:
-        """Declare an output topic, fed by rows `key, value[, timestamp]`; each row is a record.
+        """Declare an output topic, fed by rows `key, value[, timestamp]`; each row becomes a record.
 
-        A record is placed by its key as in changelogs; one without a key goes to its source partition's number. The
-        topic is created if it isn't there. It may be a source of another query of the application, which then reads
-        what this one has committed.
+        The key of a record selects its partition, as in changelogs; a record without a key keeps the partition number
+        of its source. A missing topic is created. Another query of the application may read the topic; it then sees
+        the committed records of this one.
         """
         self._check_new(topic, topic)
         _check_options(topic, options, TopicOptions.__optional_keys__)
-        layout = Layout(TOPIC_OUTPUT)
+        layout = FrameLayout(TOPIC_OUTPUT)
         self._add(Output(checked_name("topic", topic), layout, **self._common(topic, layout, options)))
 
-    def _declare(self, name: str, layout: Layout, declared: Mapping[str, Any], options: StoreOptions) -> None:
+    def _declare(self, name: str, layout: FrameLayout, declared: Mapping[str, Any], options: StoreOptions) -> None:
         is_ephemeral = not options.get("logging", True)
         topic = (updates_topic if is_ephemeral else changelog_topic)(self._application_id, name)
         self._check_new(name, topic)
@@ -238,7 +238,7 @@ class Query:
         common = self._common(name, layout, options)
         self._add(Output(topic, layout, declaration, record_cache=record_cache, **common))
 
-    def _common(self, name: str, layout: Layout, options: TopicOptions) -> dict[str, Any]:
+    def _common(self, name: str, layout: FrameLayout, options: TopicOptions) -> dict[str, Any]:
         columns = dict(options.get("columns") or {})
         partitions = options.get("partitions")
         if partitions is not None and partitions < 1:
@@ -252,7 +252,7 @@ class Query:
         }
 
     def _check_suppress(self, suppress: Suppression) -> None:
-        """Refuse what `suppress` can't hold back."""
+        """Raise ConfigurationError if `suppress` can't work on this query."""
         if self.output_mode is not OutputMode.UPDATE:
             raise ConfigurationError(f"query {self.name!r}: suppress goes with output mode update only")
         needed = {KEY, TIMESTAMP} | ({WINDOW_COLUMN} if isinstance(suppress, WindowCloses) else set())
@@ -282,7 +282,7 @@ def _millis(store: str, what: str, duration: timedelta) -> int:
     """Return a duration in milliseconds.
 
     Raises:
-        ConfigurationError: it isn't a whole number of them, or is negative.
+        ConfigurationError: the duration isn't a whole number of milliseconds, or is negative.
 
     """
     millis, rest = divmod(duration, timedelta(milliseconds=1))
@@ -292,7 +292,7 @@ def _millis(store: str, what: str, duration: timedelta) -> int:
 
 
 def _check_retention(store: str, retention: timedelta, what: str, length: timedelta, grace: timedelta) -> None:
-    """Refuse a retention that would drop what may still be updated."""
+    """Raise ConfigurationError if entries would expire while updates of them may still come."""
     if grace < _NOTHING:
         raise ConfigurationError(f"store {store!r}: grace={grace} can't be negative")
     if retention <= length + grace:

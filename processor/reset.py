@@ -1,8 +1,8 @@
-"""Beginning anew: all that an application keeps is deleted, and its next start reads its sources from earliest.
+"""Resets an application: deletes its state, so that its next start reads its sources from the earliest offset.
 
-That is Spark's checkpoints and the stores' changelogs. What nodes hold follows by itself: a store whose topic has
-another id is wiped (docs/state-directory.md). It stands for Kafka Streams' application reset tool and the `cleanUp()`
-of each instance.
+It deletes Spark's checkpoints and the stores' changelogs. Nodes follow on their own: a node wipes a store whose topic
+has a new id (docs/state-directory.md). In Kafka Streams, the application reset tool and `cleanUp()` on each instance
+do this.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from statehouse.topology import assignment_topic, changelog_topic, commits_topic
 log = structlog.get_logger(__name__)
 
 ALIVE_S: Final = 30.0
-"""A processor that wrote a commit record within this time, and no last one, is taken to live."""
+"""A processor counts as alive for this long after a commit record, unless that record is marked as the last."""
 _DELETE_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.1
 
 
 class ResetRefused(StatehouseError):
-    """An application can't be reset now."""
+    """The application can't be reset now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What a reset deletes."""
+    """The things that a reset deletes."""
 
     application_id: str
     checkpoints: Path
-    """The directory of the application's checkpoints."""
+    """The directory with the application's checkpoints."""
     queries: tuple[str, ...]
-    """Those that have a checkpoint there."""
+    """Queries with a checkpoint in that directory."""
     topics: Mapping[str, int]
-    """Of the stores, with the offsets they hold."""
+    """Topics of the stores -> number of offsets in each."""
     committed: tuple[str, ...]
     """Stores with a commit record."""
 
@@ -86,13 +86,13 @@ class _Commits:
 
 
 def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
-    """Look at what there is of an application.
+    """Find the state of an application.
 
     Raises:
-        ResetRefused: a processor of the application lives.
+        ResetRefused: a processor of the application is alive.
         ConfigurationError: its checkpoints aren't on this machine.
         LookupFailure: UNREACHABLE, Kafka could not be read in time.
-        KafkaException: the brokers can't be reached, or refuse.
+        KafkaException: the brokers can't be reached, or refuse the request.
 
     """
     checkpoints = _local(checkpoint_dir) / application_id
@@ -111,7 +111,7 @@ def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout
     read_to_ends(bootstrap, present, f"{application_id}-reset", timeout_s)
     _refuse_while_alive(application_id, commits, time.time())
     specs = [] if assignments.current is None else assignments.current.stores.values()
-    # What others write is theirs: the topics of global stores, and of a static topology's.
+    # Keep topics that others write: those of global stores and of static topologies.
     named = {name(application_id, spec.name) for spec in specs for name in (changelog_topic, updates_topic)}
     topics = sorted({spec.changelog_topic for spec in specs if not spec.is_global} & named)
     return ResetPlan(
@@ -124,21 +124,21 @@ def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout
 
 
 def carry_out(bootstrap: str, plan: ResetPlan) -> None:
-    """Delete it. Cut off, it can be repeated: a checkpoint is never left without the changelog it fits.
+    """Delete everything in the plan. If interrupted, run it again: no checkpoint is ever left without its changelog.
 
     Raises:
-        KafkaException: the brokers can't be reached, or refuse.
+        KafkaException: the brokers can't be reached, or refuse the request.
         OSError: the checkpoints can't be deleted.
 
     """
-    # Away in one step: a part of a checkpoint would be taken for a whole one.
+    # Remove it in one step, because the next start would take a part of a checkpoint for a whole one.
     if plan.checkpoints.exists():
         doomed = plan.checkpoints.with_name(f".{plan.application_id}.reset-{uuid.uuid4().hex[:8]}")
         plan.checkpoints.rename(doomed)
         shutil.rmtree(doomed)
     admin = clients.admin(bootstrap, f"{plan.application_id}-reset")
     _delete_topics(admin, list(plan.topics))
-    # They say up to where the sources are processed, which is no longer so.
+    # The commit records say how far the sources are processed; that is no longer true.
     _forget(bootstrap, plan)
 
 
@@ -146,18 +146,18 @@ def _local(checkpoint_dir: str) -> Path:
     parts = urlsplit(checkpoint_dir)
     if parts.scheme not in {"", "file"}:
         raise ConfigurationError(
-            f"the checkpoints are on {checkpoint_dir}, which this command can't delete: it does so on a disk of this "
-            "machine alone. Delete the application's directory there by that file system's own means, then run this "
+            f"the checkpoints are on {checkpoint_dir}: this command deletes checkpoints only on a disk of this "
+            "machine. Delete the application's directory with the tools of that file system, then run this command "
             "with an empty local --checkpoint-dir"
         )
     return Path(parts.path if parts.scheme else checkpoint_dir)
 
 
 def _refuse_while_alive(application_id: str, commits: _Commits, now_s: float) -> None:
-    """Refuse while a processor lives, as far as its commit records tell.
+    """Refuse the reset while the commit records show a live processor.
 
     Raises:
-        ResetRefused: one was written just now.
+        ResetRefused: a commit record is younger than ALIVE_S and isn't marked as the last.
 
     """
     written = [timestamp_ms / 1000 for commit, timestamp_ms in commits.latest.values() if not commit.stopped]
@@ -170,7 +170,7 @@ def _refuse_while_alive(application_id: str, commits: _Commits, now_s: float) ->
 
 
 def _held(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, int]:
-    """Return how many offsets those of the topics hold that exist."""
+    """Return the number of offsets in each of the topics that exists."""
     counts = partition_counts(admin, topics, timeout_s) if topics else {}
     partitions = [(topic, each) for topic, count in counts.items() for each in range(count or 0)]
     starts, ends = earliest_offsets(admin, partitions), last_stable_offsets(admin, partitions)
@@ -191,7 +191,7 @@ def _delete_topics(admin: AdminClient, topics: list[str]) -> None:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
         log.info("topic deleted", topic=topic)
-    # The next start must not find what a broker doesn't know to be gone yet.
+    # Wait until every broker knows that the topics are gone, so that the next start doesn't find them.
     deadline = time.monotonic() + _DELETE_TIMEOUT_S
     while any(count is not None for count in partition_counts(admin, topics).values()):
         if time.monotonic() >= deadline:

@@ -1,8 +1,8 @@
 """The columns that frames have by convention, from source to sink.
 
-A source's frame has ORIGIN. An operator that can refuse a row adds VERDICT: a row whose `reason` is set is a
-dead letter, on its way to the sink with its original key and value; every operator passes it on untouched. So
-one plan carries results and refusals, no source is read twice, and both commit in the same transactions.
+The frame of a source has ORIGIN. An operator that can refuse rows adds REFUSAL: a row with a `reason` is a dead letter;
+it keeps its original key and value, and all operators pass it on unchanged to the sink. So one plan carries results
+and refusals, no source is read twice, and both commit in the same transactions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ REASON: Final = "reason"
 DETAIL: Final = "detail"
 
 ORIGIN: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP)
-VERDICT: Final = (REASON, DETAIL)
+REFUSAL: Final = (REASON, DETAIL)
 
-# What frames of window and session stores have besides, times as Spark's TIMESTAMP: the bounds themselves, or the
-# struct that Spark's `window` and `session_window` give.
+# Further columns of window and session stores: the bounds as Spark TIMESTAMPs, or the struct that Spark's `window` and
+# `session_window` make.
 WINDOW: Final = "window"
 WINDOW_START: Final = "window_start"
 SEQUENCE: Final = "sequence"
@@ -31,13 +31,13 @@ SESSION_WINDOW: Final = "session_window"
 SESSION_START: Final = "session_start"
 SESSION_END: Final = "session_end"
 
-# What a parsed table has besides: the key its rows are found by, as text, and whether the row deletes.
+# Further columns of a parsed table: the key of the row, as text, and whether the row deletes that key.
 TABLE_KEY: Final = "table_key"
 DELETED: Final = "deleted"
 
 
 class DeadLetterReason(StrEnum):
-    """Why a record was refused: the `reason` header of a dead letter. Operators may add their own."""
+    """Why a record was refused: the `reason` header of a dead letter. Operators may add their own reasons."""
 
     NOT_JSON = "not_json"
     MISSING_FIELD = "missing_field"

@@ -1,4 +1,4 @@
-"""Runs an application: session, topics, queries, and an orderly end."""
+"""Runs an application: opens the session, creates topics, starts the queries, and stops them in order."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Application
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog, Superseded
-from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
-from processor.queries import partitioned_frame, query_settings, set_for_a_while
-from processor.reasons import beginning
-from processor.session import open_session
-from processor.settings import ProcessorSettings
+from processor.query_progress_listener import QueryProgressListener, Subscription
+from processor.settings import ProcessorSettings, ownership_settings, restart_policy
 from processor.sink.batch import OutputRows, StoreSink
 from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sources import KafkaSources
+from processor.spark_failures import beginning
+from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
+from processor.spark_session import open_session
 from processor.start_check import refuse_misfit
-from processor.supervision import QueryDied, Started, SupervisedQuery
+from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
 from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
@@ -46,7 +46,7 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A topology module: its id and how it fills an application."""
+    """A topology module: its application id, and the function that fills an application."""
 
     application_id: str
     build: Callable[[Application], None]
@@ -56,7 +56,7 @@ class Topology:
         """Import a topology module.
 
         Raises:
-            ConfigurationError: there is no such module, or it lacks `application_id` or `build`.
+            ConfigurationError: the module doesn't exist, or lacks `application_id` or `build`.
 
         """
         try:
@@ -74,7 +74,7 @@ class Topology:
 
 @dataclass(slots=True)
 class _Running:
-    """A query that was started, with what belongs to it."""
+    """A started query, with its helpers."""
 
     query: SupervisedQuery
     commits: CommitsPublisher
@@ -82,7 +82,7 @@ class _Running:
 
 
 class Processor:
-    """An application that can be started, watched and stopped. Not reusable after `stop()`."""
+    """Starts, watches and stops an application. Not reusable after `stop()`."""
 
     def __init__(self, topology: Topology, settings: ProcessorSettings) -> None:
         self._topology, self._settings = topology, settings
@@ -97,21 +97,21 @@ class Processor:
         """Open the session, create the topics, start the queries.
 
         Raises:
-            ConfigurationError: a topology or settings that can't work.
+            ConfigurationError: the topology or the settings can't work.
 
         """
         settings, application_id = self._settings, self._topology.application_id
         session = open_session(application_id, settings)
-        sources = KafkaSources(session, settings.bootstrap, settings.max_offsets_per_trigger)
+        sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
         app = Application(application_id, sources)
         self._topology.build(app)
         app.check()
         topics = self._create_topics(app)
         self._serve_metrics()
         self._controller = self._start_controller(app, topics)
-        progress = ProgressListener([query.name for query in app.queries], self.metrics)
+        progress = QueryProgressListener([query.name for query in app.queries], self.metrics)
         self._progress = Subscription(session, progress)
-        # All frames first: a running query's batches change the environment that Python functions are wrapped with.
+        # Make all frames first: the batches of a running query change the environment that wraps Python functions.
         frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
         for query, frame in zip(app.queries, frames, strict=True):
             figures = partial(progress.figures, query.name)
@@ -119,10 +119,10 @@ class Processor:
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
-        """Wait until `is_stopping` says so, starting queries again that die; looks five times a second.
+        """Wait until `is_stopping` returns True, and restart queries that die; checks five times a second.
 
         Raises:
-            QueryDied: a query died too often, or what belongs to it failed for good.
+            QueryDied: a query died too often, or one of its helpers failed for good.
 
         """
         while not is_stopping():
@@ -133,13 +133,13 @@ class Processor:
                 running.query.look(time.monotonic())
 
     def stop(self) -> None:
-        """Finish the batches under way, within `stop_timeout_s`, and end the queries.
+        """Finish the running batches, within `stop_timeout_ms`, and stop the queries.
 
-        A batch cut off by the bound is run again at the next start; the sink skips what it had committed.
+        A batch that takes longer runs again at the next start; the sink then skips its committed part.
         """
         for running in self._running:
             running.repeater.stop()
-            running.query.stop(self._settings.stop_timeout_s)
+            running.query.stop(self._settings.stop_timeout_ms / 1000)
             try:
                 running.commits.finish()
             except (Superseded, KafkaException) as error:
@@ -156,7 +156,7 @@ class Processor:
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
         admin = clients.admin(self._settings.bootstrap, f"{app.application_id}-processor")
-        counts = wait_for_sources(admin, foreign_sources(app), self._settings.source_wait_s)
+        counts = wait_for_sources(admin, foreign_sources(app), self._settings.source_wait_ms / 1000)
         return create_topics(admin, app, counts, self._settings)
 
     def _serve_metrics(self) -> None:
@@ -172,9 +172,10 @@ class Processor:
             self._settings.bootstrap,
             app.application_id,
             stores,
-            self._settings.ownership,
+            ownership_settings(self._settings),
             on_fatal=self._fail,
             on_rebalance=self.metrics.rebalanced,
+            on_pause=self.metrics.paused,
         )
         controller.start()
         return controller
@@ -196,13 +197,15 @@ class Processor:
             ),
             dead_letters_topic=dead_letters_topic(application_id),
             dead_letters_partition_count=topics.dead_letters,
-            transaction_timeout_s=settings.transaction_timeout_s,
-            write_timeout_s=settings.write_timeout_s,
+            transaction_timeout_s=settings.transaction_timeout_ms / 1000,
+            write_timeout_s=settings.write_timeout_ms / 1000,
             record_cache_max_bytes=settings.record_cache_max_bytes,
         )
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
         refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
-        commits = CommitsPublisher(settings.bootstrap, application_id, query.name, changelogs, figures)
+        commits = CommitsPublisher(
+            settings.bootstrap, application_id, query.name, changelogs, figures, self.metrics.paused
+        )
         commits.start()
         outputs = [
             OutputRows(topics.outputs[each.topic], each.layout, each.where, each.columns) for each in query.outputs
@@ -210,25 +213,26 @@ class Processor:
         on_batch = partial(self.metrics.batch, query.name)
         latest = checkpoint.latest_committed()
         if latest is not None:
-            # Says at once that the processor lives, before the first batch has anything to do.
+            # Show at once that the processor is alive, even before the first batch has input.
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
 
-        def begin() -> Started:
+        def begin() -> StartedQuery:
             sink = StoreSink(target, checkpoint, commits, on_batch, outputs, tasks=settings.sink_tasks)
             with set_for_a_while(session, query_settings(query)):
                 started = (
                     frame.writeStream.queryName(query.name)
                     .outputMode(query.output_mode)
                     .option("checkpointLocation", directory)
-                    .trigger(processingTime=f"{round(settings.commit_interval_s * 1000)} milliseconds")
+                    .trigger(processingTime=f"{settings.commit_interval_ms} milliseconds")
                     .foreachBatch(sink)
                     .start()
                 )
-            return Started(started, sink)
+            return StartedQuery(started, sink)
 
         on_restart = partial(self.metrics.restarted, query.name)
-        running = SupervisedQuery(query.name, begin, settings.restarts, on_restart)
-        repeater = IdleRepeater(commits, lambda: running.is_idle, settings.ownership.heartbeat_interval_s, self._fail)
+        running = SupervisedQuery(query.name, begin, restart_policy(settings), on_restart)
+        interval_s = settings.heartbeat_interval_ms / 1000
+        repeater = IdleRepeater(commits, lambda: running.is_idle, interval_s, self._fail)
         repeater.start()
         return _Running(running, commits, repeater)
 
@@ -238,7 +242,7 @@ class Processor:
 
 def run(topology_module: str, settings: ProcessorSettings) -> int:
     """Run an application until SIGINT or SIGTERM; return the exit code: 0, or 1 after saying why."""
-    # A handler may run in the middle of anything, another handler included: no lock, no logging in it.
+    # A signal handler can interrupt any code, even another handler: it must not lock or log.
     asked: list[int] = []
 
     def ask(signum: int, _frame: FrameType | None) -> None:
@@ -249,7 +253,7 @@ def run(topology_module: str, settings: ProcessorSettings) -> int:
     try:
         processor = Processor(Topology.load(topology_module), settings)
         processor.start()
-        # After the session: Spark puts its own handler for SIGINT in place, which would cancel the batch.
+        # After the session: Spark installs its own handler for SIGINT, which would cancel the batch.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, ask)
         processor.wait(lambda: bool(asked))

@@ -1,7 +1,7 @@
-"""Spark's Kafka source, as each kind of source needs it.
+"""Spark's Kafka source, configured for each kind of source.
 
-Every topic is a source of the one streaming query, so that all offsets stand in Spark's offset log and a batch that
-is run again after a crash reads the same records of each.
+Every topic is a source of the one streaming query. So Spark's offset log has all offsets, and a batch that runs again
+after a crash reads the same records from every topic.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class KafkaSources:
             "kafka.bootstrap.servers": self._bootstrap,
             "subscribe": source.topic,
             "startingOffsets": "earliest",
-            # Records of aborted transactions never happened.
+            # Skip the records of aborted transactions.
             "kafka.isolation.level": "read_committed",
-            # A batch's last fetch finds no more records and would wait for some, half a second by default.
+            # The last fetch of a batch finds no records and would wait for some, half a second by default.
             "kafka.fetch.max.wait.ms": "10",
         }
         if source.kind is SourceKind.STREAM:
-            # Only events: the first batch must see the tables to their ends.
+            # For events only: the first batch must read the tables to their ends.
             options["maxOffsetsPerTrigger"] = str(self._max_offsets)
         options |= source.options
         return self._session.readStream.format("kafka").options(**options).load().select(*ORIGIN)

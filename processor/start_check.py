@@ -1,4 +1,4 @@
-"""Asks, before a query starts, whether its checkpoint fits what its stores' topics hold (`checkpoint_fit`)."""
+"""Checks, before a query starts, that its checkpoint fits the topics of its stores (see `checkpoint_fit`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _READ_S: Final = 60.0
 
 
 class CheckpointMisfit(ConfigurationError):
-    """A query's checkpoint doesn't fit what was published: going on would lose events, or keep what nobody updates."""
+    """A query's checkpoint doesn't fit the changelog: to continue would lose events, or keep outdated entries."""
 
 
 def last_commits(bootstrap: str, application_id: str) -> dict[str, CommitRecord]:
-    """Return the last record of each store in an application's commits topic, which must be there.
+    """Return the last record of each store in an application's commits topic; the topic must exist.
 
     Raises:
-        ConfigurationError: the topic can't be read within a minute, or holds what is no commit record.
+        ConfigurationError: the topic can't be read within a minute, or has a record that isn't a commit record.
 
     """
     found: dict[str, CommitRecord] = {}
@@ -66,35 +66,35 @@ def refuse_misfit(
 ) -> None:
     """Refuse to start a query from a checkpoint that doesn't fit one of its stores.
 
-    `accept_lost`: the operator wants to begin anew over what is there. A bounded store can't: which keys it has, and
-    in which order they were updated, stands in its checkpoint alone.
+    `accept_lost`: the operator accepts a new start over the existing entries. A bounded store can't do this: only its
+    checkpoint knows its keys and the order of their updates.
 
-    An older driver may still be running: it is not disturbed before it is known that this one may start.
+    An older driver may still be running; it isn't fenced before this one is known to be allowed to start.
 
     Raises:
-        CheckpointMisfit: names what doesn't fit, and the remedy.
-        ConfigurationError: the brokers don't say what the topics hold.
-        KafkaException: they can't be asked.
+        CheckpointMisfit: the checkpoint doesn't fit; the text has the reason and the remedy.
+        ConfigurationError: the brokers don't give the offsets of the topics.
+        KafkaException: the brokers can't be reached.
 
     """
-    # In this order, so that a batch that goes on meanwhile looks like what it is: planned before it is written, and
-    # recorded before it is committed.
+    # Read in this order because an older driver may still run a batch: batches are planned before they are written,
+    # and recorded before they are committed.
     written = newest_written(replace(target, query_id=checkpoint.query_id())) if checkpoint.exists() else None
     state = checkpoint.state()
     records = last_commits(target.bootstrap, target.application_id) if changelogs else {}
     for changelog in changelogs:
         record = records.get(changelog.store)
         if record is None and _is_new(changelogs, records, state):
-            log.warning("a store joins a query that goes on: it begins with what comes now", store=changelog.store)
+            log.warning("a store was added to an existing query: it starts with new input only", store=changelog.store)
             continue
         starts, ends = _bounds(target, changelog)
         found = misfit(state, Published(record, starts, ends, written))
         if found is None:
             continue
         if found is Misfit.CHECKPOINT_LOST and accept_lost and not is_bounded:
-            log.warning("the query begins anew over the changelog that is there", changelog=changelog.topic)
+            log.warning("the query starts from nothing over an existing changelog", changelog=changelog.topic)
             continue
-        only_anew = " (not with max_entries: nothing would displace the entries there are)" if is_bounded else ""
+        only_anew = " (not with max_entries: nothing would displace the existing entries)" if is_bounded else ""
         raise CheckpointMisfit(
             f"store {changelog.store}: {found.value} (checkpoint {checkpoint.directory}, changelog {changelog.topic}). "
             f"Remedy: {REMEDIES[found]}{only_anew if found is Misfit.CHECKPOINT_LOST else ''}"
@@ -104,13 +104,13 @@ def refuse_misfit(
 def _is_new(
     changelogs: Sequence[StoreChangelog], records: Mapping[str, CommitRecord], state: CheckpointState | None
 ) -> bool:
-    """Whether a store without a record was added to a query whose other stores have one."""
+    """Whether a store without a commit record was added to a query whose other stores have one."""
     others = [records[each.store] for each in changelogs if each.store in records]
     return state is not None and any(other.query_id == state.query_id for other in others)
 
 
 def _bounds(target: SinkTarget, changelog: StoreChangelog) -> tuple[Offsets, Offsets]:
-    """Return a changelog's first offsets and its ends."""
+    """Return the first offsets and the end offsets of a changelog."""
     admin = clients.admin(target.bootstrap, f"{target.application_id}-start")
     partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
     starts, ends = earliest_offsets(admin, partitions), end_offsets(admin, partitions)

@@ -1,7 +1,7 @@
-"""Static topologies: serve changelogs that somebody else writes, without Spark.
+"""Static topologies: serve changelogs written by another program, without Spark.
 
-A TOML file names the stores; this process creates the control topics and runs the ownership controller, and that is
-all. The changelogs may be any compacted topics, those of a Kafka Streams application among them: its layouts are ours.
+A TOML file names the stores. This process only creates the control topics and runs the ownership controller. Any
+compacted topics can be changelogs, also those of a Kafka Streams application: our key layouts are the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 _WAIT_S = 0.2
 
 
-# A store's keys in the file are the declaration's fields. The partition count is the topic's.
+# The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count.
 _KEYS: Final = {
     {"is_global": "global"}.get(field.name, field.name): field
     for field in fields(StoreDeclaration)
@@ -41,7 +41,7 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StaticTopology:
-    """An application id and its stores, their partition counts not known yet."""
+    """An application id and its stores; their partition counts aren't known yet."""
 
     application_id: str
     stores: tuple[StoreDeclaration, ...]
@@ -51,7 +51,7 @@ class StaticTopology:
         """Read a file.
 
         Raises:
-            ConfigurationError: it can't be read, or what it says can't work; names the store and the key.
+            ConfigurationError: the file can't be read, or its content can't work; the text names the store and the key.
 
         """
         try:
@@ -90,8 +90,8 @@ def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StoreDe
 
 
 def run_static(path: Path, bootstrap: str, settings: OwnershipSettings, *, replication_factor: int = -1) -> int:
-    """Run the ownership of a static topology until SIGINT or SIGTERM; return the exit code, 1 after saying why."""
-    # A handler may run in the middle of anything: no lock in it.
+    """Run the ownership controller of a static topology until SIGINT or SIGTERM; return the exit code (1: error)."""
+    # A signal handler can interrupt any code: it must not lock.
     asked: list[int] = []
     failures: list[Exception] = []
 

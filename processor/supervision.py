@@ -1,4 +1,4 @@
-"""A streaming query that is started again when it dies, until that has no use."""
+"""Restarts a streaming query when it dies, until further restarts are useless."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from processor.commits import Superseded
-from processor.reasons import beginning
 from processor.restarts import RestartPolicy, Restarts
+from processor.spark_failures import beginning
 from statehouse.errors import ConfigurationError, StatehouseError
 
 log = structlog.get_logger(__name__)
 
-# As a Python worker's traceback ends, that of a driver's own error is an object.
+# The start of the last line of a Python worker's traceback; an error in the driver is an exception object.
 _FINAL_IN_WORKERS = f"{ConfigurationError.__module__}.{ConfigurationError.__name__}:"
 
 
 class QueryDied(StatehouseError):
-    """A streaming query ended by itself and isn't started again; the cause is its own."""
+    """A streaming query died and isn't restarted; the exception's cause is the query's failure."""
 
 
 class BatchSink(Protocol):
-    """What is to be known of a query's sink."""
+    """The part of a query's sink that supervision needs."""
 
     failure: BaseException | None
-    """What ended the query, in the driver's own words; None if it wasn't the sink."""
+    """The driver's exception that ended the query; None if the sink didn't end it."""
     committed: int | None
     """The newest batch that this sink has committed."""
 
@@ -40,32 +40,31 @@ class BatchSink(Protocol):
         ...
 
     def drain(self, timeout_s: float) -> bool:
-        """Let no further batch begin, and wait for the one under way; False if it took longer."""
+        """Start no further batch, and wait for the running one; False if it took longer."""
         ...
 
 
-class Started(NamedTuple):
-    """A query that was started, with the sink of its own: one that failed or was drained takes no more batches."""
+class StartedQuery(NamedTuple):
+    """A started query with its own sink; a sink that failed or was drained takes no more batches."""
 
     query: StreamingQuery
     sink: BatchSink
 
 
 class SupervisedQuery:
-    """A query of the application, through all its starts. Not thread-safe but for `is_idle`.
+    """A query of the application, through all its restarts. Only `is_idle` is thread-safe.
 
-    Each start goes on from the checkpoint: a batch that was under way is run again, and the sink skips what it had
-    committed of it.
+    Each start continues from the checkpoint: an unfinished batch runs again, and the sink skips its committed part.
     """
 
     def __init__(
         self,
         name: str,
-        begin: Callable[[], Started],
+        begin: Callable[[], StartedQuery],
         policy: RestartPolicy,
         on_restart: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start it; what `begin` raises is raised. `on_restart` is told of every further start that is tried."""
+        """Start the query; exceptions of `begin` pass through. `on_restart` is called at every attempt to restart."""
         self.name = name
         self._begin, self._on_restart = begin, on_restart
         self._restarts = Restarts(policy)
@@ -75,14 +74,14 @@ class SupervisedQuery:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it lives and no batch is being written."""
+        """Whether the query is alive and writes no batch."""
         return self._restart_at is None and self._started.sink.is_idle
 
     def look(self, now: float) -> None:
-        """See whether it died, and start it again once its pause is over. `now`: monotonic seconds.
+        """Check whether the query died, and restart it after its pause. `now`: monotonic seconds.
 
         Raises:
-            QueryDied: it is given up.
+            QueryDied: the query isn't restarted any more.
 
         """
         if self._restart_at is None:
@@ -93,9 +92,9 @@ class SupervisedQuery:
             self._restart(now)
 
     def stop(self, timeout_s: float) -> None:
-        """Finish the batch under way, within `timeout_s`, and end the query."""
+        """Finish the running batch, within `timeout_s`, and stop the query."""
         if not self._started.sink.drain(timeout_s):
-            log.warning("batch cut off; raise stop_timeout_s to wait longer", query=self.name)
+            log.warning("batch cut off; raise stop_timeout_ms to wait longer", query=self.name)
         self._end()
 
     def _died(self, now: float, failure: object) -> None:
@@ -116,7 +115,7 @@ class SupervisedQuery:
         self._restart_at = now + pause_s
 
     def _restart(self, now: float) -> None:
-        # Spark refuses a second query with the checkpoint of one that isn't quite over.
+        # Spark refuses a second query on the checkpoint of a query that hasn't fully ended.
         self._end()
         self._on_restart()
         try:
@@ -131,9 +130,9 @@ class SupervisedQuery:
         try:
             self._started.query.stop()
         except (Py4JError, PySparkException) as error:
-            log.warning("query did not stop in time; its end is the process's", reason=beginning(error))
+            log.warning("query did not stop in time; it ends with the process", reason=beginning(error))
 
 
 def _is_final(failure: object, reason: str) -> bool:
-    """Whether another start can only end the same way."""
+    """Whether a restart would fail in the same way."""
     return isinstance(failure, Superseded | ConfigurationError) or reason.startswith(_FINAL_IN_WORKERS)

@@ -1,11 +1,11 @@
-"""Runs a topology on records that a test pipes in, and shows what its stores and topics then hold; no Kafka needed.
+"""Runs a topology on a test's records and shows what its stores and topics then hold; needs no Kafka.
 
     topology = TopologyTest("app", build, session, tmp_path)
     topology.pipe("clicks", Record("ann", "home", 1_000), Record("ann", "cart", 2_000))
     assert topology.run().store("clicks-per-user") == {"ann": 2}
 
-As Kafka Streams' TopologyTestDriver does it for its topologies. The queries are Spark's own: what was piped
-since the last `run` is one micro-batch of each.
+It does what TopologyTestDriver does in Kafka Streams. Spark runs the queries: the records piped since the last `run`
+are one micro-batch of each query.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application, Source
 from processor.outputs import Output, Query
-from processor.queries import partitioned_frame, query_settings, set_for_a_while
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch import OutputRows, sink_rows
-from processor.sink.tasks import OUTPUT, SINK_PARTITION, TIMESTAMP_MS, last_of_each_key
+from processor.sink.batch_writer import OUTPUT, SINK_PARTITION, TIMESTAMP_MS, last_of_each_key
+from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from statehouse.client.conversion import from_value
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.serdes import serde
@@ -50,7 +50,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record piped into a source, or written to an output; text is UTF-8, the timestamp in epoch milliseconds."""
+    """A record piped into a source, or written to an output; text is UTF-8, timestamps are epoch milliseconds."""
 
     key: str | bytes | None
     value: str | bytes | None
@@ -60,7 +60,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that was refused."""
+    """A refused record, with the reason."""
 
     record: Record
     reason: str
@@ -70,8 +70,8 @@ class DeadLetter:
 class TopologyTest:
     """A topology under test.
 
-    `directory` takes its inputs and checkpoints; `partitions` is what topics have that don't say it themselves. Each
-    `run` starts the queries anew from their checkpoints, so that what they keep is what a restart finds.
+    `directory` holds its inputs and checkpoints; topics declared without a partition count get `partitions`. Each
+    `run` restarts the queries from their checkpoints, so a test sees the state that a restart would find.
     """
 
     def __init__(
@@ -86,21 +86,26 @@ class TopologyTest:
         self._app = Application(application_id, self._read)
         self._written: dict[str, list[Record]] = defaultdict(list)
         self.dead_letters: list[DeadLetter] = []
-        """What was refused, in the order in which it was."""
+        """The refused records so far, in order."""
         build(self._app)
         self._app.check()
         self._stores = {store.name: store for store in self._app.stores}
         self._frames = [self._frame(query) for query in self._app.queries]
 
     def pipe(self, topic: str, *records: Record) -> Self:
-        """Append records to a source, as one batch of it."""
+        """Append records to a source, as one batch.
+
+        Raises:
+            KeyError: the topology has no such source.
+
+        """
         if topic not in {source.topic for source in self._app.sources}:
             raise KeyError(f"{topic} is no source of the topology")
         self._append(topic, records)
         return self
 
     def run(self) -> Self:
-        """Let every query process what was piped, and what other queries wrote to their sources meanwhile."""
+        """Run every query on the records piped so far, and on the records that other queries write to its sources."""
         own = {output.topic for output in self._app.outputs} & {source.topic for source in self._app.sources}
         to_run = list(zip(self._app.queries, self._frames, strict=True))
         while to_run:
@@ -114,14 +119,14 @@ class TopologyTest:
     def store(self, name: str) -> dict[Any, Any]:
         """Return a store's entries, typed by its serdes.
 
-        Keys are those of the store; (key, start) for windows, (key, start, sequence) with `retain_duplicates`,
-        (key, start, end) for sessions, times in epoch milliseconds.
+        The key is the store's own; (key, start) in window stores, (key, start, sequence) with `retain_duplicates`,
+        (key, start, end) in session stores. Times are epoch milliseconds.
         """
         output = self._stores[name]
         entries: dict[bytes, bytes] = {}
         for record in self._written[output.topic]:
             key, value = record.key, record.value
-            assert isinstance(key, bytes)  # noqa: S101 - of stores they are
+            assert isinstance(key, bytes)  # noqa: S101 - stores have bytes as keys
             if isinstance(value, bytes):
                 entries[key] = value
             else:
@@ -129,7 +134,7 @@ class TopologyTest:
         return {self._entry_key(output, key): self._typed(output, value) for key, value in entries.items()}
 
     def records(self, name: str) -> list[Record]:
-        """Return what was written to an output topic, or else to a store's changelog, in order, as bytes."""
+        """Return the records, as bytes and in order, of an output topic, or else of the changelog of a store."""
         topics = {store.name: store.topic for store in self._app.stores}
         topics |= {output.topic: output.topic for output in self._app.outputs}
         return list(self._written[topics[name]])
@@ -184,7 +189,7 @@ class TopologyTest:
         scratch.rename(directory / f"{number:06}.parquet")
 
     def _take(self, query: Query, frame: DataFrame, _batch_id: int) -> None:
-        """Do with a batch what the sink does with it."""
+        """Write a batch as the sink would."""
         outputs = query.outputs
         rows = [OutputRows(self._partition_count(each), each.layout, each.where, each.columns) for each in outputs]
         cached = [place for place, output in enumerate(outputs) if output.record_cache]

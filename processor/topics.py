@@ -1,4 +1,4 @@
-"""The topics a processor waits for, and those it creates."""
+"""Waits for an application's source topics, and creates its other topics."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from statehouse.topology import (
 
 log = structlog.get_logger(__name__)
 
-# An event's time may lie anywhere: the broker's default refuses what is an hour ahead of its clock.
+# An event may have any time; by default the broker refuses times more than an hour ahead of its clock.
 _ANY_TIMESTAMP: Final = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
-# Retention by the event's own time would delete at once what is replayed from years ago, and never what claims to come
-# from the future.
+# Retention by event time would delete replayed events from years ago at once, and events with a time in the future
+# never.
 _APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 _DEAD_LETTERS_CONFIG: Final = {"cleanup.policy": "delete", **_APPEND_TIME}
-# A segment is as old as its latest timestamp: that of the last transaction's marker in it, by the broker's clock. Old
-# event times beside it would look like time to roll it, and leave a segment with event times alone (docs/adr/0004).
+# The age of a segment counts from its latest timestamp: the last transaction marker in it, by the broker's clock. With
+# old event times the broker would roll a segment early, and leave one with event times only (docs/adr/0004).
 _ROLLED_BY_SIZE_ALONE: Final = {"segment.ms": str(2**63 - 1)}
 # Kafka Streams adds the same day to the history retention of a versioned store's changelog.
 _VERSIONS_KEPT_LONGER_MS: Final = 24 * 60 * 60 * 1000
@@ -49,17 +49,17 @@ _REMIND_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ApplicationTopics:
-    """The partition counts of the application's topics, by the topics of its outputs and global stores."""
+    """The partition counts of the application's topics: outputs and global stores."""
 
     outputs: Mapping[str, int]
     dead_letters: int
 
 
 def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, int]:
-    """Return the partition count of each source topic, waiting for those that don't exist yet.
+    """Return the partition count of each source topic; wait for topics that don't exist yet.
 
     Raises:
-        ConfigurationError: one doesn't exist after that time.
+        ConfigurationError: a topic still doesn't exist after `timeout_s` seconds.
 
     """
     deadline, remind_at = time.monotonic() + timeout_s, time.monotonic()
@@ -84,10 +84,10 @@ def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: flo
 def create_topics(
     admin: AdminClient, app: Application, source_counts: Mapping[str, int], settings: ProcessorSettings
 ) -> ApplicationTopics:
-    """Create what is missing and apply changed settings; return the partition counts.
+    """Create missing topics and apply changed settings; return the partition counts.
 
     Raises:
-        ConfigurationError: a store wants another partition count than its changelog has.
+        ConfigurationError: the declared partition count of a store differs from its changelog's.
 
     """
     dead_letters = dead_letters_topic(app.application_id)
@@ -113,15 +113,15 @@ def create_topics(
 
 
 def foreign_sources(app: Application) -> list[str]:
-    """Return the topics that an application reads and doesn't write itself."""
+    """Return the topics that an application reads but doesn't write."""
     read = {source.topic for source in app.sources} | {store.changelog_topic for store in app.global_stores}
     return sorted(read - {output.topic for output in app.outputs})
 
 
 def output_topic_config(output: Output, settings: ProcessorSettings, *, exists: bool) -> dict[str, str]:
-    """Return the settings of the topic that an output is published to, its own over ours.
+    """Return the settings for an output's topic: our defaults, overridden by the output's `config`.
 
-    A topic that is no store's and was there before is somebody's: only what the code names is applied to it.
+    An existing topic without a store belongs to somebody else: it gets only the settings that the code names.
     """
     if output.declaration is None:
         return ({} if exists else _ANY_TIMESTAMP) | dict(output.config)
@@ -129,15 +129,15 @@ def output_topic_config(output: Output, settings: ProcessorSettings, *, exists: 
 
 
 def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettings) -> dict[str, str]:
-    """Return the settings of the topic that a store is published to.
+    """Return the settings for a store's topic.
 
-    Where the broker deletes by time, it counts from when a record was written, never from its event time
-    (docs/adr/0004). Where it only compacts, records carry the event time.
+    If the broker deletes by time, records have the time of writing, never the event time (docs/adr/0004). If it only
+    compacts, records have the event time.
     """
     lag_ms = settings.min_compaction_lag_ms
     if declaration.ephemeral:
         retention = str(settings.updates_retention_ms)
-        # A segment goes as a whole, once its last record is old enough; by default it is filled for a week.
+        # The broker deletes whole segments, when the last record is old enough; by default it fills one for a week.
         ours = {"cleanup.policy": "delete", "retention.ms": retention, "segment.ms": retention, **_APPEND_TIME}
     elif declaration.kind in {WINDOW, SESSION}:
         retention_ms = declaration.retention_ms + settings.changelog_additional_retention_ms
@@ -153,7 +153,7 @@ def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettin
 
 
 def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) -> None:
-    """Say which global stores' topics aren't compacted: what such a topic deletes, a node that restores won't have."""
+    """Warn of global stores on uncompacted topics: a node that restores lacks the records deleted there."""
     for store in stores:
         if store.is_global and "compact" not in topic_settings(admin, store.changelog_topic)["cleanup.policy"]:
             log.warning(
@@ -164,15 +164,15 @@ def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) 
 
 
 def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:
-    """Create the members, assignment and commits topics, or apply changed settings to them."""
+    """Create the members, assignment and commits topics, or apply changed settings."""
     names = [name(application_id) for name in (members_topic, assignment_topic, commits_topic)]
     ensure_topics(admin, [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG, replication_factor) for name in names])
 
 
 def _largest(sources: Sequence[Source], counts: Mapping[str, int]) -> int:
-    """Return the largest source's partition count, of those that have one already.
+    """Return the largest known partition count of the sources.
 
-    Global tables don't count, as they aren't partitioned state.
+    Global tables don't count, because their state isn't partitioned.
     """
     known = [source for source in sources if source.topic in counts]
     partitioned = [counts[source.topic] for source in known if source.kind is not SourceKind.GLOBAL_TABLE]

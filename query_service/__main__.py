@@ -1,8 +1,7 @@
 """`python -m query_service`: the same as `statehouse node`."""
 
-import typer
-
 from query_service.cli import node
+from statehouse.cli.declared import run_alone
 
 if __name__ == "__main__":
-    typer.run(node)
+    run_alone(node)

@@ -1,4 +1,4 @@
-"""Metrics that are read when somebody scrapes: how far replicas are, how large, how fresh, and what RocksDB says."""
+"""Metrics that are read at each scrape: positions, sizes and freshness of replicas, and RocksDB's statistics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from query_service.lifecycle import NodeState, TaskState
-from query_service.listeners import Listeners
-from query_service.metrics import READ_BUCKETS_S, NodeMetrics
-from query_service.open_scans import OpenScans
-from query_service.replica import TaskReplica
+from query_service.reads.open_scans import OpenScans
+from query_service.replicas.replica import TaskReplica
+from query_service.states.lifecycle import StoreState
 from query_service.stores.base import StateStore
 from query_service.stores.resources import StoreResources
 from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
+from query_service.telemetry.listeners import Listeners
+from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics
+from statehouse.membership import NodeState, TaskState
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ _MAXIMA: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class NodeFacts:
-    """Where the collector finds what it reads; all of it may be read on any thread."""
+    """The sources that the collector reads. All of them are safe to read from any thread."""
 
     metrics: NodeMetrics
     listeners: Listeners
@@ -67,13 +68,13 @@ class _Replicas:
 
 
 class NodeCollector(Collector):
-    """Gives a registry what a node is like at the moment of the scrape."""
+    """Collects the state of a node at the moment of the scrape (a Prometheus collector)."""
 
     def __init__(self, facts: NodeFacts) -> None:
         self._facts = facts
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: what there is need not be collected in order to be registered."""
+        """Return nothing, so that registering the collector does not collect."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -130,7 +131,7 @@ class NodeCollector(Collector):
                 sums["lag_records"] += lag or 0
                 sums["lag_unknown"] += lag is None
                 sums["staleness_unknown"] += staleness_ms is None
-                if not store.restored:
+                if store.state is StoreState.RESTORING:
                     sums["restore_remaining_records"] += max(0, store.restored_to - store.position)
                 sums.update(_of_store(store.store))
                 _raise(into.maxima, "lag_records_max", lag)
@@ -155,13 +156,15 @@ class NodeCollector(Collector):
         read = CounterMetricFamily(f"{_PREFIX}_read_bytes", "Bytes that reads found", labels=(*_REPLICA, "query"))
         bounds = [*map(str, READ_BUCKETS_S), "+Inf"]
         for replica in self._facts.metrics.replicas():
-            for query, tally in replica.reads.items():
-                if any(tally.buckets):
+            for query, histogram in replica.reads.items():
+                if any(histogram.buckets):
                     labels = (replica.store, replica.role.name, query.value)
                     total = 0
-                    cumulative = [(bound, total := total + n) for bound, n in zip(bounds, tally.buckets, strict=True)]
-                    durations.add_metric(labels, cumulative, tally.seconds)
-                    read.add_metric(labels, tally.bytes)
+                    cumulative = [
+                        (bound, total := total + n) for bound, n in zip(bounds, histogram.buckets, strict=True)
+                    ]
+                    durations.add_metric(labels, cumulative, histogram.seconds)
+                    read.add_metric(labels, histogram.bytes)
         yield durations
         yield read
 
@@ -177,7 +180,7 @@ class NodeCollector(Collector):
 
 
 def _of_store(store: StateStore) -> Mapping[str, int]:
-    """Return what a store says of itself; that of a package may fail, which must not cost the scrape."""
+    """Return a store's statistics. A custom store may fail here, and that must not fail the scrape."""
     try:
         return {"open_iterators": store.open_views(), **store.statistics()}
     except Exception as error:  # noqa: BLE001 - as above
@@ -186,7 +189,7 @@ def _of_store(store: StateStore) -> Mapping[str, int]:
 
 
 def _raise(maxima: dict[str, float], name: str, value: float | None) -> None:
-    """Keep the largest value that is known."""
+    """Keep the largest known value."""
     if value is not None:
         maxima[name] = max(value, maxima.get(name, value))
 

@@ -1,4 +1,4 @@
-"""What stands in a state directory: read from the disk alone, without a broker, and without getting in a node's way."""
+"""Shows the stores in a state directory. Reads only the disk, needs no broker, and does not disturb a running node."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from query_service.checkpoint import Checkpoint
-from query_service.disk import LOCK_FILE, CheckpointUnreadable, TaskDirectory
+from query_service.disk.directory import LOCK_FILE, CheckpointUnreadable, TaskDirectory
+from query_service.states.checkpoint import Checkpoint
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.rocksdb_engine import read_closed_store
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.topology import GLOBAL_FOLDER, GlobalId, HeldId, TaskId
+from statehouse.topology import GLOBAL_FOLDER, AnyTaskId, GlobalId, TaskId
 
-# A state directory, an application's in it, a task's in that, a global store's one deeper: what is looked for is at
-# most this far below what is named.
+# A state directory has applications' directories, these have tasks' directories; global stores' are one level deeper.
+# So a store's directory is at most this many levels below the named one.
 _MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOnDisk:
-    """A store's partition as it is on disk; None is unknown.
+    """A store's partition as it is on disk; None means unknown.
 
     Attributes:
         path: the store's directory.
-        task: the task it is of, or "global/<store>".
+        task: the task that it belongs to, or "global/<store>".
         store: the store's name.
         partition: the changelog partition.
-        topic: changelog topic.
-        topic_id: the broker's id of it.
-        position: next offset needed.
-        at_end: when the state was last known to hold all that the log held, ISO 8601 in UTC.
-        format_version: of the checkpoint.
-        size_bytes: bytes of the files.
+        topic: the changelog topic.
+        topic_id: the broker's id of the topic.
+        position: the next offset that the store needs.
+        at_end: when the state was last known to hold everything in the log, ISO 8601 in UTC.
+        format_version: format of the checkpoint.
+        size_bytes: size of the files.
         keys: RocksDB's estimate of the number of entries.
-        locked_by: process id of the node that has it open.
-        note: where the facts are from if not from the store itself, or why there are none.
+        locked_by: process id of the node that has the store open.
+        note: the source of the facts if it is not the store itself, or why there are no facts.
 
     """
 
@@ -59,57 +59,57 @@ class StoreOnDisk:
 
 
 def stores_in(directory: Path) -> list[StoreOnDisk]:
-    """Return every store under a state directory, an application's directory, a task's or a global store's.
+    """Return every store under a directory: a state directory, or an application's, a task's or a global store's.
 
     Raises:
-        ConfigurationError: there is no such directory.
+        ConfigurationError: the directory does not exist.
 
     """
     if not directory.is_dir():
-        raise ConfigurationError(f"{directory} is no directory: name a node's state_dir or a folder in it")
-    return [store for held, path in _held_in(directory.resolve(), _MAX_DEPTH) for store in _stores_of(held, path)]
+        raise ConfigurationError(f"{directory} is not a directory: name a node's state_dir or a folder in it")
+    return [store for task, path in _tasks_in(directory.resolve(), _MAX_DEPTH) for store in _stores_of(task, path)]
 
 
-def _held_in(directory: Path, depth: int) -> Iterator[tuple[HeldId, Path]]:
-    held = _held_as(directory)
-    if held is not None:
-        yield held, directory
+def _tasks_in(directory: Path, depth: int) -> Iterator[tuple[AnyTaskId, Path]]:
+    task = _task_at(directory)
+    if task is not None:
+        yield task, directory
     elif depth > 0:
         for child in sorted(directory.iterdir()):
             if child.is_dir():
-                yield from _held_in(child, depth - 1)
+                yield from _tasks_in(child, depth - 1)
 
 
-def _held_as(directory: Path) -> HeldId | None:
-    """Return what a folder is of, None if it is neither a task's nor a global store's."""
+def _task_at(directory: Path) -> AnyTaskId | None:
+    """Return the task or global store that a folder belongs to, None if it belongs to neither."""
     try:
         return TaskId.parse(directory.name)
     except ContractError:
-        # An application may be named as that folder is: only a store's has a lock in it.
+        # An application may have the same name as that folder, but only a global store's folder has a lock in it.
         is_global = directory.parent.name == GLOBAL_FOLDER and (directory / LOCK_FILE).exists()
         return GlobalId(directory.name) if is_global else None
 
 
-def _stores_of(held: HeldId, path: Path) -> Iterator[StoreOnDisk]:
+def _stores_of(task: AnyTaskId, path: Path) -> Iterator[StoreOnDisk]:
     try:
         copies = TaskDirectory(path).read_checkpoints()
     except CheckpointUnreadable:
         copies = {}
     names = {child.name for child in path.iterdir() if child.is_dir()} | copies.keys()
-    if isinstance(held, GlobalId):
-        names = {name for name in names if name.isdecimal()}  # its stores' folders are named by their partitions
-    with _borrowed(path) as holder:
+    if isinstance(task, GlobalId):
+        names = {name for name in names if name.isdecimal()}  # its folders are named after the partitions
+    with _borrowed(path) as owner:
         for name in sorted(names):
-            if holder is None:
-                yield _from_store(held, path, name)
+            if owner is None:
+                yield _from_store(task, path, name)
             else:
-                note = f"open in process {holder}: from .checkpoint" if name in copies else f"open in process {holder}"
-                yield _described(held, path, name, copies.get(name), None, holder, note)
+                note = f"open in process {owner}: from .checkpoint" if name in copies else f"open in process {owner}"
+                yield _described(task, path, name, copies.get(name), None, owner, note)
 
 
 @contextmanager
 def _borrowed(path: Path) -> Iterator[str | None]:
-    """Keep nodes out of a task's folder for the moment it is read; give the process id of one that is in it."""
+    """Keep nodes from opening a task's folder while it is read. Yield the process id of a node that has it open."""
     try:
         lock_fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -126,18 +126,18 @@ def _borrowed(path: Path) -> Iterator[str | None]:
         os.close(lock_fd)
 
 
-def _from_store(held: HeldId, path: Path, name: str) -> StoreOnDisk:
+def _from_store(task: AnyTaskId, path: Path, name: str) -> StoreOnDisk:
     try:
         checkpoint, keys = read_closed_store(path / name)
     except StoreUnusable as error:
-        return _described(held, path, name, None, None, None, f"can't be read: {error}")
+        return _described(task, path, name, None, None, None, f"can't be read: {error}")
     return _described(
-        held, path, name, checkpoint, keys, None, "" if checkpoint else "no checkpoint: restored from the start"
+        task, path, name, checkpoint, keys, None, "" if checkpoint else "no checkpoint: restored from the start"
     )
 
 
 def _described(
-    held: HeldId,
+    task: AnyTaskId,
     path: Path,
     name: str,
     checkpoint: Checkpoint | None,
@@ -148,9 +148,9 @@ def _described(
     at_end = None if checkpoint is None else datetime.fromtimestamp(checkpoint.at_end_ms / 1000, UTC)
     return StoreOnDisk(
         str(path / name),
-        str(held),
-        held.store if isinstance(held, GlobalId) else name,
-        int(name) if isinstance(held, GlobalId) else held.partition,
+        str(task),
+        task.store if isinstance(task, GlobalId) else name,
+        int(name) if isinstance(task, GlobalId) else task.partition,
         None if checkpoint is None else checkpoint.topic,
         None if checkpoint is None else checkpoint.topic_id,
         None if checkpoint is None else checkpoint.position,
@@ -164,7 +164,7 @@ def _described(
 
 
 def _size_of(path: Path) -> int:
-    """Sum the files' sizes; a running node may remove some meanwhile."""
+    """Return the sum of the files' sizes, in bytes. A running node may remove files meanwhile."""
     size = 0
     for folder, _, files in os.walk(path):
         for file in files:

@@ -1,24 +1,29 @@
-"""The node's gRPC services: a thin face on the lookups."""
+"""The node's gRPC services: a thin layer over lookups, scans and watches."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 import structlog
 
-from query_service.position_waits import PositionNotReached, PositionWaits
-from query_service.replica import StoreReplica, TaskReplica
+from query_service.reads.lookups import LookupHandler
+from query_service.reads.position_waits import PositionNotReached, PositionWaits
+from query_service.reads.scans import ScanHandler
+from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.telemetry.metrics import NodeMetrics
+from query_service.watches.watch_handler import WatchHandler
 from statehouse.errors import LookupFailure, Reason
+from statehouse.membership import NodeState
 from statehouse.rpc import link
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.rpc.streams import FIRST_RESPONSE_S
-from statehouse.topology import GlobalId, HeldId
+from statehouse.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.v1 import (
     node_service_pb2,
     node_service_pb2_grpc,
@@ -27,28 +32,21 @@ from statehouse.v1 import (
     types_pb2,
 )
 
-if TYPE_CHECKING:
-    from query_service.lookup import LookupEngine
-    from query_service.metrics import NodeMetrics
-    from query_service.node import QueryNode
-    from query_service.scans import ScanEngine
-    from query_service.watching import WatchEngine
-
 log = structlog.get_logger(__name__)
 
-# After a wait the read itself is to come; and a router that hears nothing in time would take the node for frozen.
+# A wait must leave time for the read after it; a router that hears nothing in time takes the node for frozen.
 _WAIT_MARGINS: Final = 3
-# Less than what a router waits for a node's first word, so that it is not taken for slow.
+# Less than a router waits for a node's first response, so that the router does not take the node for slow.
 _WATCH_WAIT_S: Final = 0.8 * FIRST_RESPONSE_S
 SERVICES = ("statehouse.v1.QueryService", "statehouse.v1.NodeService")
 
 Response = TypeVar("Response")
-# Of any of the servicers, any of their requests, and a call.
+# Its arguments: a servicer, a request, the call's context.
 Handler = Callable[[Any, Any, Any], Coroutine[Any, Any, Response]]
 
 
 def _counting(method: str, handler: Callable[[Any, Any, Any], Awaitable[Response]]) -> Handler[Response]:
-    """Count a handler's calls by outcome."""
+    """Wrap a handler so that its calls are counted by outcome."""
 
     @wraps(handler)
     async def counting(self: Any, request: Any, context: Any) -> Response:  # noqa: ANN401 - any of the servicers
@@ -71,12 +69,12 @@ def _counting(method: str, handler: Callable[[Any, Any, Any], Awaitable[Response
 
 
 def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
-    """Make a servicer method of a handler, and count its calls."""
+    """Make a servicer method from a handler, and count its calls."""
     return failing_cleanly(_counting(method, handler))
 
 
 def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Handler[Response]:
-    """Have a read wait for a position that its caller has seen elsewhere, and count its calls."""
+    """Wrap a read so that it waits for a position that the caller has seen elsewhere. Its calls are counted."""
 
     async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         try:
@@ -89,7 +87,7 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) ->
 
 
 def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
-    """Make a servicer method of a read."""
+    """Make a servicer method from a read."""
     return failing_cleanly(_waiting(method, handler))
 
 
@@ -98,9 +96,9 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
 
     def __init__(
         self,
-        lookups: LookupEngine,
-        scans: ScanEngine,
-        watches: WatchEngine,
+        lookups: LookupHandler,
+        scans: ScanHandler,
+        watches: WatchHandler,
         waits: PositionWaits,
         metrics: NodeMetrics,
     ) -> None:
@@ -151,8 +149,8 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     batch_get = _waiting("BatchGet", _batch_get)
 
     @property
-    def quick(self) -> Mapping[str, link.Handler]:
-        """What answers lookups that don't come as gRPC calls."""
+    def proxied(self) -> Mapping[str, link.LinkHandler]:
+        """The handlers of lookups that don't come as gRPC calls, by method."""
         get = partial(self._at_once, "Get", query_service_pb2.GetRequest.FromString, self._lookups.get, self.get)
         parse = query_service_pb2.BatchGetRequest.FromString
         batch_get = partial(self._at_once, "BatchGet", parse, self._lookups.batch_get, self.batch_get)
@@ -167,7 +165,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         data: bytes,
         context: HasTime,
     ) -> bytes | Awaitable[bytes]:
-        """Answer a serialized request without a coroutine, which but few need: those who wait for a position."""
+        """Answer a serialized request at once. Only a request that waits for a position costs a coroutine."""
         request = parsed(parse, data)
         refuse_unreadable(request)
         try:
@@ -192,12 +190,39 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     Watch = _counted("Watch", _watch)
 
 
-class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
-    """Says what the node is doing."""
+class ServedNode(Protocol):
+    """The node as the services see it."""
 
-    def __init__(self, node: QueryNode) -> None:
+    @property
+    def host(self) -> types_pb2.Host:
+        """The node, as others reach it."""
+
+    @property
+    def incarnation(self) -> str:
+        """Random id of this run."""
+
+    @property
+    def state(self) -> NodeState:
+        """The state of the node."""
+
+    @property
+    def epoch(self) -> int:
+        """The newest known epoch of the assignment, 0 before the first."""
+
+    @property
+    def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
+        """The tasks and global stores that the node holds."""
+
+    def drain(self, timeout_s: float | None = None) -> list[TaskId]:
+        """Begin to drain. Return the tasks that other nodes must take over."""
+
+
+class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
+    """Answers questions about the node, and drains it."""
+
+    def __init__(self, node: ServedNode, metrics: NodeMetrics) -> None:
         self._node = node
-        self.metrics = node.metrics
+        self.metrics = metrics
 
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
@@ -208,7 +233,7 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             incarnation=self._node.incarnation,
             state=self._node.state.value,
             epoch=self._node.epoch,
-            tasks=[_task(task, now) for task in sorted(self._node.tasks.replicas.values(), key=_place)],
+            tasks=[_task(task, now) for task in sorted(self._node.replicas.values(), key=_place)],
         )
 
     async def _drain(self, request: node_service_pb2.DrainRequest, _context: Context) -> node_service_pb2.DrainResponse:
@@ -217,22 +242,17 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             if request.timeout_ms < 0:
                 raise LookupFailure(Reason.INVALID_REQUEST, "timeout_ms must not be negative")
             timeout_s = request.timeout_ms / 1000
-        log.info("told to drain", timeout_s=timeout_s)
+        log.info("drain requested", timeout_s=timeout_s)
         return node_service_pb2.DrainResponse(active_tasks=map(str, self._node.drain(timeout_s)))
 
     GetNode = _counted("GetNode", _get_node)
     Drain = _counted("Drain", _drain)
 
 
-def servicer_of(node: QueryNode) -> QueryServicer:
-    """Return what answers for a node."""
-    return QueryServicer(node.lookups, node.scans, node.watches, node.waits, node.metrics)
-
-
-def register(server: grpc.aio.Server, servicer: QueryServicer, node: QueryNode) -> None:
+def register(server: grpc.aio.Server, queries: QueryServicer, node: NodeServicer) -> None:
     """Add the node's services to a server."""
-    query_service_pb2_grpc.add_QueryServiceServicer_to_server(servicer, server)
-    node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(node), server)
+    query_service_pb2_grpc.add_QueryServiceServicer_to_server(queries, server)
+    node_service_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
 
 
 def _task(task: TaskReplica, now: float) -> node_service_pb2.TaskReplica:
@@ -248,7 +268,7 @@ def _task(task: TaskReplica, now: float) -> node_service_pb2.TaskReplica:
     )
 
 
-def _place(task: TaskReplica) -> tuple[bool, HeldId]:
+def _place(task: TaskReplica) -> tuple[bool, AnyTaskId]:
     """Return a sort key: tasks, then global stores."""
     return isinstance(task.task, GlobalId), task.task
 

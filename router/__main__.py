@@ -1,7 +1,6 @@
 """`python -m router`."""
 
-import typer
-
 from router.cli import router
+from statehouse.cli.declared import run_alone
 
-typer.run(router)
+run_alone(router)

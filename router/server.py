@@ -11,27 +11,27 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from router.admission import Admission
-from router.attempts import Attempts
-from router.batch import BatchGetter
-from router.budget import RetryBudget
-from router.channels import QUERY_SERVICE, NodeChannels
-from router.coalesce import Coalescer
-from router.dispatch import Dispatcher
-from router.explain import Explainer
-from router.fleet import FleetTracker
-from router.group_calls import GroupCalls
-from router.health import NodeHealth
-from router.hold import HoldLimits, Holds
-from router.holder import TableHolder
-from router.inputs import Inputs
-from router.lateness import Lateness
-from router.metrics import RouterMetrics
-from router.queries import Queries
-from router.scatter import Scatter
+from router.calls.attempts import Attempts
+from router.calls.channels import QUERY_SERVICE, NodeChannels
+from router.calls.coalesce import Coalescer
+from router.calls.group_calls import GroupCalls
+from router.calls.health import NodeHealth
+from router.choice.answer_times import AnswerTimes
+from router.choice.budget import RetryBudget
+from router.choice.hold import HoldLimits, Holds
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutingTable
+from router.fleet.tracker import FleetTracker
+from router.fleet_api.inputs import Inputs
+from router.fleet_api.queries import ProcessorQueries
+from router.lookups.batch import BatchGetter
+from router.lookups.dispatch import Dispatcher
+from router.lookups.explain import Explainer
+from router.lookups.limit import LookupLimit
+from router.lookups.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
-from router.table import RoutingTable
-from router.watch import Patience, WatchRelay
+from router.telemetry.metrics import RouterMetrics
+from router.watches.watch_relay import WatchRelay, WatchTimeouts
 from statehouse.assignment import AssignmentReader
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
@@ -47,64 +47,64 @@ from statehouse.v1 import fleet_service_pb2_grpc
 
 log = structlog.get_logger(__name__)
 
-# Longest that calls under way may go on once the process has been told to stop.
-_STOP_GRACE_S = 5.0
-
 
 class RouterServer:
-    """A router. `tracker`, `inputs` and `queries` take what the control topics say; `FleetFollower` feeds them."""
+    """A router. `ControlTopicReaders` feeds `tracker`, `inputs` and `queries` from the control topics."""
 
     def __init__(
         self, settings: RouterSettings, on_broken: Callable[[Exception], None], *, share_port: bool = False
     ) -> None:
         """Build everything and bind the port; must run on the event loop that will serve.
 
-        `on_broken(error)` is called when nobody can reach it any more. `share_port`: it is one of several on that port.
+        `on_broken(error)` is called when callers can't reach it any more. `share_port`: several processes share that
+        port.
         """
         attempt_timeout_s = settings.attempt_timeout_ms / 1_000
         self._settings = settings
         self.metrics = RouterMetrics()
-        self.tables = TableHolder()
+        self.tables = CurrentTable()
         bind = f"{settings.bind_host}:{settings.router_port}"
         proxy = proxy_for(settings, bind, on_broken, share_port=share_port)
         self.channels = NodeChannels(
             proxy,
             max_message_bytes=settings.max_message_bytes,
-            close_grace_s=min(_STOP_GRACE_S, 2 * attempt_timeout_s),
+            close_grace_s=min(settings.stop_grace_ms / 1_000, 2 * attempt_timeout_s),
         )
         self.health = NodeHealth(
-            self.channels.probe, probe_timeout_s=attempt_timeout_s, on_suspicion=self.metrics.suspicion
+            self.channels.probe,
+            probe_timeout_s=attempt_timeout_s,
+            on_suspicion=self.metrics.suspicion,
+            on_pause=self.metrics.paused,
         )
-        self._lateness = Lateness(
+        self._answer_times = AnswerTimes(
             quantile=settings.hedge_quantile, least_s=settings.hedge_min_ms / 1_000, most_s=attempt_timeout_s
         )
         self.coalescer = Coalescer(self.channels.ask, self.metrics, max_message_bytes=settings.max_message_bytes)
-        attempts = Attempts(self.coalescer.ask, self.health, self._lateness)
+        attempts = Attempts(self.coalescer.ask, self.health, self._answer_times)
         self.tracker = FleetTracker(
             self.tables,
             self._on_table,
             session_timeout_s=settings.session_timeout_ms / 1_000,
             rack=settings.router_rack,
         )
-        budget = RetryBudget(settings.retry_budget_percent)
+        budget = RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s)
         self._holds = Holds(
             HoldLimits(
                 window_s=settings.hold_window_ms / 1_000,
                 most=settings.hold_max,
                 min_interval_s=settings.hold_min_interval_ms / 1_000,
-                is_dry_run=settings.hold_dry_run,
             )
         )
         self.metrics.held.set_function(lambda: self._holds.held)
         dispatcher = Dispatcher(
             self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s, holds=self._holds
         )
-        admission = Admission(settings.max_lookups)
-        self.metrics.open_lookups.set_function(lambda: admission.under_way)
+        limit = LookupLimit(settings.max_lookups)
+        self.metrics.open_lookups.set_function(lambda: limit.under_way)
         calls = GroupCalls(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
         batches = BatchGetter(
             self.tables,
-            admission,
+            limit,
             calls,
             dispatcher,
             self.metrics,
@@ -117,13 +117,13 @@ class RouterServer:
             self.channels.stream,
             dispatcher,
             self.metrics,
-            patience=Patience(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
+            timeouts=WatchTimeouts(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
             max_watches=settings.max_watches,
         )
         self.metrics.open_watches.set_function(lambda: self.watches.streams.open)
         self._handlers = QueryHandlers(
             self.tables,
-            admission,
+            limit,
             dispatcher,
             batches,
             scatter,
@@ -131,7 +131,7 @@ class RouterServer:
             self.metrics,
             settings.request_timeout_ms / 1_000,
         )
-        self.inputs, self.queries = Inputs(), Queries()
+        self.inputs, self.queries = Inputs(), ProcessorQueries()
         self.fleet = FleetServicer(
             settings.application_id,
             self.tables,
@@ -139,20 +139,19 @@ class RouterServer:
             self.health,
             self.inputs,
             self.queries,
-            Explainer(self.tables, admission, dispatcher, self._lateness),
+            Explainer(self.tables, limit, dispatcher, self._answer_times),
             default_timeout_s=settings.request_timeout_ms / 1_000,
             max_watches=settings.max_watches,
         )
         self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
         self._is_serving = False
-        self._ready: asyncio.Task[None] | None = None
         self._rpc = RpcServer(
             bind,
             (QUERY_SERVICE, FLEET_SERVICE),
             self._register,
             max_message_bytes=settings.max_message_bytes,
             proxy=proxy,
-            quick=self._handlers.quick,
+            proxied=self._handlers.proxied,
             share_port=share_port,
         )
 
@@ -166,11 +165,11 @@ class RouterServer:
         await self._rpc.start()
         log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")
 
-    async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
-        """Refuse new calls, let those under way end within `grace_s`, close the connections."""
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Refuse new calls, let those under way end within `grace_s` (as set, by default), close the connections."""
+        if grace_s is None:
+            grace_s = self._settings.stop_grace_ms / 1_000
         self.tracker.close()
-        if self._ready is not None:
-            await self._ready
         self.watches.streams.stop()
         self.fleet.watches.streams.stop()
         await self._rpc.stop(grace_s)
@@ -184,18 +183,18 @@ class RouterServer:
     def _on_table(self, table: RoutingTable) -> None:
         self.channels.retain(table.nodes)
         self.health.retain(table.nodes)
-        self._lateness.retain(table.nodes.keys(), table.stores.keys())
+        self._answer_times.retain(table.nodes.keys(), table.stores.keys())
         self._holds.retain(table.stores.keys())
         if not self._is_serving:
             self._is_serving = True
             log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))
-            self._ready = asyncio.create_task(self._rpc.set_serving(serving=True))
+            self._rpc.set_serving(serving=True)
         for store, problem in table.unusable.items():
             log.debug("store can't be routed by this version", store=store, problem=problem)
 
 
-class FleetFollower:
-    """The readers, whose threads decode records and hand them to the event loop.
+class ControlTopicReaders:
+    """The readers of the control topics: their threads decode records and hand them to the event loop.
 
     `on_broken(error)` is called there when one of them has ended by a defect.
     """
@@ -205,7 +204,7 @@ class FleetFollower:
         settings: RouterSettings,
         tracker: FleetTracker,
         inputs: Inputs,
-        queries: Queries,
+        queries: ProcessorQueries,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[Exception], None],
     ) -> None:
@@ -305,7 +304,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
         stop.set()
 
     server = RouterServer(settings, stop_by, share_port=share_port)
-    follower = FleetFollower(
+    follower = ControlTopicReaders(
         settings, server.tracker, server.inputs, server.queries, asyncio.get_running_loop(), stop_by
     )
     metrics_server = None

@@ -12,26 +12,27 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from router.admission import Admission
-from router.batch import BatchGetter
-from router.channels import QUERY_SERVICE
-from router.describe import describe_fleet, describe_key, describe_nodes, describe_partitions, describe_stores
-from router.dispatch import Dispatcher
-from router.explain import Explainer
-from router.fleet import FleetTracker
-from router.fleet_watch import FleetWatch
-from router.health import NodeHealth
-from router.holder import TableHolder
-from router.inputs import Inputs, latest
-from router.locate import keyed_call
-from router.metrics import RouterMetrics
-from router.queries import Queries
-from router.scatter import Scatter
-from router.table import RoutingTable
-from router.watch import WatchRelay
+from router.calls.channels import QUERY_SERVICE
+from router.calls.health import NodeHealth
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutingTable
+from router.fleet.tracker import FleetTracker
+from router.fleet_api.commit_tail import latest
+from router.fleet_api.describe import describe_fleet, describe_key, describe_nodes, describe_partitions, describe_stores
+from router.fleet_api.inputs import Inputs
+from router.fleet_api.queries import ProcessorQueries
+from router.lookups.batch import BatchGetter
+from router.lookups.dispatch import Dispatcher
+from router.lookups.explain import Explainer
+from router.lookups.limit import LookupLimit
+from router.lookups.locate import keyed_call
+from router.lookups.scatter import Scatter
+from router.telemetry.metrics import RouterMetrics
+from router.watches.fleet_watch import FleetWatch
+from router.watches.watch_relay import WatchRelay
 from statehouse.errors import LookupFailure
 from statehouse.rpc.deadline import Deadline, HasTime
-from statehouse.rpc.link import Handler
+from statehouse.rpc.link import LinkHandler
 from statehouse.rpc.status import Context, failing_cleanly
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
@@ -48,10 +49,10 @@ Response = TypeVar("Response")
 
 @dataclass(frozen=True, slots=True)
 class QueryHandlers:
-    """QueryService, for all partitions. `default_timeout_s` is the deadline of callers who set none."""
+    """QueryService for all partitions. `default_timeout_s` is the deadline for callers who set none."""
 
-    tables: TableHolder
-    admission: Admission
+    tables: CurrentTable
+    limit: LookupLimit
     dispatcher: Dispatcher
     batches: BatchGetter
     scatter: Scatter
@@ -89,8 +90,8 @@ class QueryHandlers:
         server.add_registered_method_handlers(QUERY_SERVICE, handlers)
 
     @property
-    def quick(self) -> Mapping[str, Handler]:
-        """What answers lookups that don't come as gRPC calls."""
+    def proxied(self) -> Mapping[str, LinkHandler]:
+        """The handlers for lookups that don't come as gRPC calls."""
         return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self)}
 
     def deadline(self, context: HasTime) -> Deadline:
@@ -115,7 +116,7 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
-            with self.admission.admitted():
+            with self.limit.admitted():
                 call = keyed_call(self.tables.current(), method, data)
                 store = call.store
                 answer = await self.dispatcher.dispatch(call, self.deadline(context))
@@ -177,7 +178,7 @@ async def _counted(
 ) -> Response:
     started_at = asyncio.get_running_loop().time()
     try:
-        with self.admission.admitted():
+        with self.limit.admitted():
             response = await work(request, self.deadline(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, started_at)
@@ -192,11 +193,11 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     def __init__(
         self,
         application_id: str,
-        tables: TableHolder,
+        tables: CurrentTable,
         tracker: FleetTracker,
         health: NodeHealth,
         inputs: Inputs,
-        queries: Queries,
+        queries: ProcessorQueries,
         explainer: Explainer,
         *,
         default_timeout_s: float,
@@ -266,7 +267,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _explain_get(
         self, request: fleet_service_pb2.ExplainGetRequest, context: Context
     ) -> fleet_service_pb2.ExplainGetResponse:
-        """Look a key up and tell how."""
+        """Look a key up and return each step."""
         return await self._explainer.explain_get(request, Deadline.of_call(context, self._default_timeout_s))
 
     GetFleet = failing_cleanly(_get_fleet)

@@ -21,6 +21,7 @@ from typing import Final
 
 import structlog
 
+from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.errors import ConfigurationError
 from statehouse.observability import logs
 from statehouse.rpc.listening import cant_listen
@@ -30,10 +31,9 @@ from statehouse.waiting import is_set_within
 log = structlog.get_logger(__name__)
 
 BAD_SETTINGS: Final = 2
-"""The exit code of a worker that can't run with its settings."""
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 10.0
-# A worker that has lived for so long did not end by what it met at its start.
+"""Exit code of a worker that can't run with its settings."""
+_REPLACEMENTS: Final = BackoffPolicy("worker", first_s=0.1, longest_s=10.0)
+# A worker that lived this long did not end because of a failure at its start.
 _STEADY_S: Final = 60.0
 # Longer than a worker takes to let its calls end.
 _STOP_TIMEOUT_S: Final = 15.0
@@ -51,7 +51,7 @@ def hold_port(host: str, port: int) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        # Others who share the port would not mind one more of them: whoever asks for it alone finds them.
+        # Processes that share the port would accept one more: only binding it exclusively finds them.
         with socket.create_server(address, family=family) as alone:
             address = alone.getsockname()
         held = socket.socket(family, socket.SOCK_STREAM)
@@ -87,7 +87,7 @@ async def keep(settings: RouterSettings, number: int, stop: asyncio.Event) -> No
     """
     loop = asyncio.get_running_loop()
     environment = environment_of(settings, os.environ)
-    pause_s = _FIRST_PAUSE_S
+    backoff = Backoff(_REPLACEMENTS)
     while not stop.is_set():
         started_at = loop.time()
         worker = await asyncio.create_subprocess_exec(
@@ -100,10 +100,10 @@ async def keep(settings: RouterSettings, number: int, stop: asyncio.Event) -> No
             stop.set()
             raise ConfigurationError(f"worker {number} can't run with these settings; its own message says why")
         if loop.time() - started_at > _STEADY_S:
-            pause_s = _FIRST_PAUSE_S
+            backoff.succeeded()
+        pause_s = backoff.failed()
         log.error("worker has ended and is replaced", worker=number, exit_code=worker.returncode, pause_s=pause_s)
         await is_set_within(stop, pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 async def _ended(worker: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
@@ -118,7 +118,7 @@ async def _ended(worker: asyncio.subprocess.Process, stop: asyncio.Event) -> Non
         told.cancel()
         if not end.done():
             worker.kill()
-            await end
+        await end
 
 
 def run_workers(settings: RouterSettings) -> None:

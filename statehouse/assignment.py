@@ -1,9 +1,9 @@
 """The assignment: an immutable snapshot of who holds what, and its form in the assignment topic.
 
-A snapshot is published in one Kafka transaction: a record for each store and sub-topology that changed
-and, last, a manifest that names every key with the epoch it was last written at. A reader takes a
-snapshot only when a manifest's set is complete, so that it never sees half an epoch, even though
-compaction removes old records and unchanged ones are not rewritten.
+A snapshot is published in one Kafka transaction: a record for each store and sub-topology that changed and, last, a
+manifest that names every key with the epoch of its last write. A reader accepts a snapshot only when it has every
+record that the manifest names. So it never sees half an epoch, although compaction removes old records and unchanged
+ones are not rewritten.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from google.protobuf.message import DecodeError
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
-from statehouse.topology import MURMUR2, GlobalId, HeldId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.topology import MURMUR2, AnyTaskId, GlobalId, Role, StoreSpec, SubTopology, TaskId
 
 MANIFEST_KEY = "epoch"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAssignment:
-    """Who holds a task."""
+    """The instances that hold a task."""
 
     active: str | None = None
     standbys: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class TaskAssignment:
         return (*(() if self.active is None else (self.active,)), *self.standbys, *self.warm_ups)
 
     def role_of(self, instance_id: str) -> Role | None:
-        """Return the role a node has here, None if it holds nothing."""
+        """Return the node's role in this task; None if it does not hold the task."""
         if instance_id == self.active:
             return Role.ACTIVE
         if instance_id in self.standbys:
@@ -56,7 +56,7 @@ class Assignment:
     sub_topologies: Mapping[int, SubTopology] = field(default_factory=lambda: MappingProxyType({}))
     tasks: Mapping[TaskId, TaskAssignment] = field(default_factory=lambda: MappingProxyType({}))
     written_at: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Epoch at which each record key was last written."""
+    """Epoch of each record key's last write."""
 
     def tasks_of(self, instance_id: str) -> dict[TaskId, Role]:
         """Return the tasks a node holds, with its role in each."""
@@ -75,25 +75,25 @@ class Assignment:
         """The stores that every node holds, by name."""
         return tuple(spec for _, spec in sorted(self.stores.items()) if spec.is_global)
 
-    def held_by(self, instance_id: str) -> dict[HeldId, Role]:
-        """Return what a node holds, with its role in each: its tasks, and every global store."""
-        held: dict[HeldId, Role] = dict(self.tasks_of(instance_id).items())
+    def all_tasks_of(self, instance_id: str) -> dict[AnyTaskId, Role]:
+        """Return a node's tasks and every global store, with its role in each."""
+        tasks: dict[AnyTaskId, Role] = dict(self.tasks_of(instance_id).items())
         for spec in self.global_stores:
-            held[GlobalId(spec.name)] = Role.GLOBAL
-        return held
+            tasks[GlobalId(spec.name)] = Role.GLOBAL
+        return tasks
 
-    def partitions_of(self, held: HeldId) -> tuple[tuple[StoreSpec, int], ...]:
-        """Return the store partitions in a task, or in a copy of a global store: all of its topic's."""
-        if isinstance(held, GlobalId):
-            spec = self.stores[held.store]
+    def partitions_of(self, task: AnyTaskId) -> tuple[tuple[StoreSpec, int], ...]:
+        """Return the store partitions in a task; for a global store, all partitions of its topic."""
+        if isinstance(task, GlobalId):
+            spec = self.stores[task.store]
             return tuple((spec, partition) for partition in range(spec.partition_count))
-        return tuple((spec, held.partition) for spec in self.stores_of(held.sub_topology))
+        return tuple((spec, task.partition) for spec in self.stores_of(task.sub_topology))
 
 
 def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, list[tuple[bytes, bytes | None]]]:
     """Return `following` with its `written_at`, and the records that lead from `previous` to it.
 
-    Records are (key, value), a None value deletes; they must be written in this order in one transaction.
+    Records are (key, value); a None value deletes the key. Write them in this order, in one transaction.
     """
     old, new = _records(previous), _records(following)
     written_at = {
@@ -125,7 +125,7 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
 
 
 def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecord]:
-    """Return the record of each key, less the epoch."""
+    """Return the record of each key, without the epoch."""
     records = {}
     for spec in assignment.stores.values():
         vectors = [assignment_pb2.ConformanceVector(key=key, hash=value) for key, value in CONFORMANCE_VECTORS]
@@ -145,7 +145,7 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             retain_duplicates=spec.retain_duplicates,
             ephemeral=spec.ephemeral,
         )
-        setattr(store, "global", spec.is_global)  # a keyword of Python's
+        setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
     for sub in assignment.sub_topologies.values():
         holders = [assignment.tasks.get(task, TaskAssignment()) for task in sub.tasks]
@@ -165,8 +165,8 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
 class AssignmentReader:
     """Turns the assignment topic's records, in order, into snapshots.
 
-    Sans-I/O: feed it records, take the snapshots it returns. Epochs never go back. A record it can't read
-    is reported to `on_unreadable(key, error)` and skipped.
+    Sans-I/O: feed it records, take the snapshots it returns. Epochs never go back. An unreadable record is reported to
+    `on_unreadable(key, error)` and skipped.
     """
 
     def __init__(self, on_unreadable: Callable[[str, Exception], None] = lambda _key, _error: None) -> None:
@@ -201,7 +201,7 @@ class AssignmentReader:
         stores: dict[str, StoreSpec] = {}
         sub_topologies: dict[int, SubTopology] = {}
         tasks: dict[TaskId, TaskAssignment] = {}
-        for key in sorted(manifest.keys):  # a protobuf map's own order is another in each process
+        for key in sorted(manifest.keys):  # a protobuf map's order differs between processes
             record = self._records[key]
             kind = record.WhichOneof("record")
             try:
@@ -228,7 +228,7 @@ class AssignmentReader:
 
 
 def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
-    """Read a store's record; refuse one whose partitioner is not ours, it would be looked up in wrong places."""
+    """Read a store's record; refuse another partitioner: lookups would go to wrong partitions."""
     if store.partitioner != MURMUR2:
         raise ContractError(f"store {store.name}: partitioner {store.partitioner!r} is not known to this version")
     try:

@@ -2,12 +2,12 @@
 
 A window record's key is `key | window start (8 bytes) | sequence (4 bytes)`, a session's `key | end (8) | start (8)`,
 integers big-endian (`WindowKeySchema` and `SessionKeySchema` of Kafka Streams). With the same layouts the changelog
-of a Kafka Streams application can be served unchanged. Times are epoch milliseconds and not negative, so that their
-byte order is their order. Kafka Streams' sequences are never negative either; read as unsigned, the order of any four
-bytes is theirs.
+of a Kafka Streams application can be served unchanged. Times are epoch milliseconds and never negative, so byte order
+is time order. Kafka Streams' sequences are never negative either; read as unsigned integers, they sort in byte order,
+whatever the four bytes are.
 
-In stores and in page tokens they have another form, the entry key: the escaped key (`statehouse.ordered_keys`), then
-the times by which a key's entries are ordered. Its byte order is that of the key, the start, and the sequence or end.
+Stores and page tokens use another form, the entry key: the escaped key (`statehouse.ordered_keys`), then the times that
+order a key's entries. Entry keys sort by key, then start, then sequence or end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class WindowKey:
 
         """
         if len(data) < _WINDOW_SUFFIX.size:
-            raise ContractError(f"a window record's key has {len(data)} bytes, at least {_WINDOW_SUFFIX.size} are due")
+            raise ContractError(
+                f"a window record's key has {len(data)} bytes, at least {_WINDOW_SUFFIX.size} are needed"
+            )
         start_ms, sequence = _WINDOW_SUFFIX.unpack_from(data, len(data) - _WINDOW_SUFFIX.size)
         if start_ms < 0:
             raise ContractError(f"a window that starts at {start_ms} ms")
@@ -82,7 +84,7 @@ class SessionKey:
         """
         if len(data) < _SESSION_SUFFIX.size:
             raise ContractError(
-                f"a session record's key has {len(data)} bytes, at least {_SESSION_SUFFIX.size} are due"
+                f"a session record's key has {len(data)} bytes, at least {_SESSION_SUFFIX.size} are needed"
             )
         end_ms, start_ms = _SESSION_SUFFIX.unpack_from(data, len(data) - _SESSION_SUFFIX.size)
         if not 0 <= start_ms <= end_ms:

@@ -1,12 +1,15 @@
-"""Freshness: whether a replica may answer a read, decided from what it knows of itself.
+"""Freshness: whether a replica may answer a read. Pure.
 
-The same rule serves the node, which has the truth at read time, and the router, which has the last
-heartbeat. What is unknown never satisfies a bound on it.
+One rule, `violation`, serves the node, which knows the truth at read time, and the router, which knows the last
+heartbeat. They treat unknown values differently: at the node an unknown value satisfies no bound on it. The router
+assumes the best possible value for everything that heartbeats don't tell (`ReplicaFreshness.reported`), because the
+node decides again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Self
 
 from statehouse.errors import Reason
 from statehouse.positions import Token
@@ -16,7 +19,7 @@ from statehouse.v1 import types_pb2
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The caller's bounds; None is unbounded. `at_least` says nothing of store partitions that it doesn't name."""
+    """The caller's bounds; None is unbounded. `at_least` bounds only the store partitions that it names."""
 
     active_only: bool = False
     max_lag: int | None = None
@@ -32,7 +35,7 @@ class Freshness:
 
         """
         if not message.ByteSize():
-            return ANY  # the rule, and it costs next to nothing
+            return ANY  # the usual case, made cheap
         max_lag = message.max_lag if message.HasField("max_lag") else None
         max_staleness_ms = message.max_staleness_ms if message.HasField("max_staleness_ms") else None
         if (max_lag or 0) < 0 or (max_staleness_ms or 0) < 0:
@@ -42,21 +45,23 @@ class Freshness:
 
     @property
     def suits_any(self) -> bool:
-        """Whether the caller has said how old an answer may be, so that any replica within that is as good."""
+        """Whether the caller bounded the answer's age, so that every replica within the bounds is equally good."""
         return not self.active_only and (self.max_lag is not None or self.max_staleness_ms is not None)
 
 
 ANY = Freshness()
 ANSWERS_AS_ACTIVE = frozenset({Role.ACTIVE, Role.GLOBAL})
-"""Roles that satisfy a demand for the active: every copy of a global store is as good as one."""
+"""Roles that satisfy `active_only`: every copy of a global store counts as an active."""
+# Beyond every changelog's end, so that it reaches every position.
+_REACHES_ALL: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFreshness:
-    """What is known of a replica of a store partition; None is unknown.
+    """The known freshness of a replica of a store partition; None is unknown.
 
-    `confirmed`: the node has been in touch with Kafka within the session timeout, so that no newer
-    assignment can have taken its role away unnoticed.
+    `confirmed`: the node has been in touch with Kafka within the session timeout. So no newer assignment can have taken
+    its role away without its notice.
     """
 
     role: Role
@@ -65,16 +70,26 @@ class ReplicaFreshness:
     staleness_ms: int | None
     position: int | None
 
+    @classmethod
+    def reported(cls, role: Role, lag: int | None, position: int | None) -> Self:
+        """Return the freshness by a heartbeat, with the best possible values for all that it does not tell.
+
+        A heartbeat tells neither staleness nor contact with Kafka. For a copy of a global store its position is a sum
+        over partitions, which can't be compared with one partition's position.
+        """
+        position = _REACHES_ALL if role is Role.GLOBAL else position
+        return cls(role, confirmed=True, lag=lag, staleness_ms=0, position=position)
+
 
 def violation(bound: Freshness, replica: ReplicaFreshness, store: str, partition: int) -> tuple[Reason, str] | None:
     """Return why the replica of a store partition may not answer within the bound, None if it may.
 
-    The first reason in this order: role, lag, staleness, position. The position comes last because it is what a request
-    may wait for: when it is the reason, it is the only one.
+    The first reason in this order counts: role, lag, staleness, position. The position comes last because a request may
+    wait for it: if it is the reason, nothing else is wrong.
     """
     if bound.active_only:
         if replica.role not in ANSWERS_AS_ACTIVE:
-            return Reason.NOT_ACTIVE, f"this replica is {replica.role.name.lower()}, the active was demanded"
+            return Reason.NOT_ACTIVE, f"it is {replica.role.name.lower()}, the active was demanded"
         if not replica.confirmed:
             role = replica.role.name.lower()
             message = f"this replica is {role}, but out of touch with Kafka for longer than the session timeout"

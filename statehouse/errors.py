@@ -5,8 +5,7 @@
     ├── ConfigurationError settings or a topology that can't work
     └── ContractError      a record or name that breaks the contract of the topics
 
-A `LookupFailure` crosses gRPC as status details and comes back as the same class, so `is_reason` works
-on both sides of the wire.
+A `LookupFailure` crosses gRPC as status details and comes back as the same class, with the same reason.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PREFIX = "ERROR_REASON_"
 
 
 class Reason(IntEnum):
-    """Why a request failed; numbers are those of `statehouse.v1.ErrorReason`."""
+    """Why a request failed; the numbers equal `statehouse.v1.ErrorReason`'s."""
 
     UNKNOWN_STORE = errors_pb2.ERROR_REASON_UNKNOWN_STORE
     INVALID_KEY = errors_pb2.ERROR_REASON_INVALID_KEY
@@ -74,13 +73,13 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.UNKNOWN_STORE: ReasonSpec(
             code_pb2.NOT_FOUND,
             False,
-            "No store of that name in the assignment.",
+            "The assignment has no store of that name.",
             "List the stores with FleetService.GetFleet and check the application id.",
         ),
         Reason.INVALID_KEY: ReasonSpec(
             code_pb2.INVALID_ARGUMENT,
             False,
-            "The key is missing or its text does not parse by the store's key serde.",
+            "The key is missing, or the store's key serde can't parse its text.",
             "Send the key in the form the serde expects, or as raw bytes.",
         ),
         Reason.INVALID_REQUEST: ReasonSpec(
@@ -116,20 +115,20 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.NOT_ACTIVE: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,
             True,
-            "The active was demanded and this replica is not it.",
+            "The request demands the active, and this replica is not the active.",
             "Ask the active, or allow standbys.",
         ),
         Reason.ACTIVE_UNCONFIRMED: ReasonSpec(
             code_pb2.UNAVAILABLE,
             True,
-            "The node is named active, or holds a global store, but has been out of touch with Kafka for longer than "
+            "The node is the active, or holds a global store, but has had no contact with Kafka for longer than "
             "the session timeout.",
             "Allow standbys, or wait until the node reaches its brokers.",
         ),
         Reason.LAG_EXCEEDS_BOUND: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,
             True,
-            "The replica's lag is larger than max_lag, or unknown: the broker has not named the log's end within the "
+            "The replica's lag is larger than max_lag, or unknown: the broker has not told the log's end within the "
             "session timeout.",
             "Allow a larger lag, or ask again once the replica has caught up; if it is unknown, check the node's "
             "connection to Kafka.",
@@ -144,7 +143,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.UNAVAILABLE,
             False,
             "No replica could answer within the bound.",
-            "The candidates in the details say why; with no standby configured, set num_standby_replicas.",
+            "The candidates in the details say why; if no standby is configured, set num_standby_replicas.",
         ),
         Reason.ROUTING_NOT_READY: ReasonSpec(
             code_pb2.UNAVAILABLE,
@@ -155,8 +154,8 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.VALUE_UNDECODABLE: ReasonSpec(
             code_pb2.DATA_LOSS,
             False,
-            "The stored bytes do not decode by the store's value serde.",
-            "Read with raw=true, and check what wrote the changelog.",
+            "The store's value serde can't decode the stored bytes.",
+            "Read with raw=true, and check which program wrote the changelog.",
         ),
         Reason.NODE_SHUTTING_DOWN: ReasonSpec(
             code_pb2.UNAVAILABLE, True, "The node is shutting down.", "Ask another replica, or a router."
@@ -164,14 +163,14 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.OVERLOADED: ReasonSpec(
             code_pb2.RESOURCE_EXHAUSTED,
             True,
-            "The server has as much work as it admits.",
-            "Send less, or add nodes or routers; ask the same server again after the delay of the details' RetryInfo.",
+            "The server has as many requests as it allows.",
+            "Send less, or add nodes or routers; ask this server again after the delay in the details' RetryInfo.",
         ),
         Reason.ATTEMPT_TIMED_OUT: ReasonSpec(
             code_pb2.DEADLINE_EXCEEDED,
             True,
             "The candidate did not answer within the attempt's time.",
-            "A frozen or overloaded node; the router has moved on.",
+            "The node is frozen or overloaded; the router has asked the next candidate.",
         ),
         Reason.UNREACHABLE: ReasonSpec(
             code_pb2.UNAVAILABLE,
@@ -194,52 +193,52 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.UNKNOWN_ADDRESS: ReasonSpec(
             code_pb2.UNAVAILABLE,
             True,
-            "The assignment names the node but the members topic has no address for it.",
+            "The assignment names the node, but the members topic has no address for it.",
             "Wait for the node's heartbeat, or for the next assignment.",
         ),
         Reason.DEADLINE_EXCEEDED: ReasonSpec(
             code_pb2.DEADLINE_EXCEEDED,
             False,
             "The request's deadline passed before any candidate answered.",
-            "Allow more time; the candidates in the details say what was tried.",
+            "Allow more time; the candidates in the details show every attempt.",
         ),
         Reason.INTERNAL: ReasonSpec(
-            code_pb2.INTERNAL, True, "A defect in the server.", "See the server's log and report it."
+            code_pb2.INTERNAL, True, "The server has a defect.", "See the server's log, and report the defect."
         ),
         Reason.WRONG_STORE_KIND: ReasonSpec(
             code_pb2.INVALID_ARGUMENT,
             False,
-            "The store is of a kind that has no such query.",
-            "Use the queries of its kind; the message names both.",
+            "Stores of this kind have no such query.",
+            "Use a query of the store's kind; the message names both.",
         ),
         Reason.SCAN_TOO_LONG: ReasonSpec(
             code_pb2.DEADLINE_EXCEEDED,
             False,
-            "A scan or exact count took longer than the node lets one stay open.",
+            "A scan or exact count took longer than the node allows.",
             "Ask for smaller pages or a narrower range, take the estimated count, or raise the node's scan_timeout_ms.",
         ),
         Reason.POSITION_NOT_REACHED: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,
             True,
-            "The replica has not reached a position of the bound within the time there was.",
-            "Allow more time, ask another replica, or drop at_least; a position beyond the log's end is never reached.",
+            "The replica did not reach a position in at_least in time.",
+            "Allow more time, ask another replica, or drop at_least. A position beyond the log's end is never reached.",
         ),
         Reason.WOULD_WAIT: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,
             True,
-            "An entry of a batch would have had to wait for its bound.",
-            "Ask for the key alone; a router does that by itself.",
+            "An entry of a batch would have to wait for its bound.",
+            "Ask for the key alone; a router does so by itself.",
         ),
         Reason.INPUT_NOT_PROCESSED: ReasonSpec(
             code_pb2.DEADLINE_EXCEEDED,
             False,
-            "The processor has not committed the input record within the time there was.",
-            "Allow more time than a micro-batch takes; see in the processor's log whether it runs.",
+            "The processor did not commit the input record in time.",
+            "Allow more time than a micro-batch takes; check in the processor's log that it runs.",
         ),
         Reason.BEFORE_HISTORY: ReasonSpec(
             code_pb2.OUT_OF_RANGE,
             False,
-            "The as-of time is before the history that the store keeps.",
+            "The as-of time is older than the history that the store keeps.",
             "Ask for a later time, or give the store a longer history retention.",
         ),
     }
@@ -251,7 +250,7 @@ class StatehouseError(Exception):
 
 
 class ConfigurationError(StatehouseError):
-    """Settings or a topology that can't work; the message says what to change."""
+    """Settings, or a topology, that can't work; the message says what to change."""
 
 
 class ContractError(StatehouseError):
@@ -262,11 +261,11 @@ class LookupFailure(StatehouseError):
     """A failed lookup, scan or count.
 
     Attributes:
-        reason: why.
-        message: for people.
-        metadata: the variable parts of the message.
+        reason: why it failed.
+        message: text for people.
+        metadata: the variable parts of the message, by name.
         route: the newest route the answering process knows (wrong-owner errors).
-        candidates: each replica considered, with its verdict (from a router).
+        candidates: every replica that a router considered, with its verdict.
 
     """
 
@@ -288,7 +287,7 @@ class LookupFailure(StatehouseError):
         self.candidates = tuple(candidates)
 
     def __str__(self) -> str:
-        """Show the reason, the message and the candidates' verdicts, one line."""
+        """Show the reason, the message and the candidates' verdicts in one line."""
         verdicts = "; ".join(
             f"{candidate.host.instance_id}: {reason_name(candidate.reason)} {candidate.detail}".rstrip()
             for candidate in self.candidates
@@ -329,7 +328,7 @@ class LookupFailure(StatehouseError):
 
 
 def reason_from_number(number: int) -> Reason:
-    """Return the reason of a wire number, INTERNAL for one this version does not know."""
+    """Return the reason with this wire number; INTERNAL if this version does not know it."""
     try:
         return Reason(number)
     except ValueError:
@@ -345,15 +344,10 @@ def reason_name(number: int) -> str:
 
 
 def wire_name(reason: Reason) -> str:
-    """Return the name that stands in `google.rpc.ErrorInfo.reason`."""
+    """Return the name in `google.rpc.ErrorInfo.reason`."""
     return errors_pb2.ErrorReason.Name(reason.value)
 
 
-def is_reason(error: BaseException, *reasons: Reason) -> bool:
-    """Whether an error is a failed lookup of one of these reasons."""
-    return isinstance(error, LookupFailure) and error.reason in reasons
-
-
 def internal_error() -> LookupFailure:
-    """Return what a caller is told of a defect; the log has the rest."""
+    """Return the failure that callers get for a defect; only the log has the details."""
     return LookupFailure(Reason.INTERNAL, "internal error; the server's log has it")

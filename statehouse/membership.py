@@ -1,9 +1,14 @@
-"""Members: what each node says of itself in the members topic, as immutable values."""
+"""Members: the nodes' reports in the members topic, as immutable values.
+
+States travel as text. A node of a newer version may report a state that this version does not know. Such a state is
+passed on unchanged; it means only that the node or task is in none of the states known here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
@@ -12,13 +17,36 @@ from statehouse.control.v1 import members_pb2
 from statehouse.errors import ContractError
 from statehouse.topology import Role, TaskId
 
-LEAVING_STATES = frozenset({"PENDING_SHUTDOWN", "NOT_RUNNING", "ERROR"})
-"""States in which a node gives up what it holds."""
+
+class NodeState(StrEnum):
+    """The state of a whole node: Kafka Streams' `KafkaStreams.State`, without the states of its threads."""
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    ERROR = "ERROR"
+
+
+class TaskState(StrEnum):
+    """The state of a task's replica, or of a global store's copy."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    CLOSED = "closed"
+    ERROR = "error"
+
+
+LEAVING_STATES: frozenset[str] = frozenset({NodeState.PENDING_SHUTDOWN, NodeState.NOT_RUNNING, NodeState.ERROR})
+"""States in which a node gives up its tasks and stores."""
 
 FORGET_AFTER_SESSIONS = 30
 """Session timeouts after which a silent member that the assignment doesn't name is forgotten.
 
-Long after anybody waits for it: its record is only kept so that people see who is missing.
+By then no lookup waits for it: the record is kept only so that people see which node is missing.
 """
 
 _ROLES = frozenset(role.value for role in Role)
@@ -26,7 +54,7 @@ _ROLES = frozenset(role.value for role in Role)
 
 @dataclass(frozen=True, slots=True)
 class StorePosition:
-    """A store's next needed offset, and the largest end offset its node knows; None is unknown."""
+    """The next offset a store needs, and the largest end offset its node knows; None is unknown."""
 
     position: int | None
     end_offset: int | None = None
@@ -34,7 +62,7 @@ class StorePosition:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """A replica, as its node reports it."""
+    """A replica, as its node reports it. `state`: a `TaskState`, or one of a newer version."""
 
     role: Role
     state: str
@@ -43,12 +71,15 @@ class ReplicaReport:
     @property
     def is_restored(self) -> bool:
         """Whether it answers lookups."""
-        return self.state == "running"
+        return self.state == TaskState.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalReport:
-    """A node's copy of a global store, as it reports it; positions by partition of the store's topic."""
+    """A node's report on its copy of a global store; positions by partition of the store's topic.
+
+    `state`: as in `ReplicaReport`.
+    """
 
     state: str
     positions: Mapping[int, StorePosition]
@@ -56,12 +87,12 @@ class GlobalReport:
     @property
     def is_restored(self) -> bool:
         """Whether it answers lookups."""
-        return self.state == "running"
+        return self.state == TaskState.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node's heartbeat."""
+    """A node's heartbeat. `state`: a `NodeState`, or one of a newer version."""
 
     instance_id: str
     incarnation: str
@@ -70,24 +101,24 @@ class Member:
     started_at_ms: int = 0
     rack: str = ""
     version: str = ""
-    state: str = "CREATED"
+    state: str = NodeState.CREATED
     epoch: int = 0
     heartbeat: int = 0
     replicas: Mapping[TaskId, ReplicaReport] = field(default_factory=lambda: MappingProxyType({}))
     global_replicas: Mapping[str, GlobalReport] = field(default_factory=lambda: MappingProxyType({}))
     capacity: int = 1
-    """Weight of its share of the tasks."""
+    """The node's weight when tasks are shared out."""
     dynamic: bool = False
-    """Its instance id was made up for this run."""
+    """Whether its instance id was generated for this run."""
 
     @property
     def incarnation_order(self) -> tuple[int, str]:
-        """Of two processes under one instance id, the greater is the newer."""
+        """Sort key of processes under one instance id: the greater is the newer."""
         return self.started_at_ms, self.incarnation
 
 
 def target(host: str, port: int) -> str:
-    """Return an advertised address as gRPC wants it."""
+    """Return an advertised address in gRPC's form, `host:port` or `[host]:port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -139,7 +170,7 @@ def decode_member(value: bytes) -> Member:
     """Read a heartbeat.
 
     Raises:
-        ContractError: the bytes are no heartbeat, or name no instance.
+        ContractError: the bytes are not a heartbeat, or lack an instance id.
 
     """
     try:
@@ -150,7 +181,7 @@ def decode_member(value: bytes) -> Member:
         raise ContractError("member record without an instance id")
     replicas = {}
     for replica in message.replicas:
-        if replica.role not in _ROLES:  # a role of a newer version
+        if replica.role not in _ROLES:  # a newer version's role
             continue
         replicas[TaskId.parse(replica.task)] = ReplicaReport(
             Role(replica.role),

@@ -1,8 +1,8 @@
 """Ranges and page tokens of scans, the same at nodes and routers.
 
 Pages follow the unsigned byte order of serialized keys (of entry keys, where a key has several entries) over all
-partitions, so the last one returned is the resume point of every partition: a token stays valid whatever node owns a
-partition by then.
+partitions, so the last key returned is the resume point of every partition: a token stays valid when partitions move to
+other nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAST_MS = 2**62
 def page_bytes(max_message_bytes: int) -> int:
     """Return the most bytes of keys and values to put into a page.
 
-    JSON values grow when they are typed; a quarter of the message leaves room for it.
+    A JSON value becomes larger as a typed value; a quarter of the message leaves room for that.
     """
     return max_message_bytes // 4
 
@@ -49,7 +49,7 @@ class KeyRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key can be in it."""
+        """Whether the range can hold no key."""
         return self.stop is not None and self.start >= self.stop
 
 
@@ -88,7 +88,7 @@ def page_size(request: PagedRequest) -> int:
 
 
 def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
-    """Return the range that is left to read: the request's, less what its page token says was returned.
+    """Return the range left to read: the request's range, without the keys that its page token says were returned.
 
     Raises:
         LookupFailure: INVALID_KEY, INVALID_REQUEST (prefix beside a range) or INVALID_PAGE_TOKEN.
@@ -98,9 +98,9 @@ def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
 
 
 def entry_key_range(request: query_service_pb2.ScanWindowsRequest, serde: Serde) -> KeyRange:
-    """Return the range of entry keys that is left to read: all entries of the request's keys, less those returned.
+    """Return the range of entry keys left to read: all entries of the request's keys, without those returned.
 
-    Escaped keys are in the keys' order and none is another's prefix, so a bound holds for whatever follows the key.
+    Escaped keys sort like keys and none is a prefix of another, so a key's bound holds for all its entries.
 
     Raises:
         LookupFailure: as `key_range`.
@@ -126,7 +126,7 @@ def _bounds(request: RangeRequest, serde: Serde) -> KeyRange:
 
 
 def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
-    """Return what the request's page token leaves of a range.
+    """Return the part of a range that the request's page token leaves to read.
 
     Raises:
         LookupFailure: INVALID_PAGE_TOKEN.
@@ -141,7 +141,7 @@ def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
 
 
 def time_span(request: TimedRequest) -> tuple[int, int]:
-    """Return the earliest and latest time a request asks for, epoch milliseconds; all of it where a bound is absent."""
+    """Return a request's earliest and latest time, epoch milliseconds; an absent bound means no limit."""
     first_ms = request.from_ms if request.HasField("from_ms") else 0
     last_ms = request.to_ms if request.HasField("to_ms") else LAST_MS
     return max(0, first_ms), last_ms
@@ -170,7 +170,7 @@ def _last_key(request: PagedRequest) -> bytes:
 
 
 def _fingerprint(request: PagedRequest) -> int:
-    """Return a checksum of what a page token is bound to: the query and its fields, less those that may differ."""
+    """Return a checksum of the query and the fields that must be equal on every page of a scan."""
     identity: Any = type(request)()
     identity.CopyFrom(request)
     for name in ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding"):
@@ -180,20 +180,22 @@ def _fingerprint(request: PagedRequest) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class PartialPage(Generic[T]):
     """A page of some partitions, in key order, and whether they have more after it."""
 
     items: Sequence[T]
     has_more: bool
 
 
-def merged(parts: Sequence[Part[T]], key_of: Callable[[T], bytes], limit: int, *, reverse: bool) -> Part[T]:
-    """Put the pages of several partitions together: at most `limit` items, in key order.
+def merged(
+    parts: Sequence[PartialPage[T]], key_of: Callable[[T], bytes], limit: int, *, reverse: bool
+) -> PartialPage[T]:
+    """Merge the pages of several partitions: at most `limit` items, in key order.
 
-    A part that has more holds the result back to its last key: beyond that key nobody knows yet what it has.
+    If a part has more, the result ends at that part's last key: its items beyond that key are not known yet.
 
     Raises:
-        LookupFailure: INTERNAL, a part says it has more and has nothing.
+        LookupFailure: INTERNAL, a part has more but returned nothing.
 
     """
     unfinished = [part for part in parts if part.has_more]
@@ -205,6 +207,6 @@ def merged(parts: Sequence[Part[T]], key_of: Callable[[T], bytes], limit: int, *
     for item in itertools.islice(heapq.merge(*(part.items for part in parts), key=key_of, reverse=reverse), limit):
         key = key_of(item)
         if known_to is not None and (key < known_to if reverse else key > known_to):
-            return Part(items, has_more=True)
+            return PartialPage(items, has_more=True)
         items.append(item)
-    return Part(items, has_more=known_to is not None or sum(len(part.items) for part in parts) > len(items))
+    return PartialPage(items, has_more=known_to is not None or sum(len(part.items) for part in parts) > len(items))

@@ -1,13 +1,12 @@
-"""Which partition of a changelog a key is in: the same answer as every Java producer gives.
+"""The partition of a key in a changelog: the same one that every Java producer chooses.
 
 This is Kafka's default partitioner for records that have a key: `Utils.toPositive(Utils.murmur2(key)) % partitions`
-(org.apache.kafka.common.utils.Utils). The processor, the router and the nodes must agree on it to the bit, with each
-other and with Kafka Streams' own producers: a store whose keys are looked up in another partition than they were
-written to looks empty. CONFORMANCE_VECTORS travel with a store's spec, so that a process that disagrees finds out
-before it serves.
+(org.apache.kafka.common.utils.Utils). The processor, the router, the nodes and Kafka Streams' own producers must agree
+on it to the bit: if keys are looked up in another partition than they were written to, the store looks empty.
+CONFORMANCE_VECTORS travel with a store's spec, so that a process that disagrees notices before it serves.
 
-Two families of keys need care. A record without a key has no partition here. And a windowed or session key is placed
-by the key it was made from, not by the composite with its window suffix.
+Two families of keys need care. A record without a key has no partition here. A window's or session's record is placed
+by its plain key, not by the composite key with the window suffix.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-# Made by Kafka's Java client (tests/interop/partitioner makes many more). Each has a trap that a port can fall into:
+# Made by Kafka's Java client (tests/interop/partitioner makes many more). Each covers a mistake that a port can make:
 # every tail length, bytes that are negative in Java, hashes of both signs, a key longer than any fast path.
 CONFORMANCE_VECTORS: Final[tuple[tuple[bytes, int], ...]] = (
     (b"", 275646681),
@@ -52,7 +51,7 @@ def partition_for(key: bytes, partition_count: int) -> int:
 
 
 def verify_vectors(vectors: Iterable[tuple[bytes, int]]) -> None:
-    """Raise ValueError, naming the key, unless this implementation hashes each key to the hash beside it."""
+    """Raise ValueError, naming the key, if this implementation hashes a key to another value than the vector has."""
     for key, expected in vectors:
         actual = murmur2(key)
         if actual != expected:
@@ -62,14 +61,14 @@ def verify_vectors(vectors: Iterable[tuple[bytes, int]]) -> None:
             )
 
 
-# Unpackers of n little-endian words, by n. Beyond these, which hold keys of 260 bytes, one is made per call.
+# Unpackers of n little-endian words, by n. They suffice for keys up to 260 bytes; for longer keys one is made per call.
 _WORDS: Final = tuple(Struct(f"<{n}I").unpack_from for n in range(65))
 
 
 def _murmur2_unsigned(data: bytes) -> int:
-    # On the path of every lookup, and twice as fast as a byte-by-byte port. Python's integers don't wrap, so a mask is
-    # needed only where high bits could come down again: before a right shift, and once a word so that h stays small.
-    # The constants are written out because a literal is loaded faster than a global.
+    # Every lookup runs this; it is twice as fast as a byte-by-byte port. Python's integers don't wrap, so a mask is
+    # needed only where high bits could move down again: before a right shift, and once per word to keep h small. The
+    # constants are written out because a literal is loaded faster than a global.
     length = len(data)
     count = length >> 2
     words = _WORDS[count](data) if count < 65 else Struct(f"<{count}I").unpack_from(data)

@@ -1,8 +1,8 @@
-"""Tokens: what a caller has seen of changelogs, as a value to take along. Pure.
+"""Tokens: how much of the changelogs a caller has seen, as a value that travels with the caller. Pure.
 
-An answer's token says how far the replica that gave it had read. Shown with a later read, of whatever replica, it keeps
-that read from going back in time (Kafka's KIP-796 calls it a Position). Every replica of a partition follows the same
-changelog, so one offset a store partition says it all.
+An answer's token says how far the answering replica had read. A later read with this token, at any replica, does not go
+back in time (KIP-796 calls it a Position). All replicas of a partition follow the same changelog, so one offset per
+store partition is enough.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from google.protobuf.message import DecodeError
 from statehouse.v1 import types_pb2
 
 MAX_POSITIONS: Final = 10_000
-"""Most positions in a token; a read carries those of its store only."""
-# What so many take, store names of 250 bytes included.
+"""Most positions in a token; a read sends only its store's positions."""
+# Most bytes that this many positions take, with store names of 250 bytes.
 _MAX_BYTES: Final = MAX_POSITIONS * 300
 
 
 class Token:
-    """An immutable set of positions, one a store partition: the next changelog offset, as in an answer's `position`.
+    """An immutable set of positions, one per store partition: the next changelog offset, like an answer's `position`.
 
-    `a | b` is the token of who has seen both. `str` gives text for a header, a cookie or a URL, `parse` reads it.
+    `a | b` is the token of a caller that has seen both. `str` gives text for a header, a cookie or a URL; `parse` reads
+    it.
     """
 
     __slots__ = ("_positions",)
@@ -35,12 +36,14 @@ class Token:
         """Take positions by store and partition.
 
         Raises:
-            ValueError: one is negative, or they are more than `MAX_POSITIONS`.
+            ValueError: one is negative, or there are more than `MAX_POSITIONS`.
 
         """
         self._positions = dict(positions or {})
         if len(self._positions) > MAX_POSITIONS:
-            raise ValueError(f"{len(self._positions)} positions, at most {MAX_POSITIONS} are taken: begin a new token")
+            raise ValueError(
+                f"{len(self._positions)} positions, a token holds {MAX_POSITIONS} at most: begin a new one"
+            )
         for place, position in self._positions.items():
             if place[1] < 0 or position < 0:
                 raise _negative(place, position)
@@ -54,7 +57,7 @@ class Token:
 
         """
         if len(message.positions) > MAX_POSITIONS:
-            raise ValueError(f"{len(message.positions)} positions, at most {MAX_POSITIONS} are taken")
+            raise ValueError(f"{len(message.positions)} positions, a token holds {MAX_POSITIONS} at most")
         positions: dict[tuple[str, int], int] = {}
         for each in message.positions:
             place, position = (each.store, each.partition), each.position
@@ -96,16 +99,16 @@ class Token:
         return cls.from_bytes(data) if data else cls()
 
     def position(self, store: str, partition: int) -> int:
-        """Return what is to be reached of a store partition; 0, which every replica has, if nothing was seen of it."""
+        """Return the position to reach in a store partition; 0, which every replica has, if the token has none."""
         return self._positions.get((store, partition), 0)
 
     def is_reached(self, store: str, partition: int, position: int | None) -> bool:
-        """Whether a replica at `position` (None: unknown) has got to what was seen of its store partition."""
+        """Whether a replica at `position` (None: unknown) has reached this token's position in its store partition."""
         wanted = self.position(store, partition)
         return wanted == 0 or (position is not None and position >= wanted)
 
     def of_store(self, store: str) -> Token:
-        """Return what concerns one store."""
+        """Return the token with one store's positions only."""
         return Token({place: position for place, position in self._positions.items() if place[0] == store})
 
     def items(self) -> list[tuple[tuple[str, int], int]]:

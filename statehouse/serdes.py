@@ -1,6 +1,6 @@
-"""Serdes: how keys and values stand in a changelog, and how people and programs see them.
+"""Serdes: the bytes of keys and values in a changelog, and their forms for people and programs.
 
-Layouts are those of Kafka's own serializers: string is UTF-8, long and double are 8 bytes big-endian.
+The layouts are the same as in Kafka's own serializers: string is UTF-8, long and double are 8 bytes big-endian.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _TEXT = b"\x12"
 _RAW = b"\x2a"
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
-# Above this a 64-bit float has no fractions left: whether it was written as an integer can't be told any more.
+# Above this a 64-bit float has no fraction, so it does not show whether it was written as an integer.
 _EXACT_INTEGERS_BELOW = 2**53
 
 
 class Serde(Protocol):
-    """Turns bytes into what people type and read, and back.
+    """Turns bytes into text and typed values, and text into bytes.
 
-    `parse` raises ValueError for text that isn't of the type; `text`, `value` and `wire` raise ValueError for bytes
-    that aren't.
+    `parse` raises ValueError for text that is not of the type; `text`, `value` and `wire` raise ValueError for bytes
+    that are not of the type.
     """
 
     def parse(self, text: str) -> bytes:
-        """Serialize what a person typed."""
+        """Return the serialized form of text."""
 
     def text(self, data: bytes) -> str:
-        """Show the bytes as `parse` would take them."""
+        """Return the bytes as text that `parse` accepts."""
 
     def value(self, data: bytes) -> types_pb2.Value:
-        """Show the bytes as a typed value."""
+        """Return the bytes as a typed value."""
 
     def wire(self, data: bytes) -> bytes:
-        """Return `value(data)` serialized, for those who only pass it on."""
+        """Return `value(data)` serialized, for callers that only pass it on."""
 
 
 class StringSerde:
@@ -66,7 +66,7 @@ class StringSerde:
         return types_pb2.Value(text=data.decode())
 
     def wire(self, data: bytes) -> bytes:
-        """Check that it is text, which on the wire is what it is here."""
+        """Check that it is UTF-8; text has the same bytes on the wire."""
         data.decode()
         return delimited(_TEXT, data)
 
@@ -163,7 +163,7 @@ def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or f
 
 
 def json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever json.loads gives
-    """Build protobuf's Value; several times faster than json_format, which checks what json.loads has checked.
+    """Build protobuf's Value; several times faster than json_format, which checks again what json.loads has checked.
 
     Raises:
         ValueError: it is not JSON.
@@ -194,9 +194,9 @@ def json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever js
 
 
 def from_json_value(document: struct_pb2.Value) -> JsonValue:
-    """Return a JSON document as Python has it.
+    """Return a JSON document as a Python value.
 
-    The wire has 64-bit floats only; one without a fraction is shown as the integer it almost always was.
+    The wire has 64-bit floats only. A float without a fraction becomes an integer, because it almost always was one.
     """
     match document.WhichOneof("kind"):
         case "number_value":
@@ -209,7 +209,7 @@ def from_json_value(document: struct_pb2.Value) -> JsonValue:
         case "list_value":
             return [from_json_value(item) for item in document.list_value.values]
         case "struct_value":
-            # A map on the wire has no order; sorted, equal documents at least print alike.
+            # A map on the wire has no order. Sorted, equal documents print alike.
             return {name: from_json_value(item) for name, item in sorted(document.struct_value.fields.items())}
         case _:
             return None
@@ -227,7 +227,7 @@ SERDES: Mapping[str, Serde] = MappingProxyType(
 
 
 def shown_key(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Key:
-    """Return a key as text; raw if asked for, or if it does not decode."""
+    """Return a key as text; as raw bytes if asked for, or if it does not decode."""
     if not raw:
         with suppress(ValueError):
             return types_pb2.Key(text=serde.text(data))
@@ -235,7 +235,7 @@ def shown_key(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Key:
 
 
 def shown_value(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Value:
-    """Return one value of several: one that does not decode is shown raw, it must not fail its neighbours."""
+    """Return one of several values, raw if it does not decode: it must not fail the others."""
     if not raw:
         with suppress(ValueError):
             return serde.value(data)

@@ -1,4 +1,4 @@
-"""The words of a topology: tasks, store specifications, and the names of the topics they live in."""
+"""Parts of a topology: tasks, store specifications, and the names of their topics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STORE_KINDS = (KEY_VALUE, WINDOW, SESSION, VERSIONED)
 MURMUR2 = "murmur2"
 GLOBAL_FOLDER = "global"
 
-# Kafka's rule for topic names, less the length the suffixes need.
+# Kafka's rule for topic names, but shorter, to leave room for suffixes.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
 
 class Role(IntEnum):
-    """What a replica is; the numbers are those of both protobuf enums (control and public)."""
+    """A replica's role; the numbers equal both protobuf enums' (control and public)."""
 
     ACTIVE = members_pb2.ROLE_ACTIVE
     STANDBY = members_pb2.ROLE_STANDBY
@@ -33,7 +33,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """One partition of a sub-topology: the stores of one query that share it."""
+    """A task: one partition of a sub-topology, with this partition of each of its stores."""
 
     sub_topology: int
     partition: int
@@ -58,7 +58,7 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GlobalId:
-    """A node's copy of a global store: held like a task, by every node and without being assigned."""
+    """A node's copy of a global store: held like a task, but by every node and without an assignment."""
 
     store: str
 
@@ -67,25 +67,25 @@ class GlobalId:
         return f"{GLOBAL_FOLDER}/{self.store}"
 
 
-HeldId = TaskId | GlobalId
-"""What a node holds: its tasks, and its copies of global stores."""
+AnyTaskId = TaskId | GlobalId
+"""The id of a task or of a global store's copy: a node holds both."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A store, as the processor publishes it.
+    """A store's specification, published by the processor.
 
     Attributes:
-        changelog_topic: of an ephemeral store the topic of its updates, of a global one its source.
-        sub_topology: without meaning for a global store.
-        kind: one of STORE_KINDS, or a custom kind that nodes have a plug-in for.
+        changelog_topic: for an ephemeral store the topic of its updates, for a global store its source topic.
+        sub_topology: its number; unused for a global store.
+        kind: one of STORE_KINDS, or a custom kind with a plug-in on the nodes.
         in_memory: kept in the node's memory only.
         retention_ms: window and session stores: how long entries are kept, in stream time; versioned stores: how far
-            back as-of reads go.
+            back as-of reads can go.
         window_size_ms: window stores: the length of a window.
         retain_duplicates: window stores: several values per key and window start.
         is_global: every node holds all of it; it has no task.
-        ephemeral: logging disabled: a replica starts empty at the topic's end and keeps no checkpoint.
+        ephemeral: the store has no changelog: a replica starts empty at the topic's end and keeps no checkpoint.
 
     """
 
@@ -106,22 +106,22 @@ class StoreSpec:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether nodes keep it on disk."""
+        """Whether nodes keep the store on disk."""
         return not self.in_memory and not self.ephemeral
 
     @property
     def stored(self) -> StoreSpec:
-        """The specification less what entries are only shown by: stores equal in it hold the same."""
+        """The specification without the fields for showing entries; stores with an equal one hold equal data."""
         return replace(self, key_serde="", value_serde="", window_size_ms=0)
 
-    def held_as(self, partition: int) -> HeldId:
-        """Return as part of what a node holds a partition."""
+    def task_id(self, partition: int) -> AnyTaskId:
+        """Return the task or global store that holds this partition."""
         return GlobalId(self.name) if self.is_global else TaskId(self.sub_topology, partition)
 
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """The stores of one query with an equal partition count."""
+    """The stores of one query that have the same partition count."""
 
     number: int
     query: str
@@ -129,15 +129,15 @@ class SubTopology:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        """Its tasks, one a partition."""
+        """Its tasks, one per partition."""
         return tuple(TaskId(self.number, partition) for partition in range(self.partition_count))
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return a name that may stand in a topic's name.
+    """Return the name, if it may be part of a topic's name.
 
     Raises:
-        ContractError: it has other characters, or is too long.
+        ContractError: the name has other characters, or is too long.
 
     """
     if _NAME.fullmatch(name) is None:

@@ -1,8 +1,7 @@
-"""Batches on the wire: taken apart and put together without what is in them being parsed.
+"""Batches on the wire: split and joined without parsing their entries.
 
-A message in a field stands on the wire as bytes do, and the serialized fields of a message may follow each other in any
-order (Protocol Buffers, "Encoding"): so a batch can be made of answers that are serialized already, and an answer of
-parts that are.
+On the wire a message in a field looks like bytes, and a message's serialized fields may come in any order (Protocol
+Buffers, "Encoding"). So a batch can be joined from serialized answers, and an answer from serialized parts.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from statehouse.control.v1 import frames_pb2
 from statehouse.errors import LookupFailure
 from statehouse.v1 import query_service_pb2
 
-_RESPONSE: Final = b"\x0a"  # of BatchGetResult
+_RESPONSE: Final = b"\x0a"  # tag of field 1 of BatchGetResult, a response
 
 
 def frames(data: bytes) -> Sequence[bytes]:
-    """Return the elements of a message that has only field 1, repeated messages; other fields are skipped.
+    """Return the elements of a message whose field 1 is repeated messages; other fields are skipped.
 
     Raises:
-        DecodeError: the bytes are no message.
+        DecodeError: the bytes are not a message.
 
     """
     return frames_pb2.Frames.FromString(data).elements
@@ -40,7 +39,7 @@ def result_of(outcome: bytes | LookupFailure) -> bytes:
 
 
 def delimited(tag: bytes, content: bytes) -> bytes:
-    """Return a field of a message whose content, bytes or a message, is serialized already.
+    """Return a field of a message from its content, bytes or a serialized message.
 
     `tag`: its number and wire type in one byte.
     """
@@ -60,6 +59,6 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-# Most fields are short, and to make a length anew takes longer than all the rest.
+# Most fields are short, and encoding a length each time would take longer than all the rest.
 _SHORT: Final = 1 << 11
 _LENGTHS: Final = tuple(map(_varint, range(_SHORT)))

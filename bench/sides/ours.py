@@ -16,6 +16,7 @@ from bench.sides.servers import ROOT, Copy, Options, Servers
 from bench.waiting import wait_for
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
+from statehouse.membership import TaskState
 from statehouse.rpc.proxy import NONE, PROGRAM
 from statehouse.topology import TaskId, changelog_topic
 from statehouse.v1 import (
@@ -115,7 +116,7 @@ class Fleet(Servers):
                 TaskId.parse(task.task).partition,
                 task.role == types_pb2.REPLICA_ROLE_ACTIVE,
                 store.position,
-                task.state == "running" and store.HasField("lag") and store.lag == 0,
+                task.state == TaskState.RUNNING and store.HasField("lag") and store.lag == 0,
             )
             for task in tasks
             for store in task.stores

@@ -122,7 +122,7 @@ class KafkaStreams(Servers):
             raise BenchFailure(f"{class_path} is not there: run `make tools`")
         jar = _BUILD / "kafka-streams-peer.jar"
         command = [
-            *(str(find_java().path), *self.shape.java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+            *(str(find_java()), *self.shape.java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
             *("-cp", f"{jar}:{class_path.read_text().strip()}", "bench.peer.Peer"),
         ]
         options = {

@@ -1,4 +1,4 @@
-"""What both sides have in common."""
+"""The common part of both sides."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class Servers(ABC):
     @property
     @abstractmethod
     def straight(self) -> Options:
-        """What asks each key's owner."""
+        """Options that send each lookup to the key's owner."""
 
     @abstractmethod
     def anywhere(self, names: Sequence[str] | None = None) -> Options:
-        """What asks whoever forwards to owners; of the nodes that do, only these."""
+        """Options that send lookups to servers that forward to owners; only to the named ones, if given."""
 
     @abstractmethod
     def copies(self) -> list[Copy]:
@@ -93,7 +93,7 @@ class Servers(ABC):
     def read(self, name: str | None, keys: Sequence[str]) -> list[bytes | None]:
         """Return what a node's own copies have of keys; of those that it can't answer for None, as if not there.
 
-        Without a name whoever forwards to owners is asked.
+        Without a name, a server that forwards to owners is asked.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What the sides are made to do: functions of a stage that yield results."""
+"""Workloads of the sides: functions that take a stage and yield results."""
 
 from __future__ import annotations
 

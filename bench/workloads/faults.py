@@ -1,7 +1,7 @@
 """Lookups at a steady rate while nodes are killed, or restarted one by one.
 
-They come in an open loop and ask whoever forwards to the owners: our router, or instances of the peer that stay. So
-what is counted is what the servers could not hide, not what a client loses with its own connection.
+Lookups come in an open loop and go to servers that forward to the owners: our router, or instances of the peer that
+stay. So the count has the failures that servers could not hide, not those of a client's own connection.
 """
 
 from __future__ import annotations

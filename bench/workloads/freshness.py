@@ -1,4 +1,4 @@
-"""How long after it was produced an event can be read: at the active, at the standby, and through the router.
+"""Measures how soon after its production an event can be read: at the active, at the standby, through the router.
 
 Each event is a key of its own, outside of the keys that loads ask for. What has not been seen yet is asked for again
 and again, in batches: every 2 ms at first, so that is the resolution of short times, and of what is waited for for long

@@ -1,4 +1,4 @@
-"""What the servers have in memory once they have served."""
+"""Memory of the servers after they have served lookups."""
 
 from __future__ import annotations
 

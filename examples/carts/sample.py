@@ -1,4 +1,4 @@
-"""The sample data: one who buys, one who logs off with a full cart, one who just leaves, and one who is still there."""
+"""The sample data: a user who buys, one who logs off with a full cart, one who just leaves, one who is still active."""
 
 from __future__ import annotations
 

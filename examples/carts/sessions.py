@@ -16,7 +16,7 @@ EMPTY: Final = "empty"
 
 
 class Event(NamedTuple):
-    """What a user did; `item` counts for add and remove."""
+    """An action of a user; only add and remove use `item`."""
 
     at_ms: int
     action: str
@@ -24,7 +24,7 @@ class Event(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A session as it is now; items None: there is no session of these bounds any more."""
+    """A new state of a session; items None: the session with these bounds no longer exists."""
 
     start_ms: int
     end_ms: int
@@ -34,14 +34,14 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session that is open."""
+    """An open session."""
 
     start_ms: int
     end_ms: int
     items: list[str] = field(default_factory=list)
     bought: bool = False
     shown: bool = False
-    """Whether it was put out with these bounds."""
+    """Whether the session was put out with these bounds."""
 
     @property
     def expires_ms(self) -> int:
@@ -49,11 +49,11 @@ class Session:
         return self.end_ms + GAP_MS
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it; `Session(**...)` reads it."""
+        """Return the session as a JSON object; `Session(**...)` reads it."""
         return asdict(self)
 
     def with_event(self, event: Event) -> Session:
-        """Return it with an event."""
+        """Return the session with an event added."""
         items, bought = [*self.items], self.bought
         match event.action:
             case "add":
@@ -65,13 +65,13 @@ class Session:
         return replace(self, end_ms=max(self.end_ms, event.at_ms), items=items, bought=bought, shown=False)
 
     def ended(self) -> Change:
-        """Return it as it is in the end."""
+        """Return the final state of the session."""
         status = ABANDONED if self.items else BOUGHT if self.bought else EMPTY
         return Change(self.start_ms, self.end_ms, self.items, status)
 
 
 def advance(session: Session | None, events: list[Event]) -> tuple[list[Change], Session | None]:
-    """Return what changes with a user's events, which are in order of their times, and the session left open."""
+    """Apply a user's events, sorted by time; return the changes, and the session that stays open."""
     changes: list[Change] = []
     for event in events:
         if session is not None and event.at_ms > session.expires_ms:
@@ -91,11 +91,11 @@ def advance(session: Session | None, events: list[Event]) -> tuple[list[Change],
 
 
 def expire(session: Session) -> list[Change]:
-    """Return what changes when inactivity ends a session."""
+    """Return the changes when inactivity ends a session."""
     return [*_withdrawn(session), session.ended()]
 
 
 def _withdrawn(session: Session) -> Iterator[Change]:
-    """Take a session of these bounds back, if it was put out."""
+    """Withdraw the session with these bounds, if it was put out."""
     if session.shown:
         yield Change(session.start_ms, session.end_ms, None, OPEN)

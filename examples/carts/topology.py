@@ -1,8 +1,8 @@
 """Shopping carts: a session ends with a log-off or when nothing happens; a cart left full is abandoned.
 
-Run by `statehouse process`. Sessions are in the store while they are open, too; those that are abandoned go to
-`abandoned-carts` as they end, in the same transaction. The sessions are Spark's operator for arbitrary state with
-event-time timers around the pure `sessions` module. Events more than ten minutes late are dropped; Spark counts them.
+Run it with `statehouse process`. The store has open sessions too. When a session is abandoned, it also goes to
+`abandoned-carts`, in the same transaction. Spark's operator for arbitrary state, with event-time timers, runs the pure
+module `sessions`. Events more than ten minutes late are dropped; Spark counts them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from examples.carts.sessions import ABANDONED, GAP_MS, Change, Event, Session, advance, expire
 from processor.application import Application
 from processor.operators.json_records import FieldType, parse_json
-from processor.operators.verdicts import refuse
+from processor.operators.refusals import refuse
 from processor.rows import (
     DETAIL,
     KEY,
     ORIGIN,
     REASON,
+    REFUSAL,
     SESSION_END,
     SESSION_START,
     TIMESTAMP,
     VALUE,
-    VERDICT,
     DeadLetterReason,
 )
 
@@ -47,7 +47,7 @@ _OUT_TYPE: Final = (
     f"{KEY} binary, {VALUE} binary, topic string, partition int, offset bigint, {TIMESTAMP} timestamp, "
     f"{REASON} string, {DETAIL} string, start_ms bigint, end_ms bigint, {_STATUS} string"
 )
-_out: Final = Row(*ORIGIN, *VERDICT, "start_ms", "end_ms", _STATUS)
+_out: Final = Row(*ORIGIN, *REFUSAL, "start_ms", "end_ms", _STATUS)
 
 
 class Carts(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
@@ -64,13 +64,13 @@ class Carts(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untype
         rows: Iterator[Row],
         timerValues: object,  # noqa: N803, ARG002
     ) -> Iterable[Row]:
-        """Yield what changes with a batch's events; dead letters as they are."""
+        """Yield the changes from a batch's events; dead letters pass unchanged."""
         events = []
         for row in sorted(rows, key=lambda row: (row.timestamp, row.partition, row.offset)):
             if row.reason is None:
                 events.append(Event(row.at_ms, row.action, row.item or ""))
             else:
-                yield _out(*(row[name] for name in (*ORIGIN, *VERDICT)), None, None, None)
+                yield _out(*(row[name] for name in (*ORIGIN, *REFUSAL)), None, None, None)
         if not events:
             return
         before = self._load()
@@ -84,7 +84,7 @@ class Carts(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untype
         timerValues: object,  # noqa: N803, ARG002
         expiredTimerInfo: object,  # noqa: N803, ARG002
     ) -> Iterable[Row]:
-        """Yield the session that inactivity has ended."""
+        """Yield the session ended by inactivity."""
         session = self._load()
         if session is not None:
             self._session.clear()
@@ -132,7 +132,7 @@ def build(app: Application) -> None:
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "an event needs its user as key"),
         (~F.col("action").isin(*ACTIONS), "unknown_action", f"field 'action' must be one of {', '.join(ACTIONS)}"),
     )
-    # Inactivity must be noticed without new events: by the batch that the watermark of the last ones asks for.
+    # Inactivity must end sessions without new events: an empty batch follows when the watermark has advanced.
     awake = {"spark.sql.streaming.noDataMicroBatches.enabled": "true"}
     carts = app.query(STORE, _sessions(events), conf=awake)
     end = F.timestamp_millis("end_ms")

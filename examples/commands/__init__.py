@@ -1,1 +1,1 @@
-"""Commands judged against the state of what they are for."""
+"""Commands that are checked against the state of their objects."""

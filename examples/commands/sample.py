@@ -1,4 +1,4 @@
-"""The sample data: commands that can be done, and such as can't."""
+"""The sample data: valid commands and invalid ones."""
 
 from __future__ import annotations
 

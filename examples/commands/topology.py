@@ -1,8 +1,8 @@
-"""Commands, judged in their order against the state of the object they are for. Run by `statehouse process`.
+"""Commands, checked in order against the state of their objects. Run it with `statehouse process`.
 
-What can be done is done: the object's new state goes to the store, the command to `valid-operations`. What can't goes
-to `invalid-operations` with the reason. All three commit together. The state machine is Spark's own operator for
-arbitrary state, written as one would without Statehouse.
+A valid command changes its object: the object's new state goes to the store, the command to `valid-operations`. An
+invalid command goes to `invalid-operations` with the reason. All three commit together. The state machine is Spark's
+operator for arbitrary state, used as without Statehouse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.application import Application
 from processor.operators.json_records import FieldType, parse_json
-from processor.operators.verdicts import refuse
+from processor.operators.refusals import refuse
 from processor.rows import (
     DETAIL,
     KEY,
@@ -24,10 +24,10 @@ from processor.rows import (
     ORIGIN,
     PARTITION,
     REASON,
+    REFUSAL,
     TIMESTAMP,
     TOPIC,
     VALUE,
-    VERDICT,
     DeadLetterReason,
 )
 
@@ -40,7 +40,7 @@ INVALID: Final = "invalid-operations"
 
 OBJECT: Final = "object"
 REJECTED: Final = "rejected"
-_OUT: Final = (*ORIGIN, *VERDICT, OBJECT, REJECTED)
+_OUT: Final = (*ORIGIN, *REFUSAL, OBJECT, REJECTED)
 _OUT_TYPE: Final = (
     f"{KEY} binary, {VALUE} binary, {TOPIC} string, {PARTITION} int, {OFFSET} bigint, {TIMESTAMP} timestamp, "
     f"{REASON} string, {DETAIL} string, {OBJECT} string, {REJECTED} string"
@@ -77,12 +77,12 @@ class Judge(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untype
         rows: Iterator[Row],
         timerValues: object,  # noqa: N803, ARG002
     ) -> Iterable[Row]:
-        """Yield each command with its verdict; dead letters as they are."""
+        """Yield each command with the result of the check; dead letters pass unchanged."""
         out = Row(*_OUT)
         kept = self._object.get()
         current = None if kept is None else kept[0]
         for row in sorted(rows, key=lambda row: (row.timestamp, row.partition, row.offset)):
-            origin = [row[name] for name in (*ORIGIN, *VERDICT)]
+            origin = [row[name] for name in (*ORIGIN, *REFUSAL)]
             if row.reason is not None:
                 yield out(*origin, None, None)
                 continue
@@ -98,7 +98,7 @@ class Judge(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untype
 
 
 def judged(commands: DataFrame) -> DataFrame:
-    """Return the commands with `object`, their object's state after them, and `rejected`, why they can't be done."""
+    """Return the commands with `object`, the object's state afterwards, and `rejected`, the reason for a rejection."""
     by_object = commands.withColumn("id", F.coalesce(F.col(KEY).cast("string"), F.lit(""))).groupBy("id")
     return by_object.transformWithState(
         statefulProcessor=Judge(), outputStructType=_OUT_TYPE, outputMode="Update", timeMode="None"
@@ -106,7 +106,7 @@ def judged(commands: DataFrame) -> DataFrame:
 
 
 def build(app: Application) -> None:
-    """Declare the source, the judgement, and where the commands go."""
+    """Declare the source, the check, and the outputs."""
     commands = parse_json(app.stream(COMMANDS), {"operation": FieldType.TEXT, "content": FieldType.TEXT})
     no_key = (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a command needs its object's id as key")
     verdicts = app.query(COMMANDS, judged(refuse(commands, no_key)))

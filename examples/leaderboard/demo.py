@@ -1,8 +1,8 @@
 """The demonstration: `python -m examples.leaderboard.demo` (what `make demo` runs).
 
-A whole cluster is started, asked, hurt and asked again: the active host of a key is killed, the same lookup is answered
-by a standby at once and by the promoted active a session timeout later, and the killed node comes back with its state.
-Leaves nothing behind, however it ends.
+It starts a whole cluster, looks a key up, and kills the key's active host: a standby answers the same lookup at once,
+and the promoted active answers it a session timeout later. Then the killed node comes back with its state. The
+demonstration leaves nothing behind, however it ends.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from typing import Annotated, Final, TypeVar
 import grpc
 import typer
 
+from examples.leaderboard.local import APPLICATION
 from examples.leaderboard.sample import PRODUCTS
 from statehouse.cli.exits import run_reporting, sigterm_raises
-from statehouse.cli.local import show_step
+from statehouse.cli.local import show_progress
 from statehouse.cli.output import note, print_table
 from statehouse.client import Answer, Client
 from statehouse.client.conversion import role_name
 from statehouse.errors import LookupFailure
 from statehouse.local.cluster import ClusterPorts, LocalCluster
-from statehouse.local.cluster_parts import LEADERBOARD, SESSION_TIMEOUT_MS, ClusterPart
+from statehouse.local.cluster_parts import SESSION_TIMEOUT_MS, ClusterPart
 from statehouse.local.errors import LocalError
+from statehouse.membership import TaskState
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
 T = TypeVar("T")
 
-_STORE: Final = LEADERBOARD.store
-_KEY: Final = LEADERBOARD.key
+_STORE: Final = APPLICATION.store
+_KEY: Final = APPLICATION.key
 _DEADLINE_S: Final = 60.0
 _POLL_S: Final = 0.05
 _HEADERS: Final = ["KEY", "VALUE", "PARTITION", "HOST", "ROLE", "POSITION", "LAG", "STALENESS", "EPOCH"]
 
 
 def show(cluster: LocalCluster) -> None:
-    """Run the demonstration on a cluster that answers."""
+    """Run the demonstration on a running cluster."""
     with Client(cluster.router.address) as client:
         _title("The leaderboard, as routed")
         _await("every partition to have a caught-up standby", lambda: _is_settled(client))
@@ -69,7 +71,7 @@ def show(cluster: LocalCluster) -> None:
 
 
 def _show_failover(client: Client, before: Answer, killed_at: float) -> None:
-    """Look the key up until the promoted active answers; show each answer that differs from the one before."""
+    """Look the key up until the promoted active answers; show each answer that differs from the previous one."""
     rows: list[tuple[object, ...]] = []
     shown: tuple[object, ...] = ()
     asked = failed = 0
@@ -111,23 +113,25 @@ def _show_http(cluster: LocalCluster) -> None:
 
 
 def _is_settled(client: Client) -> bool:
-    """Whether no task is being moved, and each has an active and a standby that are caught up."""
+    """Whether no task is moving, and each has a caught-up active and a caught-up standby."""
     return all(
         task.active is not None
         and task.standbys
         and not task.warm_ups
-        and {replica.instance_id for replica in task.replicas if replica.state == "running" and replica.lag == 0}
+        and {
+            replica.instance_id for replica in task.replicas if replica.state == TaskState.RUNNING and replica.lag == 0
+        }
         >= {task.active, *task.standbys}
         for task in client.fleet().tasks
     )
 
 
 def _replicas(part: ClusterPart) -> list[tuple[object, ...]]:
-    """Return a node's task replicas, for a table; none as long as one of them is not running."""
+    """Return table rows of a node's task replicas; empty while one of them isn't running."""
     with grpc.insecure_channel(part.address) as channel:
         stub = node_service_pb2_grpc.NodeServiceStub(channel)
         node = stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=5)
-    if any(task.state != "running" for task in node.tasks):
+    if any(task.state != TaskState.RUNNING for task in node.tasks):
         return []
     return [
         (
@@ -145,7 +149,7 @@ def _replicas(part: ClusterPart) -> list[tuple[object, ...]]:
 
 
 def _continued(part: ClusterPart) -> list[tuple[object, ...]]:
-    """Return the node's replicas once one of them went on from a stored offset; none before."""
+    """Return the node's replicas if one of them continued from a stored offset, else none."""
     rows = _replicas(part)
     return rows if any(row[3] for row in rows) else []
 
@@ -173,7 +177,7 @@ def _scores(value: object) -> str:
 
 
 def _await(what: str, predicate: Callable[[], T]) -> T:
-    """Poll until something is true; return it."""
+    """Poll until the predicate returns something truthy; return that."""
     deadline = time.monotonic() + _DEADLINE_S
     while True:
         answer = predicate()
@@ -189,11 +193,11 @@ def _title(text: str) -> None:
 
 
 def demonstrate(ports: ClusterPorts) -> None:
-    """Start a cluster in a directory of its own, show it, and remove every trace."""
+    """Start a cluster in a temporary directory, show it, and remove every trace."""
     begin = time.monotonic()
     run_dir = Path(tempfile.mkdtemp(prefix="statehouse-demo-"))
     try:
-        with sigterm_raises(), LocalCluster(run_dir, ports, progress=show_step) as cluster:
+        with sigterm_raises(), LocalCluster(run_dir, APPLICATION, ports, progress=show_progress) as cluster:
             note(f"up in {time.monotonic() - begin:.1f} s")
             show(cluster)
             _title("Done; stopping everything")

@@ -5,7 +5,7 @@
     GET /leaderboard/count           number of products, a bare JSON number
     GET /leaderboard/{from}/{to}     the products from..to, both inclusive, in the byte order of their ids
 
-Stored documents are passed through as the bytes they are: fields keep their order and numbers their form.
+Stored documents pass through byte by byte: fields keep their order, and numbers their form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from starlette.responses import JSONResponse, Response
 
 from examples.http_service import DEFAULT_PORT, PortOption, ReadyFileOption, RouterOption, problem, serve
-from statehouse.client import DEFAULT_TARGET, Answer, Count, Entry
+from statehouse.client import DEFAULT_TARGET, Answer, Entry, EntryCount
 from statehouse.errors import LookupFailure, Reason
 
 STORE: Final = "leader-boards"
@@ -39,7 +39,7 @@ class StoreClient(Protocol):
     ) -> AsyncIterator[Entry]:
         """Scan a store."""
 
-    async def count(self, store: str, *, exact: bool) -> Count:
+    async def count(self, store: str, *, exact: bool) -> EntryCount:
         """Count a store's entries."""
 
 
@@ -72,10 +72,10 @@ async def _range(client: StoreClient, first: str | None, last: str | None) -> Re
 
 
 def _document(value: object) -> bytes:
-    """Return a stored document's bytes, to be put into an answer as they are.
+    """Return the bytes of a stored document, to be copied into a response.
 
     Raises:
-        LookupFailure: they are no JSON document, and would break the answer they stand in.
+        LookupFailure: the bytes aren't a JSON document, and would break the response.
 
     """
     if isinstance(value, bytes):

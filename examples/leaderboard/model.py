@@ -1,6 +1,6 @@
-"""What the leaderboard must hold, computed in plain Python from all scores at once.
+"""The expected content of the leaderboard, computed in plain Python from all scores at once.
 
-Independent of the processor on purpose: tests compare the two. Players and products stay as they are.
+It is independent of the processor, so that tests can compare the two. Players and products must not change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PLACES = 3
 
 
 class Score(NamedTuple):
-    """A score event, with its place in the source topic."""
+    """A score event, with its position in the source topic."""
 
     timestamp_ms: int
     partition: int

@@ -11,7 +11,7 @@ from statehouse.kafka.topics import TopicSpec
 
 
 def create_source_topics(bootstrap: str, partitions: int) -> None:
-    """Create the source topics that are missing; tables are compacted."""
+    """Create missing source topics; tables are compacted."""
     compacted = {"cleanup.policy": "compact"}
     create_missing_topics(
         bootstrap,
@@ -24,7 +24,7 @@ def create_source_topics(bootstrap: str, partitions: int) -> None:
 
 
 def main(bootstrap: BootstrapOption, partitions: PartitionsOption = 4) -> None:
-    """Create the source topics if they are missing, and produce the tables, then the scores."""
+    """Create missing source topics, and produce the tables, then the scores."""
     create_source_topics(bootstrap, partitions)
     produce_records(bootstrap, PLAYERS, sample.player_records())
     produce_records(bootstrap, PRODUCTS, sample.product_records())

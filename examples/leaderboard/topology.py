@@ -1,4 +1,4 @@
-"""The leaderboard's topology: scores meet players and products, the three best of each product are kept.
+"""The leaderboard's topology: joins scores with players and products, and keeps the three best of each product.
 
 Run it with `statehouse process examples.leaderboard.topology`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from processor.application import Application
 from processor.operators.aggregators import TopN
-from processor.operators.joins import Lookup, global_table_aggregate, stream_table_join
+from processor.operators.joins import JoinedTable, global_table_aggregate, stream_table_join
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 
 application_id = "video-game-leaderboard"
@@ -42,9 +42,11 @@ def build(app: Application) -> None:
     products = parse_json_table(app.global_table(PRODUCTS), PROFILE, key_type=FieldType.INTEGER)
 
     with_players = stream_table_join(
-        scores, Lookup(players, "player_id", {"player_name": "name"}, "unknown_player", PLAYERS)
+        scores, JoinedTable(players, "player_id", {"player_name": "name"}, "unknown_player", PLAYERS)
     )
     boards = global_table_aggregate(
-        with_players, Lookup(products, "product_id", {"game_name": "name"}, "unknown_product", PRODUCTS), HIGH_SCORES
+        with_players,
+        JoinedTable(products, "product_id", {"game_name": "name"}, "unknown_product", PRODUCTS),
+        HIGH_SCORES,
     )
     app.store(STORE, boards)

@@ -1,6 +1,6 @@
-"""Patients' events counted; each partition of the changelog keeps the ten patients that were seen last.
+"""Counts patients' events; each partition of the changelog keeps the ten patients that were seen last.
 
-Run by `statehouse process`. Who is displaced gets a tombstone, and counts from 1 when seen again.
+Run it with `statehouse process`. A displaced patient gets a tombstone, and counts from 1 when seen again.
 """
 
 from __future__ import annotations

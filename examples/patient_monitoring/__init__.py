@@ -1,1 +1,1 @@
-"""Patient monitoring: heart beats counted by the minute, and alerts where a fast pulse meets a fever."""
+"""Patient monitoring: counts heart beats per minute, and raises an alert for a fast pulse with a fever."""

@@ -4,8 +4,8 @@
     GET /bpm/range/{from}/{to}         minutes that start within from..to, [{"key", "start", "end", "count"}, ...]
     GET /bpm/range/{key}/{from}/{to}   one patient's, [{"timestamp", "count"}, ...], oldest first
 
-Times in paths, both inclusive, and in the names of `/bpm/all` are epoch milliseconds; those in lists are ISO 8601, in
-UTC. The end of a minute is exclusive. A minute still under way has the beats so far.
+Times in paths (both inclusive) and in the names of `/bpm/all` are epoch milliseconds; times in lists are ISO 8601, in
+UTC. The end of a minute is exclusive. An unfinished minute has the beats so far.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORE: Final = "pulse-counts"
 
 _ROOT: Final = "bpm"
 _PAGE_SIZE: Final = 1_000
-# What ISO 8601 can say with four digits for the year.
+# The last time that ISO 8601 can express with four digits for the year.
 _TIME_MAX_MS: Final = 253_402_300_799_999
 
 
@@ -42,7 +42,7 @@ class StoreClient(Protocol):
 
 
 class _NotATime(ValueError):
-    """A path's segment names no time."""
+    """A segment of the path isn't a time."""
 
 
 async def answer(client: StoreClient, segments: list[str]) -> Response:
@@ -83,10 +83,10 @@ async def _range_of(client: StoreClient, key: str, from_ms: int, to_ms: int) -> 
 
 
 def _millis(text: str) -> int:
-    """Read a time in epoch milliseconds.
+    """Parse a time in epoch milliseconds.
 
     Raises:
-        _NotATime: it is something else, or outside of the years 1970 to 9999.
+        _NotATime: the text isn't a number, or the time is outside the years 1970 to 9999.
 
     """
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_TIME_MAX_MS)) or int(text) > _TIME_MAX_MS:
@@ -95,7 +95,7 @@ def _millis(text: str) -> int:
 
 
 def _count(window: KeyedWindow | Window) -> object:
-    """Return the beats; JSON's numbers come as doubles."""
+    """Return the number of beats; JSON numbers arrive as doubles."""
     value = window.value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

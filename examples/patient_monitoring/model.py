@@ -1,7 +1,7 @@
-"""What patient monitoring must hold, computed in plain Python from all events at once.
+"""The expected results of patient monitoring, computed in plain Python from all events at once.
 
-Independent of the processor on purpose: tests compare the two. It knows no lateness: of a window all beats count, so
-the events must come within its grace, and the pulses and temperatures of an alert within the join's.
+It is independent of the processor, so that tests can compare the two. It ignores lateness: all beats of a window
+count, so events must come within its grace, and the pulses and temperatures of an alert within the join's grace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FUTURE_BOUND_MS: Final = 3_600_000
 
 
 class Record(NamedTuple):
-    """A record with its place in the source topic and its own timestamp."""
+    """A record with its position in the source topic and its own timestamp."""
 
     partition: int
     offset: int
@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A record that can be used."""
+    """A usable record."""
 
     patient: str
     time_ms: int
@@ -51,7 +51,7 @@ Place = tuple[int, int]
 
 
 def read(records: Iterable[Record]) -> tuple[list[Event], dict[Place, str]]:
-    """Return the events, and of the records that are none the reason, by partition and offset."""
+    """Return the events, and (partition, offset) -> reason for each record that isn't usable."""
     events: list[Event] = []
     refused: dict[Place, str] = {}
     largest: dict[int, int] = {}
@@ -96,7 +96,7 @@ def _time(payload: dict[str, Any], record: Record, largest: dict[int, int]) -> i
 
 
 def pulse_counts(pulses: Iterable[Event]) -> dict[tuple[str, int], int]:
-    """Return the beats of each patient's minutes, by patient and start in epoch milliseconds."""
+    """Return (patient, start of the minute in epoch milliseconds) -> number of beats."""
     counts: dict[tuple[str, int], int] = defaultdict(int)
     for pulse in pulses:
         counts[pulse.patient, pulse.time_ms // WINDOW_MS * WINDOW_MS] += 1
@@ -104,7 +104,7 @@ def pulse_counts(pulses: Iterable[Event]) -> dict[tuple[str, int], int]:
 
 
 def alerts(pulses: Iterable[Event], temperatures: Iterable[Event]) -> list[Alert]:
-    """Return the alerts of the minutes that are closed, in the order of their times."""
+    """Return the alerts of closed minutes, sorted by time."""
     beats = list(pulses)
     now_ms = max((each.time_ms for each in beats), default=0)
     last: dict[tuple[str, int], int] = {}

@@ -14,12 +14,12 @@ PATIENT: Final = "1"
 BEGAN_MS: Final = 1_706_691_720_000
 """2024-01-31T09:02:00Z."""
 
-# The second minute's beats go on until it is sure that no more of the first will come.
+# The beats of the second minute continue until the first minute is closed.
 _BEATS_MS: Final = [*range(0, 60_000, 500), *range(60_000, 67_000, 1_000)]
 
 
 def pulse(patient: str | None, time_ms: int | None, recorded_ms: int | None = None) -> Sample:
-    """Return a heart beat, without a time if there is none; it is recorded when it happens, unless told otherwise."""
+    """Return a heart beat, without a time if `time_ms` is None; by default it is recorded when it happens."""
     return Sample(PULSES, patient, json.dumps(_said(time_ms)), _recorded(time_ms, recorded_ms))
 
 
@@ -32,7 +32,7 @@ def temperature(
 
 
 def iso(time: datetime) -> str:
-    """Return a time as the events have it."""
+    """Return a time in the format of the events."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,10 +1,10 @@
-"""Patient monitoring: heart beats are counted by the minute; a minute with a fast pulse near a fever is an alert.
+"""Patient monitoring: counts heart beats per minute; a minute with a fast pulse near a fever raises an alert.
 
-Three queries, so that none waits for what another one lacks:
+Three queries, so that none waits for missing input of another one:
 
-- `pulse-counts` shows each minute as it counts, whatever the thermometers send.
-- `high-pulses` waits until a minute is closed, and passes on the fast ones.
-- `alerts` joins these with the fevers.
+- `pulse-counts` shows each minute while it counts, independently of the temperatures.
+- `high-pulses` waits until a minute is closed, and passes on the fast minutes.
+- `alerts` joins the fast minutes with the fevers.
 
 Run it with `statehouse process examples.patient_monitoring.topology`.
 """
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.application import Application
 from processor.operators.event_time import RECORD_TIME, fill_event_time, read_event_time
 from processor.operators.json_records import FieldType, parse_json
-from processor.operators.verdicts import refuse
+from processor.operators.refusals import refuse
 from processor.rows import KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, DeadLetterReason
 
 application_id = "dev-consumer"
@@ -36,7 +36,7 @@ MINUTE: Final = timedelta(minutes=1)
 GRACE: Final = timedelta(seconds=5)
 RETENTION: Final = timedelta(hours=6)
 FUTURE_BOUND: Final = timedelta(hours=1)
-"""How far ahead of its record an event's time may be."""
+"""How far the time of an event may be ahead of its record's timestamp."""
 
 HIGH_RATE: Final = 100
 FEVER_F: Final = 100.4
@@ -45,14 +45,14 @@ JOIN_GRACE: Final = timedelta(seconds=10)
 
 FAHRENHEIT, CELSIUS = "F", "C"
 
-# By the time of what happened the broker would delete within minutes what a replay of last year's events writes. So the
-# closed minutes are kept from when they were written, and say their time themselves; alerts are few, and kept.
+# With event times, the broker would delete the closed minutes of a replay of last year's events within minutes. So
+# their retention counts from the time of writing, and their values have the event time. Alerts are few, and kept.
 _KEPT_FROM_THE_WRITE: Final = {"message.timestamp.type": "LogAppendTime"}
 _KEPT: Final = {"retention.ms": "-1"}
 
 
 def build(app: Application) -> None:
-    """Declare the sources, the queries and what they feed."""
+    """Declare the sources, the queries and their outputs."""
     pulses = events(app, PULSES, {})
     counted = per_minute(timed(pulses, KEY))
 
@@ -66,14 +66,14 @@ def build(app: Application) -> None:
         config={"min.insync.replicas": "1"},
     )
 
-    # Its refusals are those of `pulse-counts`.
+    # `pulse-counts` already puts out the dead letters of this topic.
     fast = counted.where(F.col("heart_rate") >= HIGH_RATE)
     closed = {VALUE: F.to_json(F.struct("heart_rate", F.unix_millis(TIMESTAMP).alias("last_beat_ms")))}
     app.query("high-pulses", fast, output_mode="append").topic(HIGH_PULSES, columns=closed, config=_KEPT_FROM_THE_WRITE)
 
     temperatures = with_known_unit(events(app, TEMPERATURES, {"temperature": FieldType.NUMBER, "unit": FieldType.TEXT}))
     found = with_refused(alerts(high_pulses(app), fevers(temperatures)), temperatures)
-    # The join's time is the larger of both sides', as in Kafka Streams: a quiet side doesn't make the other pile up.
+    # The join uses the larger time of both sides, as in Kafka Streams: a quiet side doesn't make the other one wait.
     conf = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
     query = app.query("alerts", found, output_mode="append", conf=conf)
     query.topic(ALERTS, config=_KEPT)
@@ -81,7 +81,7 @@ def build(app: Application) -> None:
 
 
 def events(app: Application, topic: str, fields: Mapping[str, FieldType]) -> DataFrame:
-    """Read a topic of JSON events by patient, with the event's time if it says one; judge each."""
+    """Read a topic of JSON events by patient, with the event's time if it has one; refuse invalid events."""
     records = app.stream(topic).withColumnRenamed(TIMESTAMP, RECORD_TIME)
     parsed = parse_json(records, fields, optional={TIMESTAMP: FieldType.TEXT})
     patient = F.col(KEY).cast("string")
@@ -94,20 +94,20 @@ def events(app: Application, topic: str, fields: Mapping[str, FieldType]) -> Dat
 
 
 def timed(judged: DataFrame, *columns: str) -> DataFrame:
-    """Return those events that can be used, with these columns and a time each."""
+    """Return the usable events, each with these columns and a time."""
     usable = judged.where(F.col(REASON).isNull()).withColumn(KEY, F.col(KEY).cast("string"))
     return fill_event_time(usable.select(*columns, TOPIC, PARTITION, OFFSET, TIMESTAMP, RECORD_TIME))
 
 
 def with_refused(rows: DataFrame, judged: DataFrame) -> DataFrame:
-    """Add the dead letters among the events to a query's rows: aggregates and joins can't carry them."""
+    """Add the dead letters of the events to a query's rows, because aggregates and joins lose them."""
     refused = judged.where(F.col(REASON).isNotNull())
     letters = refused.select(KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, REASON, "detail")
     return rows.withColumn(KEY, F.col(KEY).cast("binary")).unionByName(letters, allowMissingColumns=True)
 
 
 def per_minute(beats: DataFrame) -> DataFrame:
-    """Count a patient's beats: `key`, `window`, `heart_rate`, and the time of the last one."""
+    """Count the beats of a patient: `key`, `window`, `heart_rate`, and the time of the last beat."""
     minute = F.window(TIMESTAMP, _seconds(MINUTE))
     return (
         beats.withWatermark(TIMESTAMP, _seconds(GRACE))
@@ -146,7 +146,7 @@ def alerts(high: DataFrame, feverish: DataFrame) -> DataFrame:
     near = F.expr(f"INTERVAL {_seconds(WITHIN)}")
     apart = (F.col("temp_time") >= F.col("pulse_time") - near) & (F.col("temp_time") <= F.col("pulse_time") + near)
     met = high.join(feverish, (F.col("patient") == F.col(KEY)) & apart)
-    # What has no time of its own is shown with the one it was given.
+    # A temperature without its own time is shown with the time that it was given.
     given = F.date_format("temp_time", "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
     value = F.format_string(
         '{"heart_rate":%d,"body_temp":{"timestamp":"%s","temperature":%s,"unit":"%s"}}',
@@ -161,8 +161,8 @@ def alerts(high: DataFrame, feverish: DataFrame) -> DataFrame:
 def _late_after() -> str:
     """Return the delay of the join's watermarks.
 
-    An event is joined until stream time has passed its time by the join's width and grace. Spark takes what is exactly
-    as old as the watermark for late, Kafka Streams doesn't.
+    An event is joined until stream time has passed its time by the join's width and grace. Spark treats an event
+    exactly as old as the watermark as late; Kafka Streams doesn't.
     """
     return f"{(WITHIN + JOIN_GRACE) // timedelta(milliseconds=1) + 1} milliseconds"
 

@@ -1,8 +1,8 @@
 """A running tally of each program: how many members became active and inactive, and the last login.
 
-Run by `statehouse process`. The tally is set by comparing: an event always counts, but its login replaces the one that
-is known only if it is later. So an event that comes late doesn't take the last login back. Each new tally goes to the
-store and to the topic `program-tallies`, in one transaction.
+Run it with `statehouse process`. Every event counts, but its login replaces the known one only if it is later. So a
+late event doesn't replace a newer login. Each new tally goes to the store and to the topic `program-tallies`, in one
+transaction.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.application import Application
 from processor.operators.fold import aggregate
 from processor.operators.json_records import FieldType, parse_json
-from processor.operators.order import Position
-from processor.operators.verdicts import refuse
+from processor.operators.order import RecordPosition
+from processor.operators.refusals import refuse
 from processor.rows import DeadLetterReason
 
 application_id = "program-tally"
@@ -34,7 +34,7 @@ _LOGIN_FORMAT: Final = "dd-MM-yyyy'T'HH:mm:ssX"
 class Tally:
     """Adds events up. The state is the tally and, beside it, the last login as a number, to compare by."""
 
-    def add(self, state: Any, row: Mapping[str, Any], position: Position) -> Any:  # noqa: ANN401, ARG002 - JSON
+    def add(self, state: Any, row: Mapping[str, Any], position: RecordPosition) -> Any:  # noqa: ANN401, ARG002 - JSON
         """Return the tally with this event."""
         tally = state or {"numberActive": 0, "numberInactive": 0, "lastLogin": NO_LOGIN, "login_ms": 0}
         tally["numberActive" if row["status"] == ACTIVE else "numberInactive"] += 1

@@ -1,1 +1,1 @@
-"""Patients' stays, reduced; who checks out is forgotten."""
+"""Patients' stays, reduced; a check-out deletes the patient."""

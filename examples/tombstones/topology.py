@@ -1,7 +1,7 @@
-"""Patients' stays: the events of each patient, reduced; a check-out deletes. Run by `statehouse process`.
+"""Patients' stays: reduces the events of each patient; a check-out deletes. Run it with `statehouse process`.
 
-A patient's first event is kept as it is, even if it is a check-out: a reduce combines two values, and there is only
-one. The next check-out writes a tombstone, and the event after it begins anew.
+A patient's first event is kept unchanged, even if it is a check-out: a reduce combines two values, and there is only
+one. The next check-out writes a tombstone, and the event after it starts a new stay.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CHECKED_OUT = "checked-out"
 
 
 def first(row: Mapping[str, Any]) -> list[str]:
-    """Begin a stay."""
+    """Start a stay."""
     return [row[TEXT]]
 
 
 def combine(stay: list[str], row: Mapping[str, Any]) -> list[str] | None:
-    """Go on with a stay, or end it."""
+    """Continue a stay, or end it."""
     return None if row[TEXT] == CHECKED_OUT else [*stay, row[TEXT]]
 
 

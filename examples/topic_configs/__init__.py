@@ -1,1 +1,1 @@
-"""Counts whose changelog has settings of its own."""
+"""Counts in a store with its own changelog settings."""

@@ -1,4 +1,4 @@
-"""Show the settings of the store's changelog as the broker has them: `python -m examples.topic_configs.describe`."""
+"""Show the broker's settings of the store's changelog: `python -m examples.topic_configs.describe`."""
 
 from __future__ import annotations
 

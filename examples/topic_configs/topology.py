@@ -1,6 +1,6 @@
-"""Patients' events counted, in a store whose changelog has settings of its own. Run by `statehouse process`.
+"""Counts patients' events in a store with its own changelog settings. Run it with `statehouse process`.
 
-Settings that are changed here are applied to the existing topic at the next start; what isn't named is left as it is.
+The next start applies changed settings to the existing topic; settings that aren't named here stay unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same join with stores in memory: nodes write nothing of them to disk. Run by `statehouse process`."""
+"""The same join with in-memory stores: nodes don't write them to disk. Run it with `statehouse process`."""
 
 from __future__ import annotations
 

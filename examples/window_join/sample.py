@@ -15,12 +15,12 @@ TOPICS: Final[dict[str, dict[str, str]]] = {ORDERS: {}, PAYMENTS: {}}
 
 
 def order(key: str, amount: float, after_ms: int) -> Sample:
-    """Return an order so long after the sample's beginning."""
+    """Return an order at this time after the start of the sample."""
     return Sample(ORDERS, key, json.dumps({"amount": amount}), _BEGAN_MS + after_ms)
 
 
 def payment(key: str, method: str, after_ms: int) -> Sample:
-    """Return a payment so long after the sample's beginning."""
+    """Return a payment at this time after the start of the sample."""
     return Sample(PAYMENTS, key, json.dumps({"method": method}), _BEGAN_MS + after_ms)
 
 

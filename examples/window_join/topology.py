@@ -1,7 +1,7 @@
 """Orders and payments that belong together: a stream-stream join over three days, both sides queryable.
 
-Run by `statehouse process`. The join is Spark's own; what goes with what comes out on `paid-orders`. Both sides are
-window stores, one window an event, kept as long as the other side may still come: before + after + grace.
+Run it with `statehouse process`. Spark joins the streams; joined pairs go to `paid-orders`. Both sides are window
+stores with one window per event, kept as long as the other side may still come: before + after + grace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRACE: Final = timedelta(hours=1)
 
 
 def build(app: Application, *, in_memory: bool = False) -> None:
-    """Declare the sources, a store of each side, and the join."""
+    """Declare the sources, a store for each side, and the join."""
     orders = _keyed(parse_json(app.stream(ORDERS), {"amount": FieldType.NUMBER}))
     payments = _keyed(parse_json(app.stream(PAYMENTS), {"method": FieldType.TEXT}))
     for name, side in ((ORDERS, orders), (PAYMENTS, payments)):
@@ -63,7 +63,7 @@ def _keyed(events: DataFrame) -> DataFrame:
 
 
 def _good(events: DataFrame, field: str) -> DataFrame:
-    """Return what can be joined; what was refused is a dead letter of the side's store."""
+    """Return the events to join; refused events are dead letters of that side's store."""
     good = events.where(F.col(REASON).isNull() & F.col(KEY).isNotNull())
     return good.select(KEY, field, F.col(TIMESTAMP).alias("at")).withWatermark(
         "at", f"{GRACE.total_seconds():g} seconds"
@@ -71,5 +71,5 @@ def _good(events: DataFrame, field: str) -> DataFrame:
 
 
 def _sequence() -> Column:
-    """Tell events of one key and millisecond apart."""
+    """Return a number that distinguishes events with the same key and millisecond."""
     return F.pmod(F.col(OFFSET), F.lit(2**31))

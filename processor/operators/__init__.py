@@ -1,1 +1,1 @@
-"""Operators on frames: parsing, joins and aggregates, each of them ordinary PySpark."""
+"""Operators on frames: parsing, joins and aggregates; each takes and returns ordinary DataFrames."""

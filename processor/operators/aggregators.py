@@ -1,4 +1,4 @@
-"""What an aggregate does with a key's rows; pure, so that it is tested and modelled without Spark."""
+"""Aggregators: how a key's rows become one value. Pure, so that tests need no Spark."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.operators.order import Flags, Numbers, Position
+from processor.operators.order import Flags, Numbers, RecordPosition
 
 Json = Any
-"""What `json.loads` gives: the state is kept as JSON text."""
+"""A value as `json.loads` returns it; the state is kept as JSON text."""
 
 
 class Aggregator(Protocol):
-    """A fold over a key's rows. The state is JSON, None before the first row and after one that ended it."""
+    """A fold over a key's rows. The state is JSON; it is None before the first row, and after `add` returned None."""
 
-    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json | None:
-        """Return the state with this row, of which null columns are absent; may change the state it was given.
+    def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json | None:
+        """Return the state with this row added; may change the given state. The row lacks its null columns.
 
-        None forgets the key: its entry gets a tombstone, the next row begins anew.
+        None forgets the key: its entry gets a tombstone, and its next row starts from None.
         """
         ...
 
     def render(self, state: Json) -> Json | None:
-        """Return the store's value for a state, None for a tombstone."""
+        """Return the value that the store gets for this state, None for a tombstone."""
         ...
 
 
 class Selective(ABC):
-    """An aggregator that can tell rows which change nothing, most of them without looking at them one by one.
+    """An aggregator that finds most rows without effect by whole columns, not row by row.
 
-    Its `add` returns the very state it was given if the row changes nothing, and never alters it.
+    Its `add` never changes the given state, and returns that same object if the row changes nothing.
     """
 
     @abstractmethod
     def relevant(self, groups: Numbers, numbers: Callable[[str], NDArray[Any] | None]) -> Flags:
-        """Return which of a batch's rows, in order and group by group, must be added for the states after the last.
+        """Return a flag per row: whether the final states of the batch need it. Rows are sorted by group, then order.
 
-        `numbers` gives a column by name, None where it is no plain column of numbers.
+        `numbers` returns a column by name, None if it isn't a plain column of numbers.
         """
 
 
@@ -49,51 +49,50 @@ class Selective(ABC):
 class Count:
     """Count a key's rows."""
 
-    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json:  # noqa: ARG002
-        """Return one more."""
+    def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json:  # noqa: ARG002
+        """Return the count plus one."""
         return 1 if state is None else state + 1
 
     def render(self, state: Json) -> Json:
-        """Return the number."""
+        """Return the count."""
         return state
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """Combine a key's rows with each other; the first is kept as `first` makes it, not combined with anything.
+    """Combine a key's rows, as `reduce` does in Kafka Streams; `first` makes the state from the first row.
 
-    Kafka Streams' `reduce`. Both functions return JSON; `combine` gets what there is and the next row, and may return
-    None, which forgets the key.
+    Both functions return JSON. `combine` gets the state and the next row; if it returns None, the key is forgotten.
     """
 
     combine: Callable[[Json, Mapping[str, Any]], Json | None]
     first: Callable[[Mapping[str, Any]], Json | None] = dict
 
-    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json | None:  # noqa: ARG002
-        """Return the first row, or what there is combined with this one."""
+    def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json | None:  # noqa: ARG002
+        """Return the state made from the first row, or the state combined with this row."""
         return self.first(row) if state is None else self.combine(state, row)
 
     def render(self, state: Json) -> Json:
-        """Return what there is."""
+        """Return the state."""
         return state
 
 
 @dataclass(frozen=True)
 class TopN(Selective):
-    """Keep the `n` rows with the largest `by`; ties go to the earlier row (timestamp, partition, offset).
+    """Keep the `n` rows with the largest `by`; of equal rows the earlier wins (timestamp, partition, offset).
 
-    The value is a list, best first, of objects with the `fields`: name in JSON -> column.
+    The value is a list of objects, best first. `fields` maps their names in JSON to columns.
     """
 
     n: int
     by: str
     fields: Mapping[str, str]
 
-    def add(self, state: Json | None, row: Mapping[str, Any], position: Position) -> Json:
-        """Return the entries with this row among them, at most `n`.
+    def add(self, state: Json | None, row: Mapping[str, Any], position: RecordPosition) -> Json:
+        """Return the best `n` entries, with this row considered.
 
-        An entry is [rank, object]; the rank (-by, timestamp, partition, offset) is unique, so the result doesn't
-        depend on the order in which rows come.
+        An entry is [rank, object]. The rank (-by, timestamp, partition, offset) is unique, so the result doesn't
+        depend on the order of rows.
         """
         entries: list[list[Any]] = state or []
         rank = [-row[self.by], *position]
@@ -103,7 +102,7 @@ class TopN(Selective):
         return sorted([*entries, entry], key=lambda item: item[0])[: self.n]
 
     def relevant(self, groups: Numbers, numbers: Callable[[str], NDArray[Any] | None]) -> Flags:
-        """Return the `n` best of each group: a row that is none of them can't be among the best of all batches."""
+        """Flag the `n` best rows of each group; no other row can be among the best of all batches."""
         scores = numbers(self.by)
         if scores is None or np.isnan(scores).any():
             return np.ones(len(groups), dtype=np.bool_)

@@ -1,9 +1,9 @@
-"""Key programs as Spark's state operator: many rows to a row, many keys to a call, many keys to a state value.
+"""Runs key programs as Spark state operators, in buckets of many keys.
 
-Spark hands a state operator's rows to Python one by one, and each costs more than all that is done with it. A call of
-Python state has a price, too, some tenths of a millisecond with reading and writing its state. So keys are hashed into
-buckets, and a bucket is what Spark knows as a key. Before the shuffle a stateless step makes one row of a bucket's
-rows, an Arrow stream; the state of all the bucket's keys is another, read and written whole.
+Spark hands the rows of a state operator to Python one by one, which costs more per row than the work on it. A call
+that reads and writes state costs some tenths of a millisecond too. So keys are hashed into buckets, and Spark's key is
+the bucket. Before the shuffle, a stateless step packs the rows of a bucket into one row, an Arrow stream. The state of
+all keys in a bucket is one Arrow stream too, read and written whole.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from processor.operators.keyed import GROUP, KIND, LETTER, TIME, Kind
+from processor.operators.keyed import GROUP, KIND, LETTER, TIME, RowKind
 from processor.operators.packing import arrow_bytes, arrow_table
-from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE, VERDICT
+from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TIMESTAMP, TOPIC, VALUE
 
-# A state value is as large as a bucket's keys take, and a batch reads and writes those of the buckets it touches. More
-# buckets cost a batch of many keys more calls, fewer a batch of few keys more state; no more tasks than buckets work.
+# A batch reads and writes the whole state of each bucket that it touches. More buckets mean more calls for a batch of
+# many keys; fewer buckets mean more state for a batch of few keys. At most as many tasks as buckets have work.
 _BUCKETS: Final = 32
 _BUCKET: Final = "bucket"
 _STATE_TYPE: Final = "table binary"
-# What is gathered for the rows of a bucket to be one: more is less work, and memory.
+# Rows gathered before packing. A larger number means fewer packed rows, and more memory.
 _ROWS_MAX: Final = 32_768
 _BYTES_MAX: Final = 16 << 20
 _PACKED: Final = pa.schema([(_BUCKET, pa.int32()), ("side", pa.int32()), ("rows", pa.binary())])
@@ -50,11 +50,11 @@ LETTER_TYPE: Final = StructType([StructField(name, _TYPES[name]) for name in LET
 
 
 class Program(Protocol):
-    """What is done with a bucket's rows of a micro-batch; pure."""
+    """Processes the rows of one bucket in a micro-batch; pure."""
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of what is kept."""
+        """Names of the kept states."""
         ...
 
     def run(
@@ -62,7 +62,7 @@ class Program(Protocol):
     ) -> tuple[Sequence[pa.Table], Mapping[str, pa.Table]]:
         """Return the rows to put out, and the states that changed. Sides and states without rows are absent.
 
-        A column that is put out may be absent where it is null.
+        A table put out may lack a column that is null in all its rows.
         """
         ...
 
@@ -70,19 +70,19 @@ class Program(Protocol):
 def keyed_rows(
     frame: DataFrame, key: Column, kind: Column, payload: Sequence[Column], *, is_event: bool = False
 ) -> DataFrame:
-    """Return a judged frame's rows with the key they are grouped by, their kind, the columns of LETTER, and a payload.
+    """Return the rows of a frame with REFUSAL, as group key, kind, the columns of LETTER, and a payload.
 
-    Only dead letters have the key, value and topic that they came with, and events, as they may become some.
+    Only dead letters, and events because they may become dead letters, keep their original key, value and topic.
     """
     refused = F.col(REASON).isNotNull()
     group = F.when(~refused, key.cast("string").cast("binary"))
-    # Rows without a key are spread by where they came from.
+    # Rows without a key are spread by their source partition.
     bucket = F.when(group.isNotNull(), F.xxhash64(group)).otherwise(F.xxhash64(TOPIC, PARTITION))
     origin = {KEY: F.col(KEY).cast("binary"), VALUE: F.col(VALUE).cast("binary"), TOPIC: F.col(TOPIC)}
     return frame.select(
         F.pmod(bucket, F.lit(_BUCKETS)).cast("int").alias(_BUCKET),
         group.alias(GROUP),
-        F.when(refused, Kind.DEAD_LETTER.value).otherwise(kind).cast("tinyint").alias(KIND),
+        F.when(refused, RowKind.DEAD_LETTER.value).otherwise(kind).cast("tinyint").alias(KIND),
         *((column if is_event else F.when(refused, column)).alias(name) for name, column in origin.items()),
         F.unix_micros(TIMESTAMP).alias(TIME),
         F.col(PARTITION).cast("int").alias(PARTITION),
@@ -94,12 +94,12 @@ def keyed_rows(
 
 
 def letter_columns() -> dict[str, Column]:
-    """Return the columns of LETTER as ORIGIN and VERDICT have them."""
-    return {name: F.timestamp_micros(TIME) if name == TIMESTAMP else F.col(name) for name in (*ORIGIN, *VERDICT)}
+    """Return the columns of LETTER as ORIGIN and REFUSAL have them."""
+    return {name: F.timestamp_micros(TIME) if name == TIMESTAMP else F.col(name) for name in (*ORIGIN, *REFUSAL)}
 
 
 def apply_by_key(sides: Sequence[DataFrame], program: Program, out_type: StructType) -> DataFrame:
-    """Run a program on frames of `keyed_rows`; gives the columns that it puts out, of the types given."""
+    """Run a program on frames made by `keyed_rows`; return its output, with the columns and types of `out_type`."""
     packed = (
         frame.mapInArrow(_Packer(number, tuple(frame.columns)), _PACKED_TYPE) for number, frame in enumerate(sides)
     )
@@ -117,7 +117,7 @@ def apply_by_key(sides: Sequence[DataFrame], program: Program, out_type: StructT
 
 @dataclass(frozen=True)
 class _Packer:
-    """Makes one row of each bucket's rows; called by Spark with a partition of a frame as Arrow batches."""
+    """Packs the rows of each bucket into one row; Spark calls it with a frame's partition as Arrow batches."""
 
     side: int
     columns: tuple[str, ...]
@@ -125,7 +125,7 @@ class _Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield bucket, side and rows."""
         for gathered in _gathered(batches):
-            # Names of our own: Spark's are others, and its columns of different frames differ in what may be null.
+            # Spark names columns differently, and frames differ in which columns may be null: set our own names.
             yield self._packed(pa.table(pa.Table.from_batches(gathered).columns, names=self.columns))
 
     def _packed(self, rows: pa.Table) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
-"""Event time from what a record says itself, and the stream time of its source partition where it says nothing.
+"""Event time from a field of the record, or else the stream time of its source partition.
 
-`read_event_time` is native Spark and keeps no state. `fill_event_time` keeps one number a source partition; a batch
-costs a call a partition, whatever the number of its keys.
+`read_event_time` is native Spark and keeps no state. `fill_event_time` keeps one number per source partition; a batch
+costs one call per partition, however many keys it has.
 """
 
 from __future__ import annotations
@@ -17,45 +17,49 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from processor.operators.verdicts import refuse
+from processor.operators.refusals import refuse
 from processor.rows import OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, DeadLetterReason
 from statehouse.errors import ConfigurationError
 
 Times = NDArray[np.int64]
-"""Epoch milliseconds; MISSING for none."""
+"""Epoch milliseconds; MISSING where there is no time."""
 
 MISSING: Final = -1
 RECORD_TIME: Final = "record_time"
-"""The column with the Kafka record's own timestamp, once `timestamp` is the event's."""
+"""The column with the Kafka record's own timestamp, when `timestamp` holds the event time."""
 
 _TEXT: Final = "_time_text"
 _EVENT_MS: Final = "_event_ms"
 _RECORD_MS: Final = "_record_ms"
 _HOUR: Final = timedelta(hours=1)
-# Spark's own cast takes much that is no ISO 8601: "2026", "2026-1-2", blanks around it.
+# Spark's own cast accepts text that we refuse: "2026", "2026-1-2", blanks around a time.
 _DATE_TIME: Final = r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?"
 _ZONE: Final = r"(Z|[+-]\d{2}:\d{2})"
 _SHOWN_MAX: Final = 80
 
 
 def read_event_time(frame: DataFrame, text: str = TIMESTAMP, *, future_bound: timedelta = _HOUR) -> DataFrame:
-    """Make `timestamp` the time that the column `text` holds in ISO 8601, null where that is null.
+    """Set `timestamp` from the ISO 8601 text in the column `text`; null stays null.
 
-    The text is a date, a time of day to the second, and optionally a fraction and a zone, UTC unless it is said; as in
-    2026-01-31T09:02:00.5+01:00. The fraction counts down to milliseconds, as Kafka's times have no more.
+    The text is a date, a time of day to the second, and optionally a fraction and a zone (default: UTC), as in
+    2026-01-31T09:02:00.5+01:00. Digits after the milliseconds are ignored, because Kafka's timestamps have none.
 
-    The frame must have VERDICT, and the record's own timestamp as `record_time`: rename the source's `timestamp` so
-    before a field of that name is read. A row is refused whose text is none of this (`unparsable_time`), or names a
-    time before 1970 (`negative_time`) or more than `future_bound` after the record's own timestamp (`future_time`):
-    such an event would close every window before it. The clock isn't asked, so that a replay judges as the first run
-    did. A refused row's `timestamp` is its record's.
+    The frame must have REFUSAL, and the record's own timestamp as `record_time`: rename the source's `timestamp` to
+    that before you parse a field named `timestamp`. A row is refused if its text has another form
+    (`unparsable_time`), or is a time before 1970 (`negative_time`) or more than `future_bound` after the record's own
+    timestamp (`future_time`): such an event would close every earlier window. The clock plays no part, so a replay
+    refuses the same rows. A refused row gets its record's timestamp.
+
+    Raises:
+        ConfigurationError: `future_bound` is negative.
+
     """
     if future_bound < timedelta(0):
         raise ConfigurationError(f"future_bound={future_bound} can't be negative")
     found, event, record = F.col(_TEXT), F.col(_EVENT_MS), F.unix_millis(RECORD_TIME)
     zoned = F.when(found.rlike(f"^{_DATE_TIME}$"), F.concat(found, F.lit("Z")))
     zoned = zoned.when(found.rlike(f"^{_DATE_TIME}{_ZONE}$"), found)
-    # A projection a step, as columns that are used several times must not be computed as often.
+    # One projection per step, so that a column that is used several times is computed once.
     read = frame.withColumn(_TEXT, F.col(text))
     read = read.withColumn(_EVENT_MS, F.unix_millis(zoned.try_cast("timestamp")))
     shown = F.substring(found, 1, _SHOWN_MAX)
@@ -79,10 +83,10 @@ def read_event_time(frame: DataFrame, text: str = TIMESTAMP, *, future_bound: ti
 
 
 def fill_event_time(frame: DataFrame) -> DataFrame:
-    """Give rows without `timestamp` the stream time of their source partition, as `fill` says; drop `record_time`.
+    """Give rows without `timestamp` the stream time of their source partition (see `fill`); drop `record_time`.
 
-    The frame must have `topic`, `partition`, `offset`, `timestamp` and `record_time`. What else it has costs time, as
-    every row passes through Python: select what is needed. Rows with a `reason` pass as they are.
+    The frame must have `topic`, `partition`, `offset`, `timestamp` and `record_time`. Further columns cost time,
+    because every row passes through Python: select only what you need. Rows with a `reason` pass unchanged.
     """
     times = {_EVENT_MS: F.coalesce(F.unix_millis(TIMESTAMP), F.lit(MISSING)), _RECORD_MS: F.unix_millis(RECORD_TIME)}
     rows = frame.withColumns(times).drop(TIMESTAMP, RECORD_TIME)
@@ -93,10 +97,10 @@ def fill_event_time(frame: DataFrame) -> DataFrame:
 
 
 def fill(event_times: Times, record_times: Times, stream_time: int) -> tuple[Times, int]:
-    """Return a partition's event times, in the order of its offsets, without MISSING ones, and its new stream time.
+    """Return the event times of a partition, in offset order, with no time MISSING, and its new stream time.
 
-    Stream time is the largest event time so far, MISSING before the first; as Kafka Streams'
-    UsePartitionTimeOnInvalidTimestamp has it. An event that misses its time before there is any has its record's.
+    Stream time is the largest event time so far, MISSING before the first, as in Kafka Streams'
+    UsePartitionTimeOnInvalidTimestamp. An event without a time, before any stream time, takes its record's timestamp.
     """
     if not len(event_times):
         return event_times, stream_time
@@ -122,7 +126,7 @@ class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as 
         rows: Iterator[pd.DataFrame],
         timerValues: object,  # noqa: N803, ARG002
     ) -> Iterable[pd.DataFrame]:
-        # All of the batch's, as the shuffle has lost their order.
+        # All rows of the batch at once: the shuffle has lost their order.
         frame = pd.concat(list(rows), ignore_index=True)
         frame.columns = pd.Index(self._columns)  # Spark hands computed columns over by number, as "_4"
         if REASON in frame:

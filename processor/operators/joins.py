@@ -1,4 +1,4 @@
-"""Joins of a stream with tables, and the aggregate of what they give, as Spark's state operator."""
+"""Joins of a stream with tables, and aggregates of the joined events, as Spark state operators."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from pyspark.sql.types import StructType
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
-from processor.operators.keyed import AggregateProgram, JoinProgram, Kind
+from processor.operators.keyed import AggregateProgram, JoinProgram, RowKind
 from processor.operators.order import Order, by_time, tables_first
 from processor.operators.packing import Packing, renamed
-from processor.operators.verdicts import refuse
-from processor.plans import cached
+from processor.operators.refusals import refuse
 from processor.rows import (
     DELETED,
     ORIGIN,
+    REFUSAL,
     TABLE_KEY,
     VALUE,
-    VERDICT,
     DeadLetterReason,
 )
+from processor.spark_plans import cached
 
 
 @dataclass(frozen=True)
-class Lookup:
+class JoinedTable:
     """A table as a join sees it.
 
     Attributes:
         table: a parsed table (`parse_json_table`).
-        on: the stream's column that names the row; compared as text with `table_key`.
+        on: the stream's column with the key of the row; compared as text with `table_key`.
         columns: new column -> the table's column.
-        missing: dead-letter reason of an event whose row isn't there; inner joins only.
-        name: for messages.
+        missing: dead-letter reason for an event without a row in the table; inner joins only.
+        name: the table's name in messages.
 
     """
 
@@ -48,44 +48,44 @@ class Lookup:
 
     @property
     def row_schema(self) -> StructType:
-        """The columns that an event gets."""
+        """The columns that the join adds to an event."""
         return self.table.select(*renamed(self.columns)).schema
 
 
 class JoinType(StrEnum):
-    """What becomes of an event whose row isn't in the table."""
+    """What happens to an event without a row in the table."""
 
     INNER = "inner"
-    """It becomes a dead letter: nothing is lost without a word."""
+    """It becomes a dead letter, so that no event is lost silently."""
     LEFT = "left"
-    """It goes on with nulls in the place of the row's columns, also where it has no key to look up."""
+    """It passes with nulls in the table's columns, also if it has no key to look up."""
 
 
-def stream_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinType.INNER) -> DataFrame:
-    """Join each event with the table's row as it is when the event is processed; `how` is "inner" or "left".
+def stream_table_join(stream: DataFrame, joined: JoinedTable, how: str = JoinType.INNER) -> DataFrame:
+    """Join each event with the table's row at the time of processing; `how` is "inner" or "left".
 
-    Rows apply in the order of `order.by_time`; a later update changes later events only. Put the stream before the
-    table wherever both are named: Spark asks sources for their ends in that order, so that a row written before an
-    event is in the event's batch at the latest (holds for up to four sources a query).
+    Rows and events apply in the order of `order.by_time`; an update of the table affects later events only. Declare
+    the stream before the table: Spark asks sources for their ends in that order, so that a row written before an event
+    is in the event's batch at the latest (true for up to four sources per query).
     """
-    return _join(stream, lookup, how, by_time)
+    return _join(stream, joined, how, by_time)
 
 
-def stream_global_table_join(stream: DataFrame, lookup: Lookup, how: str = JoinType.INNER) -> DataFrame:
-    """Join each event with a global table's row: as `stream_table_join`, but a batch's rows apply before its events.
+def stream_global_table_join(stream: DataFrame, joined: JoinedTable, how: str = JoinType.INNER) -> DataFrame:
+    """Join each event with a row of a global table; as `stream_table_join`, but rows apply before a batch's events.
 
-    `lookup.on` may be any column of the stream: the key that Kafka Streams' KeyValueMapper gives.
+    `joined.on` may be any column of the stream; it does what KeyValueMapper does in Kafka Streams.
     """
-    return _join(stream, lookup, how, tables_first)
+    return _join(stream, joined, how, tables_first)
 
 
-def _join(stream: DataFrame, lookup: Lookup, how: str, ordered: Order) -> DataFrame:
+def _join(stream: DataFrame, joined: JoinedTable, how: str, ordered: Order) -> DataFrame:
     is_inner = JoinType(how) is JoinType.INNER
-    events = without_null_keys(stream, lookup.on) if is_inner else stream
-    own, row = Packing("event", _own_schema(events)), Packing("row", lookup.row_schema)
-    program = _program(lookup, ordered) if is_inner else JoinProgram(ordered)
+    events = without_null_keys(stream, joined.on) if is_inner else stream
+    own, row = Packing("event", _own_schema(events)), Packing("row", joined.row_schema)
+    program = _program(joined, ordered) if is_inner else JoinProgram(ordered)
     put_out = apply_by_key(
-        [_events(events, lookup, own), _changes(lookup, row)],
+        [_events(events, joined, own), _changes(joined, row)],
         program,
         StructType([*LETTER_TYPE, *own.travelling, *row.travelling]),
     )
@@ -95,55 +95,55 @@ def _join(stream: DataFrame, lookup: Lookup, how: str, ordered: Order) -> DataFr
 
 
 def global_table_aggregate(
-    stream: DataFrame, lookup: Lookup, aggregator: Aggregator, *, record_cache: bool = True
+    stream: DataFrame, joined: JoinedTable, aggregator: Aggregator, *, record_cache: bool = True
 ) -> DataFrame:
-    """Join with a global table and aggregate by the same key; gives a store's rows `key, value, timestamp`.
+    """Join with a global table and aggregate by the same key; return a store's rows `key, value, timestamp`.
 
-    All rows of the global table in a batch apply before its events. The aggregator sees the event's own columns and
-    those of the lookup, but not the record that the event came in. A key gives one record a batch, where its value
-    changed, with the time of the latest event applied; with `record_cache=False` one for each event that changed it.
-    Dead letters pass through.
+    The global table's rows in a batch apply before the events. The aggregator gets the event's own columns and the
+    columns of the lookup, but not the columns of the Kafka record. A key whose value changed gives one record per
+    batch, with the time of the latest event applied; with `record_cache=False` it gives one for each event that
+    changed it. Dead letters pass through.
     """
-    events = without_null_keys(stream, lookup.on)
+    events = without_null_keys(stream, joined.on)
     own = Packing("event", _own_schema(events), as_json=True)
-    row = Packing("row", lookup.row_schema, as_json=True)
-    join = _program(lookup, tables_first)
+    row = Packing("row", joined.row_schema, as_json=True)
+    join = _program(joined, tables_first)
     program = aggregate_program(aggregator, [own, row], join=join, record_cache=record_cache)
-    put_out = apply_by_key([_events(events, lookup, own), _changes(lookup, row)], program, LETTER_TYPE)
+    put_out = apply_by_key([_events(events, joined, own), _changes(joined, row)], program, LETTER_TYPE)
     return put_out.select(*records_or_letters(record_cache=record_cache))
 
 
 def aggregate_program(
     aggregator: Aggregator, packings: Sequence[Packing], *, join: JoinProgram | None = None, record_cache: bool
 ) -> AggregateProgram:
-    """Return what aggregates rows with the columns of these packings, of later ones where several have one."""
+    """Return the program that aggregates rows with these packings' columns; for equal names the last packing wins."""
     fields = {packed: name for packing in packings for packed, name in packing.names.items()}
     return AggregateProgram(aggregator, fields, join, record_cache)
 
 
 def records_or_letters(*, record_cache: bool) -> list[Column]:
-    """Return a store's rows: records and dead letters."""
+    """Return the columns of a store's rows, which are records and dead letters."""
     columns = letter_columns() | ({VALUE: cached(F.col(VALUE))} if record_cache else {})
     return [column.alias(name) if name != VALUE else column for name, column in columns.items()]
 
 
 def without_null_keys(stream: DataFrame, key: str) -> DataFrame:
-    """Make dead letters of events that have nothing in the column which they are grouped by."""
+    """Refuse events whose grouping column is null: they become dead letters."""
     return refuse(stream, (F.col(key).isNull(), DeadLetterReason.NULL_KEY, f"{key} is null"))
 
 
 def _own_schema(events: DataFrame) -> StructType:
-    return StructType([field for field in events.schema if field.name not in (*ORIGIN, *VERDICT)])
+    return StructType([field for field in events.schema if field.name not in (*ORIGIN, *REFUSAL)])
 
 
-def _events(events: DataFrame, lookup: Lookup, own: Packing) -> DataFrame:
-    return keyed_rows(events, F.col(lookup.on), F.lit(Kind.EVENT.value), own.packed(), is_event=True)
+def _events(events: DataFrame, joined: JoinedTable, own: Packing) -> DataFrame:
+    return keyed_rows(events, F.col(joined.on), F.lit(RowKind.EVENT.value), own.packed(), is_event=True)
 
 
-def _changes(lookup: Lookup, row: Packing) -> DataFrame:
-    kind = F.when(F.col(DELETED), Kind.DELETE.value).otherwise(Kind.ROW.value)
-    return keyed_rows(lookup.table, F.col(TABLE_KEY), kind, row.packed(lookup.columns))
+def _changes(joined: JoinedTable, row: Packing) -> DataFrame:
+    kind = F.when(F.col(DELETED), RowKind.DELETE.value).otherwise(RowKind.ROW.value)
+    return keyed_rows(joined.table, F.col(TABLE_KEY), kind, row.packed(joined.columns))
 
 
-def _program(lookup: Lookup, ordered: Order) -> JoinProgram:
-    return JoinProgram(ordered, lookup.missing, f"not in {lookup.name}")
+def _program(joined: JoinedTable, ordered: Order) -> JoinProgram:
+    return JoinProgram(ordered, joined.missing, f"not in {joined.name}")

@@ -1,15 +1,15 @@
-"""JSON records into typed columns, with a verdict on each record; all of it native Spark, no Python per row.
+"""Parses JSON records into typed columns, or refuses them with a reason; native Spark, no Python per row.
 
-Why variants: `from_json` with a schema turns a string into a number and a missing field into a null without a
-word. A variant keeps each value's own type, so that a wrong one can be told and named.
+Why variants: `from_json` with a schema silently turns a string into a number, and a missing field into null. A variant
+keeps the type of each value, so that a refusal can name the wrong type.
 
 What counts as malformed:
 - not JSON (RFC 8259): also text after the document, bytes that are not UTF-8, and an object that names a field
-  twice. Of the non-finite numbers that many writers emit (NaN, Infinity) the document is read, and the field
-  that holds one is of the wrong type.
-- a number's place takes JSON numbers only: 6, 6.0 and 6e0 are one integer, 6.5 is none; an integer must fit 64 bits.
-- null in a field's place is of the wrong type, unless the field is optional; a field that isn't there is missing.
-  Further fields are ignored.
+  twice. A document with NaN or Infinity, which many writers emit, is read; a field with such a number has the wrong
+  type.
+- a number field takes JSON numbers only: 6, 6.0 and 6e0 are the same integer, 6.5 is not an integer; an integer must
+  fit 64 bits.
+- a null has the wrong type, unless the field is optional; an absent field is missing. Further fields are ignored.
 
 Limits: Spark's own for variants (16 MiB a record, 1000 levels); beyond them a record is not JSON.
 """
@@ -26,12 +26,12 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.verdicts import first_case
+from processor.operators.refusals import first_case
 from processor.rows import DELETED, DETAIL, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason
 
 
 class FieldType(Enum):
-    """What a field must hold: the Spark type it becomes, and its name in messages."""
+    """The required type of a field: its type in Spark, and its name in messages."""
 
     INTEGER = ("bigint", "an integer of 64 bits")
     NUMBER = ("double", "a finite number")
@@ -44,7 +44,7 @@ class FieldType(Enum):
 
 _DOCUMENT: Final = "_document"
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
-_NULL: Final = "VOID"  # as schema_of_variant calls null
+_NULL: Final = "VOID"  # the name that schema_of_variant has for null
 _TYPE_LENGTH_MAX: Final = 80
 _INT64_LIMIT: Final = float(2**63)
 
@@ -52,9 +52,13 @@ _INT64_LIMIT: Final = float(2**63)
 def parse_json(
     frame: DataFrame, fields: Mapping[str, FieldType], *, optional: Mapping[str, FieldType] | None = None
 ) -> DataFrame:
-    """Read `value` as a JSON object; add a column for each field, `reason` and `detail`. Null values are refused.
+    """Read `value` as a JSON object; add a column for each field, and `reason` and `detail`. Refuse null values.
 
-    An `optional` field may be absent or null; its column is null then.
+    An `optional` field may be absent or null; its column is then null.
+
+    Raises:
+        ValueError: the name of a field has a quote or a backslash.
+
     """
     refusals = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
     return _parse(frame, fields, refusals, optional=optional or {})
@@ -63,9 +67,13 @@ def parse_json(
 def parse_json_table(
     frame: DataFrame, fields: Mapping[str, FieldType], *, key_type: FieldType = FieldType.TEXT
 ) -> DataFrame:
-    """Read a table's records: as `parse_json`, but a null value deletes, and the record's key is read too.
+    """Read the records of a table: as `parse_json`, but a null value deletes the row, and the key is read too.
 
-    Adds `table_key` (text; of an INTEGER key its canonical form, so that "6.0" is found by 6) and `deleted`.
+    Adds `table_key` (text; an INTEGER key in its canonical form, so that 6 finds "6.0") and `deleted`.
+
+    Raises:
+        ValueError: the name of a field has a quote or a backslash.
+
     """
     key_text = F.col(KEY).cast("string")
     if key_type is FieldType.TEXT:
@@ -97,7 +105,7 @@ def _parse(
     checks: list[tuple[Column, Column, Column]] = [
         (when, F.lit(reason.value), F.lit(detail)) for when, reason, detail in refusals
     ]
-    # Most records are sound. Of these nothing else is asked: the root's type alone costs as much as several fields.
+    # Most records are sound and skip all other checks: the type of the root alone costs as much as several fields.
     is_sound = reduce(and_, (F.col(name).isNotNull() for name in fields), F.lit(bool(fields)))
     is_sound = reduce(and_, (F.col(name).isNotNull() | F.col(f"_type_{name}").isNull() for name in optional), is_sound)
     checks.append((is_sound, F.lit(None).cast("string"), F.lit(None).cast("string")))
@@ -130,10 +138,10 @@ def _parse(
 
 
 def _with_document(frame: DataFrame, text: Column) -> DataFrame:
-    """Add the variant [document, null], null for what is not one JSON document.
+    """Add the variant [document, null], or null if the text isn't exactly one JSON document.
 
-    Spark's parser stops at the end of the first document. With a null put behind it, a document that is followed by
-    anything leaves another list than this.
+    Spark's parser stops at the end of the first document. With a null after it, text that follows the document makes
+    a different list.
     """
     wrapped = F.concat(F.lit('{"v":['), text, F.lit(",null]}"))
     parsed = frame.withColumn(_DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
@@ -143,9 +151,9 @@ def _with_document(frame: DataFrame, text: Column) -> DataFrame:
 
 
 def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, FieldType]]) -> DataFrame:
-    """Add for each name the document's value at its path, null if it isn't of its kind, and `_type_<name>`, what it is.
+    """Add for each name the value at its path, null if it has the wrong type, and its actual type as `_type_<name>`.
 
-    A projection a step: columns that are used several times must not be computed, planned or compiled as often.
+    One projection per step, so that a column that is used several times is computed, planned and compiled once.
     """
     found = {f"_value_{name}": _at(F.col(_DOCUMENT), path, "variant") for name, (path, _) in wanted.items()}
     types = {f"_type_{name}": F.schema_of_variant(f"_value_{name}") for name in wanted}
@@ -154,17 +162,17 @@ def _with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, FieldType]]) 
 
 
 def _typed(name: str, kind: FieldType) -> Column:
-    """Return the value that was found if it is of this kind, else null."""
+    """Return the value if it has this type, else null."""
     value, found = F.col(f"_value_{name}"), F.col(f"_type_{name}")
     if kind is FieldType.TEXT:
         return F.when(found == "STRING", _at(value, "$", "string"))
-    # To get a number from a variant makes a cast anew for each record; to read its text costs a fraction of that.
+    # Reading a number from a variant makes a new cast for each record; reading its text costs a fraction of that.
     text, double = F.to_json(value), _at(value, "$", "double")
     is_float, is_decimal = found.isin("DOUBLE", "FLOAT"), found.startswith("DECIMAL")
     if kind is FieldType.NUMBER:
         exact = F.when((found == "BIGINT") | is_decimal, text.try_cast("double"))
         finite = exact.when(is_float & (F.abs(double) < float("inf")), double)  # NaN is larger than any number here
-        return finite + F.lit(0.0)  # turns -0.0 into 0.0: a number must not print in two ways
+        return finite + F.lit(0.0)  # turns -0.0 into 0.0, so that equal numbers have equal text
     # schema_of_variant gives a decimal without its trailing zeros: scale 0 is an integer.
     is_whole = is_decimal & found.rlike(r",0\)$")
     is_integral = is_float & (double == F.floor(double)) & (F.abs(double) < _INT64_LIMIT)

@@ -1,4 +1,4 @@
-"""JSON as stores hold it: compact, in UTF-8, each number in one form; pure."""
+"""The JSON text that stores hold: compact, UTF-8, one form for each number; pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 import math
 from typing import Final
 
-# Beyond it doubles are whole numbers anyway, and their shortest form is the one with an exponent.
+# Larger doubles are whole numbers anyway, and shortest with an exponent.
 _PLAIN_LIMIT: Final = 1e16
 _AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
-# Made once: `json.dumps` makes one each time that it is told more than a value.
+# Made once: `json.dumps` makes a new encoder for each call with options.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def compact_json(value: object) -> str:
-    """Return the JSON text without blanks; whole doubles without a fraction (4000, not 4000.0).
+    """Return the JSON text without blanks; a whole double has no fraction (4000, not 4000.0).
 
     Raises:
-        ValueError: a number is NaN or infinite, which JSON can't say.
+        ValueError: a number is NaN or infinite; JSON has no such numbers.
 
     """
     return _ENCODER.encode(_plain(value))

@@ -1,8 +1,8 @@
-"""A store of bounded size, as Spark's state operator: each changelog partition keeps its last updated entries.
+"""Bounds the size of a store, as a Spark state operator: each changelog partition keeps its last updated entries.
 
-A partition's entries in order of recency are one state value, read and written whole: an update costs no call to the
-JVM, a batch costs in proportion to `max_entries`. On two busy cores a batch of 20,000 updates of distinct keys took
-about 1.8 s with 1,000 entries a partition and 2.6 s with 100,000, with two partitions.
+The entries of a partition, in order of recency, are one state value, read and written whole. So an update needs no
+call to the JVM, and the cost of a batch grows with `max_entries`. On two busy cores, with two partitions, a batch of
+20,000 updates of distinct keys took about 1.8 s with 1,000 entries per partition and 2.6 s with 100,000.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.packing import arrow_bytes, arrow_table, own_columns, pack
-from processor.operators.recency import Place, Update, bounded, folded, in_order
+from processor.operators.recency import StoreUpdate, UpdateOrder, bounded, folded, in_order
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch import OutputRows, sink_rows
-from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS
+from processor.sink.batch_writer import SINK_PARTITION, TIMESTAMP_MS
 
 _COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
 _OUT_TYPE: Final = (
@@ -32,15 +32,15 @@ _STATE_TYPE: Final = "entries binary"
 _ENTRIES: Final = pa.schema([pa.field("key", pa.binary()), pa.field("aggregate", pa.string())])
 _row_of = itemgetter(*_COLUMNS)
 Entries = dict[bytes, str]
-"""A partition's keys, the least recently updated first, each with its aggregate as JSON text ("" if none is kept)."""
+"""The keys of a partition, the least recently updated first, each with its aggregate as JSON text ("" for none)."""
 
 
 def lru(frame: DataFrame, max_entries: int, partition_count: int, aggregator: Aggregator | None = None) -> DataFrame:
-    """Bound a store's frame to `max_entries` keys in each of the changelog's partitions.
+    """Bound the frame of a store to `max_entries` keys in each partition of the changelog.
 
-    The updates of a batch apply in the order of their timestamps, then of partition and offset (`in_order`); what an
-    update displaces comes as a null value. A key gives one row a batch at most. Dead letters pass through. With an
-    aggregator the rows are events, and a displaced key's aggregate is forgotten with it.
+    The updates of a batch apply by timestamp, then by partition and offset (`in_order`); a displaced key gives a row
+    with a null value. A key gives at most one row per batch. Dead letters pass through. With an aggregator the rows
+    are events, and a displaced key loses its aggregate.
     """
     updates = frame if aggregator is None else _with_events_as_values(frame)
     rows = sink_rows(updates, [OutputRows(partition_count)]).select(SINK_PARTITION, *_COLUMNS)
@@ -54,17 +54,17 @@ def lru(frame: DataFrame, max_entries: int, partition_count: int, aggregator: Ag
 
 
 def _with_events_as_values(frame: DataFrame) -> DataFrame:
-    """Put an event's own columns, as JSON, in the place of its value; a dead letter keeps what it has."""
+    """Replace the value of an event by its own columns, as JSON; a dead letter keeps its value."""
     event = pack(*own_columns(frame))
     if REASON not in frame.columns:
         return frame.withColumn(VALUE, event)
     return frame.withColumn(VALUE, F.when(F.col(REASON).isNull(), event.cast("binary")).otherwise(F.col(VALUE)))
 
 
-def _placed(row: tuple[Any, ...]) -> tuple[Place, Update]:
+def _placed(row: tuple[Any, ...]) -> tuple[UpdateOrder, StoreUpdate]:
     key, value, timestamp_ms, topic, partition, offset, _, _ = row
-    update = Update(bytes(key), None if value is None else bytes(value), timestamp_ms)
-    return Place.of(timestamp_ms, topic, partition, offset), update
+    update = StoreUpdate(bytes(key), None if value is None else bytes(value), timestamp_ms)
+    return UpdateOrder.of(timestamp_ms, topic, partition, offset), update
 
 
 def _packed(entries: Entries) -> bytes:
@@ -77,7 +77,7 @@ def _unpacked(data: bytes) -> Entries:
 
 
 class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
-    """Runs a partition's rows of a batch: a call to the JVM each to read and to write the entries."""
+    """Processes a partition's rows in a batch, with one call to the JVM to read the entries and one to write them."""
 
     def __init__(self, max_entries: int, aggregator: Aggregator | None) -> None:
         self._max_entries, self._aggregator = max_entries, aggregator
@@ -106,7 +106,9 @@ class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts a
         for update in publish:
             yield out(*update, None, None, None, None, None)
 
-    def _applied(self, entries: Entries, placed: list[tuple[Place, Update]]) -> tuple[list[Update], Entries]:
+    def _applied(
+        self, entries: Entries, placed: list[tuple[UpdateOrder, StoreUpdate]]
+    ) -> tuple[list[StoreUpdate], Entries]:
         if self._aggregator is not None:
             return folded(entries, placed, self._aggregator, self._max_entries)
         publish, keys = bounded(entries, (update for _, update in placed), self._max_entries)

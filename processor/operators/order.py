@@ -1,8 +1,8 @@
-"""The order in which a micro-batch's records are applied; pure.
+"""The order in which the records of a micro-batch apply; pure.
 
-By record timestamp, tables first on ties, so that an event sees the row written in the same millisecond; then by
-source partition and offset. Across batches it is the order of arrival: a batch is never reopened.
-A global table's rows come before all events of their batch, whatever their timestamps.
+Records apply by timestamp, and tables come first among equal timestamps, so that an event sees the row written in the
+same millisecond; then by source partition and offset. Batches apply in order of arrival; none is reopened.
+The rows of a global table apply before all events of their batch, whatever their timestamps.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-class Position(NamedTuple):
-    """Where a record stands."""
+class RecordPosition(NamedTuple):
+    """The position of a record in the order."""
 
     timestamp_ms: int
     partition: int
@@ -27,33 +27,36 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Positions:
-    """Where many records stand, column by column."""
+class RecordPositions:
+    """The positions of many records, as columns."""
 
     timestamps_ms: Numbers
     partitions: Numbers
     offsets: Numbers
 
-    def at(self, rows: Numbers | Flags) -> Positions:
-        """Return those of some rows."""
-        return Positions(self.timestamps_ms[rows], self.partitions[rows], self.offsets[rows])
+    def at(self, rows: Numbers | Flags) -> RecordPositions:
+        """Return the positions of these rows."""
+        return RecordPositions(self.timestamps_ms[rows], self.partitions[rows], self.offsets[rows])
 
-    def each(self) -> Iterator[Position]:
-        """Give them one by one."""
+    def each(self) -> Iterator[RecordPosition]:
+        """Yield the positions one by one."""
         columns = (self.timestamps_ms.tolist(), self.partitions.tolist(), self.offsets.tolist())
-        return map(Position, *columns)
+        return map(RecordPosition, *columns)
 
 
-Order = Callable[[Numbers, Positions, Flags], Numbers]
-"""Gives the places of rows in order, group by group, from their groups, positions and whether each is an event."""
+Order = Callable[[Numbers, RecordPositions, Flags], Numbers]
+"""Sorts rows by group and then order; takes groups, positions and "is an event" flags; returns row numbers."""
 
 
-def by_time(groups: Numbers, positions: Positions, is_event: Flags) -> Numbers:
-    """Order a stream beside a table."""
+def by_time(groups: Numbers, positions: RecordPositions, is_event: Flags) -> Numbers:
+    """Order the events of a stream and the rows of a table."""
     return np.lexsort((positions.offsets, positions.partitions, is_event, positions.timestamps_ms, groups))
 
 
-def tables_first(groups: Numbers, positions: Positions, is_event: Flags) -> Numbers:
-    """Order a stream beside a global table. Its own rows by offset: a key's rows are in one partition."""
+def tables_first(groups: Numbers, positions: RecordPositions, is_event: Flags) -> Numbers:
+    """Order the events of a stream after the rows of a global table.
+
+    The rows are sorted by offset; all rows of a key are in one partition.
+    """
     times = np.where(is_event, positions.timestamps_ms, 0)
     return np.lexsort((positions.offsets, positions.partitions, times, is_event, groups))

@@ -1,8 +1,8 @@
-"""Columns on their way to a Python operator and back, and state on its way to Spark's store and back.
+"""Packs columns for Python operators, and state for Spark's store, and unpacks both.
 
-Rows go to Python as Arrow columns, not cell by cell. Columns of the simple types are handed on as they are, those of
-all other types together as one JSON text, packed and unpacked by Spark. State is an Arrow stream: Spark's own array
-type costs twice as much on its way.
+Rows go to Python as Arrow columns, not cell by cell. Columns of simple types travel unchanged; all other columns
+travel together as one JSON text, which Spark packs and unpacks. State is an Arrow stream: Spark's own array type costs
+twice as much to transfer.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from processor.rows import OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE, VERDICT
+from processor.rows import OFFSET, PARTITION, REFUSAL, TIMESTAMP, TOPIC, VALUE
 
-# Packing must not change a value: times to the microsecond, and numbers that JSON doesn't have.
+# Packing must not change a value: keep microseconds in times, and numbers that JSON lacks (NaN, infinity).
 _OPTIONS: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "allowNonNumericNumbers": "true"}
 
-_NOT_ITS_OWN: Final = frozenset({VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, *VERDICT})
+_NOT_ITS_OWN: Final = frozenset({VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, *REFUSAL})
 _OF_JSON: Final = (StringType, BooleanType, ByteType, ShortType, IntegerType, LongType, DoubleType)
 _SIMPLE: Final = (*_OF_JSON, BinaryType, FloatType, TimestampType)
 
 
 def pack(*columns: Column | str) -> Column:
-    """Return the columns as one JSON object; null columns are absent from it."""
+    """Return the columns as one JSON object, without null columns."""
     return F.to_json(F.struct(*columns), _OPTIONS)
 
 
 def unpack(name: str, schema: StructType) -> Column:
-    """Return the struct that was packed in a column, under the column's name."""
+    """Return the struct packed in a column, under the name of that column."""
     return F.from_json(F.col(name), schema, _OPTIONS).alias(name)
 
 
@@ -56,18 +56,18 @@ def renamed(columns: Mapping[str, str]) -> list[Column]:
 
 
 def own_columns(frame: DataFrame) -> list[str]:
-    """Name the columns that an event has of its own: what it was parsed to, not the record it came in; and its key."""
+    """Return the names of an event's own columns: the parsed columns and `key`, without the Kafka record's others."""
     return [name for name in frame.columns if name not in _NOT_ITS_OWN]
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How some columns travel: `<prefix>_<name>` each, and `<prefix>` for the JSON text of those that aren't simple.
+    """How columns travel: a simple one as `<prefix>_<name>`, all others as JSON text in the column `<prefix>`.
 
     Attributes:
-        prefix: tells these columns from others.
+        prefix: distinguishes these columns from others.
         schema: the columns.
-        as_json: for a program that takes them for JSON values: what JSON has no type for is in the text.
+        as_json: the program reads them as JSON values, so columns of types that JSON lacks travel in the JSON text.
 
     """
 
@@ -76,7 +76,7 @@ class Packing:
     as_json: bool = False
 
     def packed(self, sources: Mapping[str, str] | None = None) -> list[Column]:
-        """Return what travels, from a frame with the columns, or with `sources`: column -> the frame's column."""
+        """Return the packed columns of a frame; `sources` maps a column to its name in the frame if that differs."""
         columns = {name: F.col(name if sources is None else sources[name]) for name in self.schema.names}
         simple = [_packed(columns[field.name], field).alias(self._name(field)) for field in self._simple]
         rest = [columns[name].alias(name) for name in self._rest.names]
@@ -84,18 +84,18 @@ class Packing:
 
     @property
     def travelling(self) -> list[StructField]:
-        """What travels."""
+        """The fields of the packed columns."""
         simple = [StructField(self._name(field), _packed_type(field.dataType)) for field in self._simple]
         return simple + [StructField(self.prefix, StringType())] * bool(self._rest)
 
     @property
     def names(self) -> dict[str, str | None]:
-        """What travels -> the column that it is, None for the text."""
+        """Packed column -> the original column; None for the JSON text."""
         simple = [field.name for field in self._simple]
         return dict(zip((field.name for field in self.travelling), [*simple, None], strict=False))
 
     def unpacked(self) -> list[Column]:
-        """Return the columns, from a frame with what travelled."""
+        """Return the original columns, from a frame with the packed ones."""
         simple = {field.name: _unpacked(F.col(self._name(field)), field) for field in self._simple}
         rest = F.from_json(F.col(self.prefix), self._rest, _OPTIONS)
         return [simple.get(name, rest[name]).alias(name) for name in self.schema.names]
@@ -133,6 +133,6 @@ def arrow_bytes(table: pa.Table) -> bytes:
 
 
 def arrow_table(data: bytes) -> pa.Table:
-    """Return the table of an Arrow stream."""
+    """Return the table in an Arrow stream."""
     with pa.ipc.open_stream(data) as stream:
         return stream.read_all()

@@ -1,6 +1,6 @@
 """Which entries a bounded store keeps: the last updated ones (LRU); pure.
 
-Kafka Streams' in-memory LRU map counts reads as uses. Here reads happen on query nodes, so recency is that of updates.
+Kafka Streams' in-memory LRU map counts reads as uses too. Here query nodes do the reads, so only updates count.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.json_text import compact_json
-from processor.operators.order import Position
+from processor.operators.order import RecordPosition
 from statehouse.errors import ConfigurationError
 
 
-class Update(NamedTuple):
-    """A row of a store: a None value deletes."""
+class StoreUpdate(NamedTuple):
+    """A row of a store; a None value deletes its key."""
 
     key: bytes
     value: bytes | None
     timestamp_ms: int | None
 
 
-class Place(NamedTuple):
-    """Where an update stands among those of its batch: -1, or "", for what its row doesn't say."""
+class UpdateOrder(NamedTuple):
+    """The position of an update within its batch; -1 or "" for a column that its row lacks."""
 
     timestamp_ms: int
     partition: int
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, timestamp_ms: int | None, topic: str | None, partition: int | None, offset: int | None) -> Self:
-        """Return the place that a row's columns tell, null for what it doesn't say."""
+        """Return the place given by the columns of a row; None for a column that the row lacks."""
         time, number, at = (-1 if each is None else each for each in (timestamp_ms, partition, offset))
         return cls(time, number, at, topic or "")
 
@@ -51,20 +51,19 @@ class _Keyed(Protocol):
 _Change = TypeVar("_Change", bound=_Keyed)
 
 
-def in_order(placed: Iterable[tuple[Place, _Change]]) -> list[tuple[Place, _Change]]:
-    """Return a batch's updates in the order in which they apply: by time, then by where they came from.
+def in_order(placed: Iterable[tuple[UpdateOrder, _Change]]) -> list[tuple[UpdateOrder, _Change]]:
+    """Return the updates of a batch in the order in which they apply: by time, then by source.
 
-    It doesn't depend on the order they are given in, since a batch that is run again must give the same and its rows
-    come from a shuffle. Updates of different keys that share a place are in the order of their keys.
+    The result doesn't depend on the given order: rows come from a shuffle, and a batch that runs again must give the
+    same result. Updates of different keys at the same place are sorted by key.
 
     Raises:
-        ConfigurationError: two updates of a key share a place and say different things, so that nothing tells which
-            of them is the last.
+        ConfigurationError: two different updates of a key have the same place, so that nothing tells which is the last.
 
     """
     ordered = sorted(placed, key=lambda each: (each[0], each[1].key))
-    for (place, update), (next_place, follower) in pairwise(ordered):
-        if place == next_place and update.key == follower.key and update != follower:
+    for (order, update), (next_order, follower) in pairwise(ordered):
+        if order == next_order and update.key == follower.key and update != follower:
             raise ConfigurationError(
                 f"key {update.key!r} has two updates in one batch and nothing tells which is the last: a frame of "
                 "events must keep the columns topic, partition and offset of its source when it has max_entries or "
@@ -74,24 +73,28 @@ def in_order(placed: Iterable[tuple[Place, _Change]]) -> list[tuple[Place, _Chan
 
 
 def folded(
-    entries: Mapping[bytes, str], events: Iterable[tuple[Place, Update]], aggregator: Aggregator, max_entries: int
-) -> tuple[list[Update], dict[bytes, str]]:
-    """Aggregate a batch's events, in their order, in a store of bounded size; return what to publish, and the entries.
+    entries: Mapping[bytes, str],
+    events: Iterable[tuple[UpdateOrder, StoreUpdate]],
+    aggregator: Aggregator,
+    max_entries: int,
+) -> tuple[list[StoreUpdate], dict[bytes, str]]:
+    """Aggregate the events of a batch, in order, in a bounded store; return the updates to publish, and the entries.
 
-    An event's value is its row as JSON text, an entry its aggregate as such, the least recently updated entry first. A
-    displaced entry's aggregate is forgotten with it. What is published is as of `bounded`.
+    The value of an event is its row as JSON text; the value of an entry is its aggregate as JSON text. Entries are
+    sorted, the least recently updated first. A displaced entry loses its aggregate. `bounded` says which updates are
+    published.
     """
     aggregates = dict(entries)
     updates = []
-    for place, event in events:
-        # What `bounded` will have displaced before this event, it must not find.
+    for order, event in events:
+        # `aggregates` must not have an entry that `bounded` displaces before this event.
         state = aggregates.pop(event.key, None)
         row = json.loads(event.value or "{}")
-        position = Position(place.timestamp_ms, place.partition, place.offset)
+        position = RecordPosition(order.timestamp_ms, order.partition, order.offset)
         after = aggregator.add(None if state is None else json.loads(state), row, position)
         value = None if after is None else aggregator.render(after)
         rendered = None if value is None else compact_json(value).encode()
-        updates.append(Update(event.key, rendered, event.timestamp_ms))
+        updates.append(StoreUpdate(event.key, rendered, event.timestamp_ms))
         if rendered is not None:
             aggregates[event.key] = json.dumps(after, separators=(",", ":"))
         if len(aggregates) > max_entries:
@@ -100,16 +103,18 @@ def folded(
     return publish, aggregates
 
 
-def bounded(recency: Iterable[bytes], updates: Iterable[Update], max_entries: int) -> tuple[list[Update], list[bytes]]:
-    """Apply a batch's updates in their order; return what to publish, and the keys now kept.
+def bounded(
+    recency: Iterable[bytes], updates: Iterable[StoreUpdate], max_entries: int
+) -> tuple[list[StoreUpdate], list[bytes]]:
+    """Apply the updates of a batch in order; return the updates to publish, and the keys now in the store.
 
-    `recency` and the keys returned are the store's, the least recently updated first. What is published leaves the
-    store with exactly these keys: the last update of each key that is kept, and a tombstone for each that was there
-    before and is not any more, deleted or displaced. A key that came and went within the batch is not published.
+    `recency` and the returned keys are sorted, the least recently updated first. The published updates are the last
+    update of each key still in the store, and a tombstone for each key that was in the store before and was deleted or
+    displaced. A key that came and went within the batch isn't published.
     """
     kept = OrderedDict.fromkeys(recency)
     was_there: dict[bytes, bool] = {}
-    last: dict[bytes, Update] = {}
+    last: dict[bytes, StoreUpdate] = {}
     for update in updates:
         was_there.setdefault(update.key, update.key in kept)
         last[update.key] = update
@@ -121,6 +126,6 @@ def bounded(recency: Iterable[bytes], updates: Iterable[Update], max_entries: in
         while len(kept) > max_entries:
             displaced, _ = kept.popitem(last=False)
             was_there.setdefault(displaced, True)
-            last[displaced] = Update(displaced, None, update.timestamp_ms)
+            last[displaced] = StoreUpdate(displaced, None, update.timestamp_ms)
     publish = [update for key, update in last.items() if update.value is not None or was_there[key]]
     return publish, list(kept)

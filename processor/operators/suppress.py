@@ -1,7 +1,7 @@
-"""`suppress` as Spark's state operator: each partition of the changelog has a buffer of updates that don't pass yet.
+"""`suppress` as a Spark state operator: each partition of the changelog has a buffer of held-back updates.
 
-As in Kafka Streams, where a task has one: a partition's buffer has its own stream time, that only its updates move. A
-buffer is one state value, read and written whole, so that a batch costs in proportion to what the buffers hold.
+In Kafka Streams each task has such a buffer. A buffer has its own stream time, advanced only by its own updates. It is
+one state value, read and written whole, so the cost of a batch grows with the size of the buffers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.packing import arrow_bytes, arrow_table, pack, unpack
-from processor.operators.recency import Place, in_order
-from processor.operators.suppression import Change, Held, Suppression, WindowCloses, pass_on, size_of
-from processor.progress import BUFFERS, SUPPRESS_BUFFERS
+from processor.operators.recency import UpdateOrder, in_order
+from processor.operators.suppression import BufferedUpdate, KeyUpdate, Suppression, WindowCloses, pass_on, size_of
+from processor.query_progress import BUFFERS, SUPPRESS_BUFFERS
 from processor.rows import (
     KEY,
     OFFSET,
@@ -33,10 +33,10 @@ from processor.rows import (
     WINDOW,
     WINDOW_START,
 )
-from processor.sink.tasks import SINK_PARTITION, TIMESTAMP_MS, placement_hashes
+from processor.sink.batch_writer import SINK_PARTITION, TIMESTAMP_MS, placement_hashes
 from statehouse.errors import ConfigurationError
 
-# What tells an update's entry from others: the key, and its window or session.
+# These columns identify the entry of an update: the key, and its window or session.
 _IDENTITY: Final = (KEY, WINDOW, WINDOW_START, SEQUENCE, SESSION_WINDOW, SESSION_START, SESSION_END)
 _ORIGIN: Final = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint"}
 _HASH: Final = "_hash"
@@ -53,10 +53,10 @@ _NO_TIME: Final = 0
 
 
 def suppress(frame: DataFrame, suppression: Suppression, partition_count: int) -> DataFrame:
-    """Hold updates back as `suppression` says, in a buffer for each partition; gives rows of the same columns.
+    """Hold updates back as `suppression` says, in one buffer per partition; return rows with the same columns.
 
-    The updates of a batch apply in the order of their timestamps, then of partition and offset (`in_order`). A key,
-    with its window or session, gives one row a batch at most. Dead letters and rows without a key pass at once.
+    The updates of a batch apply by timestamp, then by partition and offset (`in_order`). A key, with its window or
+    session, gives at most one row per batch. Dead letters and rows without a key pass at once.
     """
     rows = _packed(frame, suppression, partition_count)
     passed = rows.groupBy(SINK_PARTITION).transformWithState(
@@ -71,7 +71,7 @@ def suppress(frame: DataFrame, suppression: Suppression, partition_count: int) -
 
 
 def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) -> DataFrame:
-    """Return rows of SINK_PARTITION and _COLUMNS; the entry of those that pass at once is null."""
+    """Return rows with SINK_PARTITION and _COLUMNS; rows that pass at once have a null entry."""
     have = frame.columns
     refused = F.col(REASON).isNotNull() if REASON in have else F.lit(False)
     is_held = ~refused & F.col(KEY).isNotNull()
@@ -91,13 +91,13 @@ def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) ->
     return placed.select(*((columns | origin)[name].alias(name) for name in (SINK_PARTITION, *_COLUMNS)))
 
 
-def _placed(row: tuple[Any, ...]) -> tuple[Place, Change]:
+def _placed(row: tuple[Any, ...]) -> tuple[UpdateOrder, KeyUpdate]:
     entry, packed, timestamp_ms, since_ms, topic, partition, offset = row
-    return Place.of(timestamp_ms, topic, partition, offset), Change(entry, packed, timestamp_ms, since_ms)
+    return UpdateOrder.of(timestamp_ms, topic, partition, offset), KeyUpdate(entry, packed, timestamp_ms, since_ms)
 
 
 class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
-    """Runs a partition's rows of a batch: a call to the JVM each to read and to write the buffer."""
+    """Processes a partition's rows in a batch, with one call to the JVM to read the buffer and one to write it."""
 
     def __init__(self, suppression: Suppression, partition_count: int) -> None:
         self._suppression, self._partition_count = suppression, partition_count
@@ -120,35 +120,35 @@ class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark cou
                 placed.append(_placed(row))
         if not placed:
             return
-        stream_ms, held = self._load()
+        stream_ms, buffered = self._load()
         changes = (change for _, change in in_order(placed))
-        passed = pass_on(held, stream_ms, changes, self._suppression)
-        self._buffer.update((self._partition_count, passed.stream_ms, _arrow(passed.held)))
+        passed = pass_on(buffered, stream_ms, changes, self._suppression)
+        self._buffer.update((self._partition_count, passed.stream_ms, _arrow(passed.buffered)))
         for text in passed.rows:
             yield out(text, None, None, None)
-        yield out(None, key[0], len(passed.held), size_of(passed.held))
+        yield out(None, key[0], len(passed.buffered), size_of(passed.buffered))
 
     def close(self) -> None:
         pass
 
-    def _load(self) -> tuple[int, dict[str, Held]]:
+    def _load(self) -> tuple[int, dict[str, BufferedUpdate]]:
         kept = self._buffer.get()
         if kept is None:
             return _NO_TIME, {}
-        partition_count, stream_ms, held = kept
+        partition_count, stream_ms, buffered = kept
         if partition_count != self._partition_count:
             raise ConfigurationError(
                 f"suppress holds updates back for {partition_count} partitions, and the query's first output now has "
                 f"{self._partition_count}: they would not be found there. Give it as many, or the query another name"
             )
-        return stream_ms, _unpacked(held)
+        return stream_ms, _unpacked(buffered)
 
 
-def _arrow(held: dict[str, Held]) -> bytes:
-    columns = [list(held), [each.since_ms for each in held.values()], [each.row for each in held.values()]]
+def _arrow(buffered: dict[str, BufferedUpdate]) -> bytes:
+    columns = [list(buffered), [each.since_ms for each in buffered.values()], [each.row for each in buffered.values()]]
     return arrow_bytes(pa.table(columns, schema=_HELD))
 
 
-def _unpacked(data: bytes) -> dict[str, Held]:
+def _unpacked(data: bytes) -> dict[str, BufferedUpdate]:
     keys, times, rows = (column.to_pylist() for column in arrow_table(data).columns)
-    return {key: Held(since_ms, row) for key, since_ms, row in zip(keys, times, rows, strict=True)}
+    return {key: BufferedUpdate(since_ms, row) for key, since_ms, row in zip(keys, times, rows, strict=True)}

@@ -1,7 +1,7 @@
-"""Which updates of a table are held back, and when they pass: Kafka Streams' `suppress` (KIP-328); pure.
+"""Decides which updates of a table are held back, and when they pass, as Kafka Streams' `suppress` (KIP-328); pure.
 
-A buffer keeps the last update of a key, in the place of its first. It has a stream time, the largest timestamp of what
-came into it so far: an update has waited as long as stream time is past the time that its wait counts from.
+A buffer keeps the last update of each key, at the place of the key's first one. Its stream time is the largest
+timestamp of all updates so far. The wait of an update is stream time minus the time at which its wait starts.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from statehouse.errors import ConfigurationError
 
 
 class WhenFull(StrEnum):
-    """What becomes of a buffer that would hold more than it may."""
+    """What happens when a buffer would exceed its bound."""
 
     SHUT_DOWN = "shut_down"
-    """The query ends, and the processor with it; nothing passes before its time."""
+    """The query ends, and the processor with it; no update passes before its time."""
     EMIT_EARLY = "emit_early"
     """The oldest updates pass before their time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What the buffer of one partition may hold; without a bound as much as comes.
+    """The bounds of one partition's buffer; without a bound the buffer takes all updates.
 
     Attributes:
-        max_records: keys.
-        max_bytes: of keys and rows, as JSON text.
-        when_full: what happens beyond either.
+        max_records: the largest number of keys.
+        max_bytes: the largest size of keys and rows, as JSON text, in bytes.
+        when_full: what happens beyond either bound.
 
     Raises:
         ConfigurationError: a bound is less than 1.
@@ -51,7 +51,7 @@ class Buffer:
                 raise ConfigurationError(f"suppress: {name}={bound} must be at least 1")
 
     def is_exceeded(self, records: int, size: int) -> bool:
-        """Whether so many records, of so many bytes, are too much."""
+        """Whether this number of records, or their size in bytes, exceeds a bound."""
         return (self.max_records is not None and records > self.max_records) or (
             self.max_bytes is not None and size > self.max_bytes
         )
@@ -59,7 +59,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """An update passes when stream time is `wait` past the first update of its key that was held back."""
+    """An update passes when stream time is `wait` past the first held-back update of its key."""
 
     wait: timedelta
     buffer: Buffer
@@ -71,7 +71,7 @@ class TimeLimit:
 
 @dataclass(frozen=True, slots=True)
 class WindowCloses:
-    """A window's update passes when stream time is `wait`, the grace, past the window's end.
+    """The update of a window passes when stream time is `wait`, the grace, past the end of the window.
 
     Raises:
         ConfigurationError: the buffer would let windows pass before they close.
@@ -93,7 +93,7 @@ class WindowCloses:
 Suppression = TimeLimit | WindowCloses
 
 
-class Change(NamedTuple):
+class KeyUpdate(NamedTuple):
     """An update of a key."""
 
     key: str
@@ -101,42 +101,44 @@ class Change(NamedTuple):
     timestamp_ms: int | None
     """None: the buffer's stream time."""
     since_ms: int | None
-    """What its wait counts from, if nothing of its key is held back. None: its timestamp."""
+    """The start of its wait, if no update of its key is held back; None: its timestamp."""
 
 
-class Held(NamedTuple):
-    """What is held back of a key: its last row, and what the wait counts from."""
+class BufferedUpdate(NamedTuple):
+    """The held-back update of a key: its last row, and the start of its wait."""
 
     since_ms: int
     row: str
 
 
-class Passed(NamedTuple):
-    """What came of a batch."""
+class SuppressResult(NamedTuple):
+    """The result of a batch: rows that pass, updates still held back, and the new stream time."""
 
     rows: list[str]
-    held: dict[str, Held]
+    buffered: dict[str, BufferedUpdate]
     stream_ms: int
 
 
-def size_of(held: Mapping[str, Held]) -> int:
-    """Return the bytes that a buffer holds."""
-    return sum(_size(key, each.row) for key, each in held.items())
+def size_of(buffered: Mapping[str, BufferedUpdate]) -> int:
+    """Return the size of a buffer, in bytes."""
+    return sum(_size(key, each.row) for key, each in buffered.items())
 
 
-def pass_on(held: Mapping[str, Held], stream_ms: int, changes: Iterable[Change], suppression: Suppression) -> Passed:
-    """Take a batch's changes, in their order; return what passes, what is held back then, and the new stream time.
+def pass_on(
+    buffered: Mapping[str, BufferedUpdate], stream_ms: int, changes: Iterable[KeyUpdate], suppression: Suppression
+) -> SuppressResult:
+    """Apply the changes of a batch in order; return rows that pass, updates still held back, and the new stream time.
 
-    Each change is put into the buffer, then what is due passes, the longest waiting first. A key that passes twice in
-    a batch is put out once, as it passed last.
+    Each change enters the buffer; then all due updates pass, the longest waiting first. If a key passes twice in a
+    batch, only its last row is put out.
 
     Raises:
-        ConfigurationError: the buffer is full, and is to shut down then.
+        ConfigurationError: the buffer is full, and `when_full` says to shut down.
 
     """
-    kept, buffer = dict(held), suppression.buffer
+    kept, buffer = dict(buffered), suppression.buffer
     wait_ms = suppression.wait // timedelta(milliseconds=1)
-    # A key is in it once: it leaves the buffer only as the first of the queue, and keeps its place until then.
+    # The queue has each key once: a key keeps its place until it is the first, and only then leaves the buffer.
     queue = [(each.since_ms, key) for key, each in kept.items()]
     heapq.heapify(queue)
     size = size_of(kept)
@@ -151,7 +153,7 @@ def pass_on(held: Mapping[str, Held], stream_ms: int, changes: Iterable[Change],
         else:
             since_ms = before.since_ms
             size -= _size(change.key, before.row)
-        kept[change.key] = Held(since_ms, change.row)
+        kept[change.key] = BufferedUpdate(since_ms, change.row)
         size += _size(change.key, change.row)
         emits_early = buffer.when_full is WhenFull.EMIT_EARLY
         while queue and (queue[0][0] + wait_ms <= stream_ms or (emits_early and buffer.is_exceeded(len(kept), size))):
@@ -162,7 +164,7 @@ def pass_on(held: Mapping[str, Held], stream_ms: int, changes: Iterable[Change],
             passed[key] = row
         if buffer.is_exceeded(len(kept), size):
             raise ConfigurationError(_full(buffer, len(kept), size))
-    return Passed(list(passed.values()), kept, stream_ms)
+    return SuppressResult(list(passed.values()), kept, stream_ms)
 
 
 def _size(key: str, row: str) -> int:

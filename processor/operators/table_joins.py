@@ -1,4 +1,4 @@
-"""Joins of two tables by key: each change of either side changes the joined row."""
+"""Joins two tables by key: a change on either side changes the joined row."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
-from processor.operators.keyed import GROUP, ROWS, TIME, Kind, States, positions, without_letters
-from processor.operators.order import Position
+from processor.operators.keyed import GROUP, ROWS, TIME, RowKind, States, positions, without_letters
+from processor.operators.order import RecordPosition
 from processor.operators.packing import pack, renamed, unpack
-from processor.rows import DELETED, KEY, OFFSET, ORIGIN, PARTITION, REASON, TABLE_KEY, VERDICT
+from processor.rows import DELETED, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TABLE_KEY
 
 _ROW: Final = "row"
 _OUT: Final = pa.schema(
@@ -44,67 +44,67 @@ _KEPT: Final = pa.schema([(GROUP, pa.binary()), ("left", pa.string()), ("right",
 
 
 class TableJoinType(StrEnum):
-    """For which keys there is a joined row."""
+    """The keys that have a joined row."""
 
     INNER = "inner"
-    """Those in both tables."""
+    """Keys in both tables."""
     LEFT = "left"
-    """Those in the left one."""
+    """Keys in the left table."""
     OUTER = "outer"
-    """Those in either."""
+    """Keys in either table."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """A table of a join. `table` is a parsed one (`parse_json_table`), `columns`: new column -> the table's column."""
+    """One table of a join: `table` as `parse_json_table` returns it, `columns` new column -> the table's column."""
 
     table: DataFrame
     columns: Mapping[str, str]
 
 
 class Sides(NamedTuple):
-    """A key's rows as JSON text, None where a table has none."""
+    """The two rows of a key, as JSON text; None where a table has no row."""
 
     left: str | None = None
     right: str | None = None
 
 
-class Change(NamedTuple):
-    """A table's new row of a key, None where it was deleted."""
+class TableChange(NamedTuple):
+    """The new row of a key in one table; None if it was deleted."""
 
-    position: Position
+    position: RecordPosition
     side: int
     row: str | None
 
 
 class Joined(NamedTuple):
-    """A change of the joined row: what it is now, None where it is deleted, and which change made it so."""
+    """A change of the joined row: the new row, None if deleted, and the change that caused it."""
 
-    position: Position
+    position: RecordPosition
     rows: Sides | None
 
 
 @dataclass(frozen=True)
 class TableJoinProgram:
-    """What happens with a bucket's changes of a batch."""
+    """Joins the changes of a bucket in a batch."""
 
     how: TableJoinType
     record_cache: bool = True
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of what is kept."""
+        """Names of the kept states."""
         return (ROWS,)
 
     def run(self, sides: Mapping[int, pa.Table], states: States) -> tuple[list[pa.Table], States]:
-        """Return dead letters and the joined rows that changed, and what is kept, by the tables' numbers."""
-        letters, by_key = [], defaultdict[bytes, list[Change]](list)
+        """Return dead letters and the joined rows that changed, and the state to keep; side 0 is left, 1 right."""
+        letters, by_key = [], defaultdict[bytes, list[TableChange]](list)
         for number, table in sides.items():
             live, refused = without_letters(table)
             letters.append(refused)
             columns = live[GROUP].to_pylist(), positions(live).each(), live[_ROW].to_pylist()
             for key, position, row in zip(*columns, strict=True):
-                by_key[key].append(Change(position, number, row))
+                by_key[key].append(TableChange(position, number, row))
         kept = _kept(states.get(ROWS))
         joined: list[tuple[bytes, Joined]] = []
         for key, changes in by_key.items():
@@ -113,8 +113,8 @@ class TableJoinProgram:
         changed = {ROWS: _table(kept)} if by_key else {}
         return [*letters, _put_out(joined)], changed
 
-    def of_key(self, changes: Iterable[Change], sides: Sides) -> tuple[list[Joined], Sides]:
-        """Return the joined rows of a key that changed, and its rows after."""
+    def of_key(self, changes: Iterable[TableChange], sides: Sides) -> tuple[list[Joined], Sides]:
+        """Return the changes of a key's joined row, and the key's rows afterwards."""
         out: list[Joined] = []
         ordered = sorted(changes, key=itemgetter(0))
         shown = self._joined(sides)
@@ -162,15 +162,16 @@ def _put_out(joined: Sequence[tuple[bytes, Joined]]) -> pa.Table:
 def table_table_join(
     left: Side, right: Side, how: str = TableJoinType.INNER, *, record_cache: bool = True
 ) -> DataFrame:
-    """Join two tables by `table_key`; gives the changes of the joined table, which is a parsed table again.
+    """Join two tables by `table_key`; return the changes of the joined table, in the form of `parse_json_table`.
 
-    It has `key` and `table_key`, `deleted`, the sides' columns (null where a side has no row), the place of the change
-    that made it, and the verdict of dead letters. Make a store of it with a value that is null where it is deleted:
+    The frame has `key`, `table_key`, `deleted`, the columns of both sides (null where a side has no row), the
+    position of the change, and REFUSAL for dead letters. To make a store of it, set a value that is null for deleted
+    rows:
 
         joined.withColumn("value", F.when(~F.col("deleted"), F.to_json(F.struct("name", "price"))))
 
-    A key gives one row a batch, where it changed; with `record_cache=False` one for each change. Changes of a batch
-    apply by timestamp, then by partition and offset.
+    A key that changed gives one row per batch; with `record_cache=False` it gives one for each change. The changes of
+    a batch apply by timestamp, then by partition and offset.
     """
     sides = (left, right)
     types = [side.table.select(*renamed(side.columns)).schema for side in sides]
@@ -187,9 +188,9 @@ def table_table_join(
     columns = [
         F.col(f"{name}.{column}") for name, schema in zip(Sides._fields, types, strict=True) for column in schema.names
     ]
-    return unpacked.select(*ORIGIN, TABLE_KEY, DELETED, *columns, *VERDICT)
+    return unpacked.select(*ORIGIN, TABLE_KEY, DELETED, *columns, *REFUSAL)
 
 
 def _packed(side: Side) -> DataFrame:
     row = F.when(~F.col(DELETED), pack(*renamed(side.columns)))
-    return keyed_rows(side.table, F.col(TABLE_KEY), F.lit(Kind.ROW.value), [row.alias(_ROW)])
+    return keyed_rows(side.table, F.col(TABLE_KEY), F.lit(RowKind.ROW.value), [row.alias(_ROW)])

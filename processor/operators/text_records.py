@@ -1,4 +1,4 @@
-"""Records whose value is plain text, with a verdict on each; native Spark."""
+"""Parses records with a plain-text value, and refuses all others; native Spark."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.verdicts import first_case
+from processor.operators.refusals import first_case
 from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
 
 TEXT: Final = "text"
 
 
 def parse_text(frame: DataFrame) -> DataFrame:
-    """Read `key` and `value` as UTF-8 text; add the column `text`, `reason` and `detail`.
+    """Read `key` and `value` as UTF-8 text; add the columns `text`, `reason` and `detail`.
 
-    The key becomes text. Records without a key or a value, or with one that isn't UTF-8, are refused.
+    The key becomes text. Records whose key or value is absent or isn't UTF-8 are refused.
     """
     checks = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "the record has no key"),

@@ -1,1 +1,1 @@
-"""Who serves what: which query node is active and which are standbys for each task."""
+"""Decides which query node is the active and which nodes are standbys of each task."""

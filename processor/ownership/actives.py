@@ -1,8 +1,8 @@
-"""Actives: who answers now, and where balance wants them.
+"""Chooses the active node of each task: which node answers now, and to which node balance will move it.
 
-Two steps. First each active is seated where the state is (a lost or lagging active gives way at once, that is never
-a matter of balance). Then the seats are balanced with as few moves as the counts allow; a move to a caught-up replica
-happens at once, any other leaves the active where it is and names a target.
+There are two steps. First each active goes to a node with the state: a lost or lagging active is replaced at once,
+without regard to balance. Then as few actives as possible move to balance the counts: a move to a caught-up replica
+happens at once; for any other move the active stays where it is, and gets a target.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from processor.ownership.model import Fleet, Slot, Standing
+from processor.ownership.model import LiveNodes, Readiness, Slot
 from processor.ownership.shares import exact_shares
 
 
-def seat_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
-    """Seat each task's active on the most caught-up node; leave tasks that nobody holds without one."""
+def seat_actives(slots: Sequence[Slot], fleet: LiveNodes) -> None:
+    """Put the active of each task on its most caught-up node; a task that no node holds gets no active."""
     load = Counter(slot.was.active for slot in slots)
     for slot in slots:
         previous = slot.was.active
@@ -26,11 +26,11 @@ def seat_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
             load[slot.active] += 1
 
 
-def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
-    """Return who is to be active now. The incumbent stays unless another is of a better kind.
+def _seat(slot: Slot, fleet: LiveNodes, load: Counter[str | None]) -> str | None:
+    """Return the node that is active now. The incumbent stays unless another node has a better readiness.
 
-    Kinds, not lags, are compared among the living: two replicas that chase the end of a log overtake each other all
-    the time, and each hand-over costs the caches behind it.
+    Live nodes are compared by readiness, not by lag: two replicas near the end of a log overtake each other all the
+    time, and each hand-over makes the caches behind it useless.
     """
     incumbent = slot.was.active if slot.was.active in fleet.live else None
     others = [node for node in (*slot.was.standbys, *slot.was.warm_ups) if node in fleet.live and node != incumbent]
@@ -41,7 +41,7 @@ def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
         heir = min(
             pool,
             key=lambda node: (
-                fleet.standing(slot, node),
+                fleet.readiness(slot, node),
                 node not in fleet.accepting,
                 fleet.rank(slot, node),
                 node not in others,
@@ -52,15 +52,15 @@ def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
         cause = "" if slot.was.active is None else f"{slot.was.active} is gone; "
         slot.reasons.append(f"active on {heir}: {cause}{heir} {fleet.describe(slot, heir)}")
         return heir
-    standing = fleet.standing(slot, incumbent)
-    bar = Standing.CAUGHT_UP if standing is not Standing.CAUGHT_UP else None
-    if standing > Standing.RESTORED and not any(fleet.is_caught_up(slot, node) for node in others):
-        bar = Standing.RESTORED
+    readiness = fleet.readiness(slot, incumbent)
+    bar = Readiness.CAUGHT_UP if readiness is not Readiness.CAUGHT_UP else None
+    if readiness > Readiness.RESTORED and not any(fleet.is_caught_up(slot, node) for node in others):
+        bar = Readiness.RESTORED
     leaving = incumbent not in fleet.accepting
     if leaving and bar is None:
         others = [node for node in others if node in fleet.accepting]
-        bar = Standing.CAUGHT_UP
-    heirs = [node for node in others if bar is not None and fleet.standing(slot, node) <= bar]
+        bar = Readiness.CAUGHT_UP
+    heirs = [node for node in others if bar is not None and fleet.readiness(slot, node) <= bar]
     if not heirs:
         return incumbent
     heir = min(
@@ -72,8 +72,8 @@ def _seat(slot: Slot, fleet: Fleet, load: Counter[str | None]) -> str | None:
     return heir
 
 
-def balance_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
-    """Bring every accepting node's actives to its share, by as few moves as the counts allow."""
+def balance_actives(slots: Sequence[Slot], fleet: LiveNodes) -> None:
+    """Bring each accepting node to its share of actives, with as few moves as possible."""
     load = Counter(slot.active for slot in slots if slot.active in fleet.accepting)
     shares = exact_shares(len(slots), fleet.accepting, most=len(slots)).rounded(load)
     room = {node: share - load[node] for node, share in shares.items()}
@@ -82,8 +82,8 @@ def balance_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
     movable = [slot for slot in slots if slot.active not in room or room[slot.active] < 0]
     for slot, node in _cheapest_first(movable, room, fleet):
         _take(slot, node, room, fleet)
-    # What is left goes to nodes that hold nothing of it. Partition-major, so that a new node gets some of every
-    # sub-topology and not all of the first.
+    # The remaining tasks move to nodes without their state. Partition-major, so that a new node gets some tasks of
+    # every sub-topology and not all of the first.
     left = [slot for slot in movable if slot.target is None]
     if any(slot.active is not None for slot in left):
         left.sort(key=lambda slot: (slot.active in fleet.accepting, slot.task.partition, slot.task.sub_topology))
@@ -102,8 +102,8 @@ def balance_actives(slots: Sequence[Slot], fleet: Fleet) -> None:
         _settle(slot, fleet)
 
 
-def _cheapest_first(movable: Iterable[Slot], room: dict[str, int], fleet: Fleet) -> Iterable[tuple[Slot, str]]:
-    """Yield moves to nodes that already hold something: caught-up, then in progress, then by what they kept."""
+def _cheapest_first(movable: Iterable[Slot], room: dict[str, int], fleet: LiveNodes) -> Iterable[tuple[Slot, str]]:
+    """Yield moves to nodes that have some state: first caught-up, then restoring, then by the state on disk."""
     moves = []
     for slot in movable:
         for node in dict.fromkeys((*slot.was.warm_ups, *slot.was.standbys, *slot.views)):
@@ -122,21 +122,21 @@ def _may_give(slot: Slot, room: dict[str, int]) -> bool:
     return slot.active not in room or room[slot.active] < 0
 
 
-def _take(slot: Slot, node: str, room: dict[str, int], fleet: Fleet) -> None:
-    """Name a node the target of a task's active."""
+def _take(slot: Slot, node: str, room: dict[str, int], fleet: LiveNodes) -> None:
+    """Set a node as the target of a task's active."""
     if slot.active in fleet.accepting and slot.active is not None:
         room[slot.active] += 1
     room[node] -= 1
     slot.target = node
 
 
-def _is_ready(slot: Slot, node: str, fleet: Fleet) -> bool:
-    """Whether the active may go there in this epoch: the node was told to hold it, and reports it caught up."""
+def _is_ready(slot: Slot, node: str, fleet: LiveNodes) -> bool:
+    """Whether the active may move there in this epoch: the node was assigned the task, and reports it caught up."""
     return fleet.is_caught_up(slot, node) and (node in slot.was.standbys or node in slot.was.warm_ups)
 
 
-def _settle(slot: Slot, fleet: Fleet) -> None:
-    """Carry out the moves that need no warm-up."""
+def _settle(slot: Slot, fleet: LiveNodes) -> None:
+    """Make the moves that need no warm-up."""
     node = slot.target
     if node is None:
         return
@@ -146,7 +146,7 @@ def _settle(slot: Slot, fleet: Fleet) -> None:
         why = "for balance" if slot.active in fleet.accepting else fleet.why_not_accepting(slot.active)
         slot.reasons.append(f"active from {slot.active} to {node}: {why}, {node} {fleet.describe(slot, node)}")
     elif not slot.views:
-        # Nobody has anything yet, so that nobody can be asked to warm up for anybody.
+        # No node has state yet, so a warm-up would be useless.
         slot.reasons.append(f"active from {slot.active} to {node}: for balance, nobody holds anything of it yet")
     else:
         return

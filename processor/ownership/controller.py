@@ -1,7 +1,7 @@
-"""The ownership controller's thread: reads heartbeats, feeds the core, publishes what it decides.
+"""The thread of the ownership controller: reads heartbeats, feeds the core, publishes the core's decisions.
 
-Only this thread touches the core. If it dies, or the driver does, nodes go on serving and following and routers go on
-falling back; only reassignment waits.
+Only this thread uses the core. If the thread or the driver dies, nodes still serve and follow their changelogs and
+routers still fall back to standbys; only reassignment waits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from processor.ownership.core import OwnershipCore
 from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader, encode
+from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
@@ -27,41 +28,36 @@ log = structlog.get_logger(__name__)
 
 _QUEUE_MAX = 10_000
 _TICK_S = 0.1
-_BACKOFF_FIRST_S = 0.1
-_BACKOFF_MAX_S = 5.0
-# A plan of the largest fleet takes half a second; it shares the driver's processor with everything else there.
+_PUBLISHING = BackoffPolicy("publish_assignment", first_s=0.1, longest_s=5.0)
+_STOPS_WITHIN_S = 20.0
+# A plan for the largest fleet takes half a second, and the driver's processor has other work too.
 _PLANNING_SHARE = 0.2
 
 _Record = tuple[bytes | None, bytes | None]
 
 
 class OwnershipController:
-    """Decides and publishes who serves what, for as long as it runs.
-
-    Attributes:
-        fenced: whether a newer controller took over.
-        error: what stopped it, None while it runs or if it was asked to stop.
-        assignment: the assignment in force, as this controller knows it.
-
-    """
+    """Decides and publishes which nodes serve which tasks, while it runs."""
 
     def __init__(
         self,
         bootstrap: str,
         application_id: str,
         stores: Collection[StoreDeclaration],
-        settings: OwnershipSettings | None = None,
+        settings: OwnershipSettings,
         *,
         on_fatal: Callable[[Exception], None] = lambda _error: None,
         on_rebalance: Callable[[], None] = lambda: None,
+        on_pause: OnPause = lambda _cause: None,
     ) -> None:
-        """Prepare; `start()` begins. Its topics must exist or be created soon: it waits for them.
+        """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
-        `on_fatal` is called once, on the controller's thread, when it stops for good without having been asked to;
-        `on_rebalance` on that thread, too, when an assignment was published in which a task has other holders.
+        `on_fatal` is called once, on the controller's thread, if it stops for good without a call of `stop`.
+        `on_rebalance` is called on that thread after it published an assignment with other holders of a task.
+        `on_pause` is called on that thread at each pause before another attempt to publish.
         """
         self._bootstrap, self._application_id = bootstrap, application_id
-        self._stores, self._settings = tuple(stores), settings or OwnershipSettings()
+        self._stores, self._settings = tuple(stores), settings
         self._on_fatal, self._on_rebalance = on_fatal, on_rebalance
         self._name = uuid.uuid4().hex[:12]
         self._core = OwnershipCore(self._settings, self._name)
@@ -77,43 +73,20 @@ class OwnershipController:
         self._defect: Exception | None = None
         self._record_at: float | None = None
         self._under_replicated = 0
-        self._held_back: frozenset[str] = frozenset()
-        self._backoff_s = _BACKOFF_FIRST_S
+        self._damped: frozenset[str] = frozenset()
+        self._backoff = Backoff(_PUBLISHING, on_pause)
         self._stop = threading.Event()
-        self._published = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ownership-{application_id}", daemon=True)
-        self.fenced = False
-        self.error: Exception | None = None
-        self.assignment = Assignment()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
-    def stop(self, timeout_s: float = 20.0) -> None:
+    def stop(self) -> None:
         """Stop; the assignment stays in force."""
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-        return self._thread.is_alive()
-
-    def wait_published(self, timeout_s: float) -> bool:
-        """Wait until the declared stores are in the assignment topic; False if it took too long.
-
-        Nodes need not be there for that.
-
-        Raises:
-            Exception: what stopped the controller: a ConfigurationError, being fenced.
-
-        """
-        self._published.wait(timeout_s)
-        if self.error is not None:
-            raise self.error
-        return self._published.is_set()
+            self._thread.join(_STOPS_WITHIN_S)
 
     def _run(self) -> None:
         try:
@@ -122,26 +95,20 @@ class OwnershipController:
                 self._core.start(time.monotonic())
                 self._loop()
         except FencedError as error:
-            self.fenced = True
             log.warning("ownership controller fenced: it publishes no more", reason=str(error))
-            self._fail(error)
+            self._on_fatal(error)
         except Exception as error:  # the driver must learn of it, whatever it is
             log.exception("ownership controller stopped")
-            self._fail(error)
+            self._on_fatal(error)
         finally:
             self._stop.set()
             self._members.stop()
             self._publisher.close()
 
-    def _fail(self, error: Exception) -> None:
-        self.error = error
-        self._published.set()
-        self._on_fatal(error)
-
     def _prepare(self) -> None:
-        """Read what is in force, check the declaration against it, and only then fence the controller before us.
+        """Read the assignment in force, check the declaration against it, and only then fence the earlier controller.
 
-        The assignment is read again after that: what the other one published last must be built upon.
+        Then read the assignment again, to continue from the last one that the earlier controller published.
         """
         self._core.restore(self._read_assignment())
         self._core.declare(self._stores)
@@ -154,27 +121,26 @@ class OwnershipController:
         log.info("ownership controller started", epoch=self._core.assignment.epoch, controller=self._name)
 
     def _take_over(self) -> None:
-        """Open the publisher and learn what is in force; tries until it succeeds or is stopped."""
+        """Open the publisher and read the assignment in force; retries until it succeeds or is stopped."""
         while not self._stop.is_set():
             try:
                 self._publisher.open()
             except PublishError as error:
-                log.warning("publisher not open; trying again", error=str(error), in_s=self._backoff_s)
-                self._back_off()
+                self._back_off("publisher not open; trying again", error)
             else:
                 assignment = self._read_assignment()
                 if not self._stop.is_set():
                     self._core.restore(assignment, time.monotonic())
-                    self._note_in_force()
                 return
 
-    def _back_off(self) -> None:
-        """Wait, longer each time until something has been published."""
-        self._stop.wait(self._backoff_s)
-        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+    def _back_off(self, event: str, error: PublishError, **about: object) -> None:
+        """Log a failure and wait, longer each time until a publication succeeds."""
+        pause_s = self._backoff.failed()
+        log.warning(event, error=str(error), in_s=pause_s, **about)
+        self._stop.wait(pause_s)
 
     def _read_assignment(self) -> Assignment | None:
-        """Read the assignment topic to its end; None if it holds no assignment (or we were stopped)."""
+        """Read the assignment topic to its end; None if it has no assignment, or if the controller was stopped."""
         topic = assignment_topic(self._application_id)
 
         def skipped(key: str, error: Exception) -> None:
@@ -200,7 +166,7 @@ class OwnershipController:
         return snapshots.current
 
     def _enqueue(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-        """Take a record from the reader's thread; a full queue makes it wait."""
+        """Queue a record from the reader's thread; waits while the queue is full."""
         self._record_at = time.monotonic()
         while not self._stop.is_set():
             try:
@@ -210,7 +176,7 @@ class OwnershipController:
             return
 
     def _reader_broke(self, error: Exception) -> None:
-        """Called on a reader's thread: without it members would only seem to be silent."""
+        """Called on a reader's thread when it fails; otherwise all members would just seem silent."""
         self._defect = error
 
     def _raise_defect(self) -> None:
@@ -229,17 +195,16 @@ class OwnershipController:
             self._note_contact(now)
             proposed = self._core.tick(now)
             took_s = time.monotonic() - now
-            self._note_held_back()
+            self._note_damped()
             if proposed is not None:
                 self._publish(proposed)
             self._forget_long_gone(now)
-            # A huge fleet's plans may take long, but never so that members seem to be silent meanwhile.
+            # Plans for a huge fleet take long, but the pause must not be so long that members seem silent.
             pause_s = min(took_s / _PLANNING_SHARE - took_s, self._settings.heartbeat_interval_s / 2)
             tick_at = time.monotonic() + max(tick_s, pause_s)
-            self._note_in_force()
 
     def _drain(self, wait_s: float) -> None:
-        """Feed the core what has been read; waits for a first record for at most `wait_s`."""
+        """Feed the queued records to the core; waits at most `wait_s` for the first one."""
         try:
             record = self._records.get(timeout=wait_s) if wait_s > 0 else self._records.get_nowait()
             for _ in range(_QUEUE_MAX):
@@ -264,7 +229,7 @@ class OwnershipController:
             log.warning("heartbeat skipped: it is under another's key", key=instance_id, member=member.instance_id)
 
     def _note_contact(self, now: float) -> None:
-        """Tell the core whether we hear Kafka. Records count as well: a busy topic's end is seldom met exactly."""
+        """Tell the core whether Kafka is in contact. Records count too: a reader seldom meets a busy topic's end."""
         ages = [self._members.seconds_since_contact(), None if self._record_at is None else now - self._record_at]
         age = min((age for age in ages if age is not None), default=0.0)
         if age > self._settings.session_timeout_s / 2:
@@ -277,12 +242,9 @@ class OwnershipController:
         try:
             self._publisher.publish(records)
         except PublishError as error:
-            log.warning(
-                "assignment not published; trying again", epoch=proposed.epoch, error=str(error), in_s=self._backoff_s
-            )
-            self._reopen()
+            self._reopen("assignment not published; trying again", error, epoch=proposed.epoch)
             return
-        self._backoff_s = _BACKOFF_FIRST_S
+        self._backoff.succeeded()
         if complete.tasks != self._core.assignment.tasks:
             self._on_rebalance()
         self._core.published(complete, time.monotonic())
@@ -296,41 +258,35 @@ class OwnershipController:
         try:
             self._publisher.forget_members(gone)
         except PublishError as error:
-            log.warning("records of members that are long gone not deleted; trying again", error=str(error))
-            self._reopen()
+            self._reopen("records of members that are long gone not deleted; trying again", error)
             return
         for name in gone:
             self._core.left(name, now)
         log.info("forgot members that are long gone", members=gone)
 
-    def _reopen(self) -> None:
-        """Open the publisher again after a failure; meanwhile we can't be sure to hear anybody.
+    def _reopen(self, event: str, error: PublishError, **about: object) -> None:
+        """Open the publisher again after a failure; until then the controller may be out of contact with Kafka.
 
-        A newer controller would be fenced by that as well as any other: it must not be, so we look for one first.
+        To open it fences every other controller, also a newer one, so look for a newer one first.
 
         Raises:
-            FencedError: there is one.
+            FencedError: a newer controller has published.
 
         """
         self._core.contact_lost()
-        self._back_off()
+        self._back_off(event, error, **about)
         if self._core.is_superseded_by(self._read_assignment()):
             raise FencedError("another controller of this application has published meanwhile; only one may")
         self._take_over()
         self._core.contact_regained(time.monotonic())
 
-    def _note_in_force(self) -> None:
-        self.assignment = self._core.assignment
-        if self._core.is_topology_published:
-            self._published.set()
-
-    def _note_held_back(self) -> None:
-        held_back = self._core.held_back
-        for name in held_back.keys() - self._held_back:
-            log.warning("a node's sessions keep ending: find out why it does not stay", reason=held_back[name])
-        for name in self._held_back - held_back.keys():
+    def _note_damped(self) -> None:
+        damped = self._core.damped
+        for name in damped.keys() - self._damped:
+            log.warning("a node's sessions keep ending: find out why it does not stay", reason=damped[name])
+        for name in self._damped - damped.keys():
             log.info("node is no longer held back", node=name)
-        self._held_back = frozenset(held_back)
+        self._damped = frozenset(damped)
 
     def _note_under_replicated(self) -> None:
         short = len(self._core.last_plan.under_replicated) if self._core.last_plan is not None else 0

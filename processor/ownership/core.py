@@ -1,8 +1,8 @@
-"""The ownership controller's decisions, without I/O: events and times in, assignments to publish out.
+"""The decisions of the ownership controller, without I/O: events and times in, assignments to publish out.
 
-Events only note what happened; `tick` decides, so that any number of heartbeats costs one plan. An assignment is in
-force when `published` says so; until then it is proposed again, each time under a higher epoch, for nobody knows
-whether a failed publication was seen.
+Events are only recorded and `tick` decides, so any number of heartbeats costs one plan. An assignment is in force
+after the call of `published`. Until then it is proposed again, each time with a higher epoch, because readers may have
+seen a publication that failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from processor.ownership.model import Plan
 from processor.ownership.numbering import numbered
 from processor.ownership.planner import plan
-from processor.ownership.sessions import Sessions
+from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.membership import Member
@@ -23,16 +23,16 @@ _REASONS_MAX = 8
 
 
 class OwnershipCore:
-    """State of the controller. Every `now` is a monotonic clock's, in seconds, and never goes back.
+    """The state of the controller. Every `now` is in seconds of a monotonic clock, and never goes back.
 
-    Order of calls: `restore` and `declare`, heartbeats that the members topic holds, `start`; then anything.
+    Order of calls: `restore` and `declare`, the heartbeats in the members topic, `start`; then any.
     """
 
     def __init__(self, settings: OwnershipSettings, controller: str = "") -> None:
-        """Start with nothing known. `controller` identifies this run in what it publishes."""
+        """Start without members or tasks. `controller` identifies this run in published assignments."""
         self._settings = settings
         self._controller = controller
-        self._sessions = Sessions(settings)
+        self._sessions = MemberSessions(settings)
         self._declared: tuple[StoreDeclaration, ...] = ()
         self._stores: dict[str, StoreSpec] = {}
         self._sub_topologies: dict[int, SubTopology] = {}
@@ -50,10 +50,10 @@ class OwnershipCore:
         self.last_plan: Plan | None = None
 
     def restore(self, assignment: Assignment | None, now: float | None = None) -> None:
-        """Take the assignment that is in force according to its topic; with `now` if that may have changed lately.
+        """Set the assignment in force, as read from its topic; give `now` if it may have changed lately.
 
         Raises:
-            ConfigurationError: a declared store does not fit it.
+            ConfigurationError: a declared store doesn't fit the assignment.
 
         """
         following = assignment or Assignment()
@@ -64,7 +64,7 @@ class OwnershipCore:
         self._number()
 
     def is_superseded_by(self, assignment: Assignment | None) -> bool:
-        """Whether another controller has published since we last knew what is in force: it is the newer one."""
+        """Whether another controller has published since this one last read the topic; that one is then newer."""
         return (
             assignment is not None
             and assignment.epoch > self.assignment.epoch
@@ -72,10 +72,10 @@ class OwnershipCore:
         )
 
     def declare(self, stores: Iterable[StoreDeclaration]) -> None:
-        """Take the application's stores, all of them.
+        """Declare all stores of the application.
 
         Raises:
-            ConfigurationError: they don't fit together, or a published store has another partition count.
+            ConfigurationError: the stores don't fit together, or a published store has another partition count.
 
         """
         self._declared = tuple(stores)
@@ -103,35 +103,35 @@ class OwnershipCore:
         return self._stores != dict(published.stores) or self._sub_topologies != dict(published.sub_topologies)
 
     def start(self, now: float) -> None:
-        """Begin to count time: both topics have been read to their ends."""
+        """Start to count time; call it when both topics have been read to their ends."""
         self._is_started = True
         holders = {node for task in self.assignment.tasks.values() for node in task.replicas}
         self._sessions.start(now, holders)
-        # How fresh the last hand-overs are is not known: treat all as fresh.
+        # The times of the last hand-overs aren't known: treat all as recent.
         self._changed_at = dict.fromkeys(self._tasks, now)
         self._last_tick = now
         self._note("controller started")
 
     def heartbeat(self, member: Member, now: float) -> None:
-        """Take a heartbeat."""
+        """Record a heartbeat."""
         was_empty = not self._sessions.has_live
         change = self._sessions.hear(member, now, self.assignment.epoch)
         if was_empty and self._sessions.has_live:
             self._fleet_began_at = now
-        if change is not None and self._is_started:  # what the topic tells of the past caused nothing of ours
+        if change is not None and self._is_started:  # those before the start change nothing
             self._note(change)
 
     def left(self, instance_id: str, now: float) -> None:
-        """Take a member's tombstone."""
+        """Record the tombstone of a member."""
         change = self._sessions.forget(instance_id, now)
         if change is not None:
             self._note(change)
 
     def forgettable(self, now: float) -> list[str]:
-        """Return the members whose records may be deleted: long gone, and not named by the assignment.
+        """Return members whose records may be deleted: long gone, and not in the assignment.
 
-        Each run of a dynamic member leaves a record of its own behind unless it could say that it leaves. Nothing is
-        lost if one comes back at that moment: its next heartbeat makes it a member again.
+        Each run of a dynamic member leaves its own record behind, unless it left properly. If such a member comes back
+        at this moment, nothing is lost: its next heartbeat makes it a member again.
         """
         if not self._is_started or not self._is_in_contact:
             return []
@@ -142,27 +142,27 @@ class OwnershipCore:
         return [name for name in gone if name not in named]
 
     def contact_lost(self) -> None:
-        """We can't hear anybody: nobody times out, nothing is planned."""
+        """Contact with Kafka is lost: no member times out, and nothing is planned."""
         self._is_in_contact = False
 
     def contact_regained(self, now: float) -> None:
-        """We hear again: everybody gets a full session to be heard of."""
+        """Contact is back: every member gets a full session timeout for its next heartbeat."""
         if not self._is_in_contact:
             self._is_in_contact = True
             self._sessions.grant_full_session(now)
             self._last_tick = now
 
     def tick(self, now: float) -> Assignment | None:
-        """Let time pass; return an assignment to publish, if there is cause for one.
+        """Advance time; return an assignment to publish, or None if nothing changes.
 
-        To be called once a heartbeat interval at least; longer gaps are taken for pauses of this process.
+        Call it at least once per heartbeat interval; a longer gap is treated as a pause of this process.
         """
         if not self._is_started:
             return None
         paused = now - (now if self._last_tick is None else self._last_tick) - self._settings.heartbeat_interval_s
         self._last_tick = now
         if paused > 0:
-            # Heartbeats that came meanwhile are not read yet.
+            # Heartbeats that came during the pause are not read yet.
             self._sessions.skip_time(paused)
         if not self._is_in_contact:
             return None
@@ -177,15 +177,15 @@ class OwnershipCore:
         return self._planned(now)
 
     def published(self, assignment: Assignment, now: float) -> None:
-        """Take note that a proposed assignment is in force."""
+        """Record that a proposed assignment is in force."""
         self._note_hand_overs(assignment, now)
         self.assignment = assignment
         self._replan_at = self._deferred_until()
-        # What was held back behind this step may be possible now; a plan that finds nothing publishes nothing.
+        # Moves that waited for this step may be possible now; a plan without changes publishes nothing.
         self._reasons = {f"follows epoch {assignment.epoch}": None}
 
     def _note_hand_overs(self, following: Assignment, now: float) -> None:
-        """Remember when tasks got other or further holders: what was replaced lingers from then on."""
+        """Remember when tasks got other or more holders: replaced copies linger from then on."""
         for task, holders in following.tasks.items():
             was = self.assignment.tasks.get(task, TaskAssignment())
             further = set(holders.replicas) - set(was.replicas) or set(holders.standbys) - set(was.standbys)
@@ -193,27 +193,16 @@ class OwnershipCore:
                 self._changed_at[task] = now
 
     @property
-    def held_back(self) -> Mapping[str, str]:
-        """Members that are given nothing new because their sessions keep ending, and why."""
-        return self._sessions.held_back
-
-    @property
-    def is_topology_published(self) -> bool:
-        """Whether the stores in force are the declared ones."""
-        return self._is_started and not self._is_topology_new()
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the last plan wants nothing more, and nothing has happened since."""
-        plan_made = self.last_plan
-        return plan_made is not None and not self._reasons and not plan_made.deferred and plan_made.moves_waiting == 0
+    def damped(self) -> Mapping[str, str]:
+        """Members that get nothing new because their sessions keep ending -> the reason."""
+        return self._sessions.damped
 
     def _must_wait(self, now: float) -> bool:
         """Whether it is too early to plan.
 
-        After a restart members of the assignment are awaited: to plan without those that just have not been
-        read yet would move their tasks for nothing. When a fleet starts, the first of its nodes waits for the
-        others: it would be given everything.
+        After a restart, wait for the members of the assignment: a plan without members that were just not read yet
+        would move their tasks for nothing. When a fleet starts, its first node waits for the others: otherwise it
+        would get all tasks.
         """
         if self._sessions.awaited() or not self._sessions.has_live:
             return True
@@ -221,7 +210,7 @@ class OwnershipCore:
         return began is not None and now - began < self._settings.initial_rebalance_delay_s
 
     def _unplanned(self) -> Mapping[TaskId, TaskAssignment]:
-        """Return the tasks as they are, new ones with nobody: a new topology is published before it is placed."""
+        """Return the tasks with their present holders, new ones without: a new topology is published before placed."""
         return {task: self.assignment.tasks.get(task, TaskAssignment()) for task in self._tasks}
 
     def _planned(self, now: float) -> Assignment | None:
@@ -243,7 +232,7 @@ class OwnershipCore:
         return self._proposal(made.tasks)
 
     def _deferred_until(self) -> float | None:
-        """Return when the first copy that only lingers may go."""
+        """Return when the first lingering copy may be dropped."""
         deferred = self.last_plan.deferred if self.last_plan is not None else ()
         started = [self._changed_at[task] for task in deferred if task in self._changed_at]
         return min(started) + self._settings.linger_s if started else None

@@ -1,8 +1,8 @@
-"""Damping: a member whose sessions keep ending is given nothing new until it has been steady for a while.
+"""Damping: a member whose sessions keep ending is treated as if it left, until it has been steady for a while.
 
-Without it a node in a crash loop makes the fleet carry its tasks away and back each time. As with routes that flap
-(RFC 2439) ends are counted, and beyond a limit the member is held back; each further end doubles the time it has to be
-steady for. No I/O. Every `now` is a monotonic clock's, in seconds.
+Without it, a node in a crash loop makes the fleet move its tasks away and back each time. As for flapping routes
+(RFC 2439), the ends of sessions are counted, and a member beyond a limit is held back; each further end doubles the
+time for which it must be steady. No I/O. Every `now` is in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,68 +12,69 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from processor.ownership.settings import OwnershipSettings
+from statehouse.backoff import BackoffPolicy
 
-# Far more doublings than any hold-down takes to reach its bound.
+# More doublings than any hold-down needs to reach its bound.
 _ENDS_BEYOND_LIMIT = 32
 
 
 @dataclass(slots=True)
-class _Hold:
+class _Penalty:
     words: str
     steady_s: float
     until: float | None = None
-    """When it ends; None while the member is away."""
+    """When the hold ends; None while the member is away."""
 
 
 class Damping:
-    """Ends of sessions by member, and who is held back for them."""
+    """Counts the ends of sessions by member, and holds members back."""
 
     def __init__(self, settings: OwnershipSettings) -> None:
-        """Start with no memory: a restarted controller counts anew."""
+        """Start without memory: a restarted controller counts from zero."""
         self._limit, self._window_s = settings.flap_limit, settings.flap_window_s
-        self._first_hold_s = settings.session_timeout_s
+        self._penalty_times = BackoffPolicy("damped", settings.session_timeout_s, settings.flap_window_s)
         self._ended_at: dict[str, deque[float]] = {}
-        self._holds: dict[str, _Hold] = {}
+        self._penalties: dict[str, _Penalty] = {}
         self._news: list[str] = []
 
     def ended(self, name: str, now: float) -> None:
-        """Take note that a member left, timed out, or came back as another process."""
+        """Record that a member left, timed out, or came back as another process."""
         ends = self._ended_at.setdefault(name, deque(maxlen=self._limit + _ENDS_BEYOND_LIMIT))
         ends.append(now)
         count = sum(now - at < self._window_s for at in ends)
         if count > self._limit:
-            steady_s = min(self._first_hold_s * 2 ** (count - self._limit - 1), self._window_s)
+            steady_s = self._penalty_times.pause_s(count - self._limit)
             words = (
                 f"{name} is held back: {count} restarts or lost sessions within {self._window_s:g} s, "
                 f"until it has been steady for {steady_s:g} s"
             )
-            self._holds[name] = _Hold(words, steady_s)
-        elif name in self._holds:
-            self._holds[name].until = None
+            self._penalties[name] = _Penalty(words, steady_s)
+        elif name in self._penalties:
+            self._penalties[name].until = None
 
     def began(self, name: str, now: float) -> None:
-        """Take note that a member is there, since now."""
-        hold = self._holds.get(name)
-        if hold is not None:
-            hold.until = now + hold.steady_s
-            self._news.append(hold.words)
+        """Record that a member is present from now on."""
+        penalty = self._penalties.get(name)
+        if penalty is not None:
+            penalty.until = now + penalty.steady_s
+            self._news.append(penalty.words)
 
     def pass_time(self, now: float) -> list[str]:
-        """Let go who has been steady, forget ends that no longer count; return what changed, in words."""
+        """Release members that have been steady, and forget old ends; return the changes, in words."""
         for name, ends in list(self._ended_at.items()):
-            hold = self._holds.get(name)
-            if hold is not None and hold.until is not None:
-                if now < hold.until:
+            penalty = self._penalties.get(name)
+            if penalty is not None and penalty.until is not None:
+                if now < penalty.until:
                     continue
-                del self._holds[name]
-                self._news.append(f"{name} is no longer held back: it has been steady for {hold.steady_s:g} s")
+                del self._penalties[name]
+                self._news.append(f"{name} is no longer held back: it has been steady for {penalty.steady_s:g} s")
             if now - ends[-1] >= self._window_s:
                 del self._ended_at[name]
-                self._holds.pop(name, None)
+                self._penalties.pop(name, None)
         news, self._news = self._news, []
         return news
 
     @property
-    def held_back(self) -> Mapping[str, str]:
-        """Who is held back, and why."""
-        return {name: hold.words for name, hold in self._holds.items()}
+    def damped(self) -> Mapping[str, str]:
+        """Members held back -> the reason."""
+        return {name: penalty.words for name, penalty in self._penalties.items()}

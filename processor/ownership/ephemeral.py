@@ -1,8 +1,7 @@
-"""Ephemeral tasks: one active each, and nothing beside it.
+"""Places ephemeral tasks: each has one active and no other copy.
 
-Their stores begin empty wherever they are opened, so that there is no state to be near to, nothing to warm up and
-nobody to hand over from. A move forgets what was there: an active stays while its node does, even where balance would
-have it elsewhere.
+Their stores start empty on every node, so there is no state to move near to, no warm-up and no hand-over. A move loses
+the content, so an active stays while its node lives, even if balance would move it.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from processor.ownership.loads import Loads
-from processor.ownership.model import Fleet
+from processor.ownership.model import LiveNodes
 from processor.ownership.shares import exact_shares
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 
 
 def seat_ephemeral(
-    tasks: Collection[TaskId], current: Mapping[TaskId, TaskAssignment], fleet: Fleet, loads: Loads
+    tasks: Collection[TaskId], current: Mapping[TaskId, TaskAssignment], fleet: LiveNodes, loads: Loads
 ) -> dict[TaskId, TaskAssignment]:
-    """Return who holds each task. `loads`: of other tasks' replicas; they decide between equals."""
+    """Return the holder of each task. `loads` counts the replicas of other tasks, and decides between equal nodes."""
     nothing = TaskAssignment()
     was = {task: current.get(task, nothing) for task in sorted(set(tasks))}
     staying = Counter(holders.active for holders in was.values() if holders.active in fleet.accepting)
@@ -43,7 +42,7 @@ def seat_ephemeral(
     return planned
 
 
-def _cause(was: TaskAssignment, fleet: Fleet) -> str:
+def _cause(was: TaskAssignment, fleet: LiveNodes) -> str:
     if was.active is None:
         return "nobody has it yet"
     return fleet.why_not_accepting(was.active) if was.active in fleet.live else f"{was.active} is gone"

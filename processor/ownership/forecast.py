@@ -1,4 +1,4 @@
-"""What the controller will do, ahead of time: its own planner, on nodes that restore whatever they are given."""
+"""Predicts the controller's steps: runs its planner on simulated nodes that restore every task they get."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from processor.ownership.planner import plan
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 
-# A step takes a plan, and the largest fleet's takes a second: far beyond any change that is worth looking at.
+# Each step needs a plan, up to a second in the largest fleet; no real change takes this many steps.
 STEPS_MAX: Final = 10_000
 
 _RESTORED: Final = ReplicaView(restored=True, lag=0)
-_NOBODY: Final = TaskAssignment()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Other holders of a task, with the planner's reason."""
+class AssignmentChange:
+    """A change of a task's holders, with the planner's reason."""
 
     task: TaskId
     was: TaskAssignment
@@ -29,18 +28,18 @@ class Change:
 
     @property
     def is_active_moved(self) -> bool:
-        """Whether another node answers first from now on."""
+        """Whether the task gets another active."""
         return self.was.active is not None and self.was.active != self.now.active
 
     @property
     def built(self) -> frozenset[str]:
-        """The nodes that begin to hold the task."""
+        """The nodes that are new holders of the task."""
         return frozenset(self.now.replicas) - frozenset(self.was.replicas)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a node holds; an active of an ephemeral task counts like any other."""
+class NodeLoad:
+    """The number of tasks that a node holds; an ephemeral task counts like any other."""
 
     node: str
     rack: str
@@ -51,15 +50,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A step is an epoch; between two of them everything assigned restores."""
+    """The predicted steps. Each step is an epoch; between two steps all assigned tasks are restored."""
 
-    steps: tuple[tuple[Change, ...], ...]
-    before: tuple[Load, ...]
-    after: tuple[Load, ...]
-    tasks: Mapping[TaskId, TaskAssignment]
-    """The assignment after the last step."""
+    steps: tuple[tuple[AssignmentChange, ...], ...]
+    before: tuple[NodeLoad, ...]
+    after: tuple[NodeLoad, ...]
     is_complete: bool
-    """Whether nothing is left to do; False if it takes more than the most steps."""
+    """Whether the last step reaches the end; False if that needs more than `steps_max` steps."""
 
 
 def forecast(
@@ -72,28 +69,28 @@ def forecast(
     removed: Collection[str] = (),
     steps_max: int = STEPS_MAX,
 ) -> Forecast:
-    """Return the steps to where planning comes to rest.
+    """Return the steps until the planner changes nothing more.
 
     Args:
         nodes: the live nodes, as they report themselves.
-        current: the assignment in force, of every task there is.
-        settings: what to aim at.
+        current: the assignment in force, with all tasks.
+        settings: the aims of the planner.
         ephemeral: tasks without copies, as in `plan`.
         added: further nodes, there from the first step on.
-        removed: those of the nodes that are drained. They, and those that are leaving already, leave when they are no
-            task's active any more; when nobody takes their tasks, without that.
-        steps_max: the most steps.
+        removed: nodes to drain. They, and nodes that are already leaving, leave when they are the active of no task
+            any more; if no node takes their tasks, they leave anyway.
+        steps_max: the largest number of steps.
 
     """
     fleet = {name: replace(view, leaving=view.leaving or name in removed) for name, view in nodes.items()}
     fleet |= added or {}
     leaving = {name for name, view in fleet.items() if view.leaving}
     tasks = dict(current)
-    steps: list[tuple[Change, ...]] = []
+    steps: list[tuple[AssignmentChange, ...]] = []
     is_complete = False
     while not is_complete and len(steps) < steps_max:
         planned = plan(current, fleet, tasks, settings, ephemeral=ephemeral).tasks
-        step = tuple(Change(task, tasks[task], now) for task, now in planned.items() if now != tasks[task])
+        step = tuple(AssignmentChange(task, tasks[task], now) for task, now in planned.items() if now != tasks[task])
         if step:
             steps.append(step)
             tasks = dict(planned)
@@ -103,13 +100,11 @@ def forecast(
         fleet = {name: view for name, view in fleet.items() if name not in gone}
         leaving -= gone
         is_complete = not step and not gone
-    return Forecast(
-        tuple(steps), tuple(_loads(nodes, current)), tuple(_loads(fleet, tasks)), tasks, is_complete=is_complete
-    )
+    return Forecast(tuple(steps), tuple(_loads(nodes, current)), tuple(_loads(fleet, tasks)), is_complete=is_complete)
 
 
 def _restored(fleet: Mapping[str, NodeView], tasks: Mapping[TaskId, TaskAssignment]) -> dict[str, NodeView]:
-    """Let every node hold, caught up, what it is assigned; what it is no longer assigned it keeps on disk."""
+    """Return the nodes with all assigned tasks caught up; tasks no longer assigned stay on disk."""
     replicas = {
         name: {task: replace(view, restored=False) for task, view in node.replicas.items()}
         for name, node in fleet.items()
@@ -121,8 +116,8 @@ def _restored(fleet: Mapping[str, NodeView], tasks: Mapping[TaskId, TaskAssignme
     return {name: replace(node, replicas=replicas[name]) for name, node in fleet.items()}
 
 
-def _loads(nodes: Mapping[str, NodeView], tasks: Mapping[TaskId, TaskAssignment]) -> Iterator[Load]:
+def _loads(nodes: Mapping[str, NodeView], tasks: Mapping[TaskId, TaskAssignment]) -> Iterator[NodeLoad]:
     actives = Counter(holders.active for holders in tasks.values())
     standbys = Counter(node for holders in tasks.values() for node in holders.standbys)
     for name, view in sorted(nodes.items()):
-        yield Load(name, view.rack, view.capacity, actives[name], standbys[name])
+        yield NodeLoad(name, view.rack, view.capacity, actives[name], standbys[name])

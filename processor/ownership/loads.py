@@ -1,30 +1,31 @@
-"""How far each node is from its share of the replicas in the plan so far, so that the least loaded is found at once."""
+"""Tracks how far each node is from its share of the planned replicas, to find the least loaded node fast."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from processor.ownership.model import Fleet, Slot
+from processor.ownership.model import LiveNodes, Slot
 from processor.ownership.shares import exact_shares
 
 
 class Loads:
-    """Replica counts of the accepting nodes, grouped by rack and by how far they are above their shares.
+    """Replica counts of the accepting nodes, grouped by rack and by excess over their shares.
 
-    Distances from the exact share are compared, not counts divided by capacities: that would leave a node of a large
-    capacity tasks short of its share when each of many small ones had a fraction of a task too much.
+    Nodes are compared by distance from the exact share, not by count divided by capacity: with that, a node with a
+    large capacity would stay several tasks below its share if each of many small nodes had a fraction of a task too
+    much.
 
-    Also counts which pairs (active, standby) are in use: the standbys of one node's actives should be spread over
-    many nodes, so that when it dies many take over a little each.
+    Also counts the used pairs (active, standby): the standbys for one node's actives should be on many nodes, so that
+    each of them takes over a little when the node dies.
     """
 
-    def __init__(self, tasks: int, fleet: Fleet) -> None:
-        """Start with every accepting node at zero, its share being that of so many tasks' copies."""
+    def __init__(self, tasks: int, fleet: LiveNodes) -> None:
+        """Start with every accepting node at zero; shares are computed for the copies of this number of tasks."""
         self._fleet = fleet
         copies = min(1 + fleet.settings.num_standby_replicas, len(fleet.accepting))
         shares = exact_shares(tasks * copies, fleet.accepting, most=tasks)
         self.one = shares.one
-        """What one replica is in an excess."""
+        """The value of one replica in an excess."""
         self._excess = {node: -share for node, share in shares.of.items()}
         self._count = dict.fromkeys(fleet.accepting, 0)
         self._rack = {node: fleet.rack(node) if fleet.racks else "" for node in fleet.accepting}
@@ -37,11 +38,11 @@ class Loads:
         self._capacity = sum(fleet.accepting.values())
 
     def excess(self, node: str) -> int:
-        """Return how far an accepting node is above its exact share, below 0 if it is under it; in units of `one`."""
+        """Return a node's count minus its exact share (negative if below), where `one` stands for one replica."""
         return self._excess[node]
 
     def add(self, node: str | None, change: int) -> None:
-        """Change a node's count."""
+        """Change the count of a node."""
         if node is None or node not in self._count:
             return
         levels = self._levels[self._rack[node]]
@@ -60,12 +61,12 @@ class Loads:
             self.add(node, change)
 
     def move(self, old: str, new: str) -> None:
-        """Move one replica."""
+        """Move one replica between nodes."""
         self.add(old, -1)
         self.add(new, 1)
 
     def pair(self, slot: Slot, *standbys: str) -> None:
-        """Count a task's pairs of active and standby."""
+        """Count the pairs (active, standby) of a task."""
         if slot.active is not None:
             row = self._row(slot.active)
             for node in standbys or slot.standbys:
@@ -74,24 +75,24 @@ class Loads:
 
     @property
     def lowest(self) -> int:
-        """The least loaded node's excess."""
+        """The excess of the least loaded node."""
         return min(excess for levels in self._levels.values() for excess in levels)
 
     def is_even(self) -> bool:
-        """Whether no two nodes' excesses differ by more than one replica."""
+        """Whether the excesses of any two nodes differ by at most one replica."""
         excesses = [excess for levels in self._levels.values() for excess in levels]
         return max(excesses) - min(excesses) <= self.one
 
     def has_room(self, node: str) -> bool:
-        """Whether a node has less than its share of the replicas placed so far, and one."""
+        """Whether a node is below its share of the replicas placed so far plus one."""
         return (self._count[node] - 1) * self._capacity < self._total * self._fleet.accepting[node]
 
     def least(
         self, taken: Collection[str], racks: Collection[str], active: str | None, *, strict: bool = False
     ) -> str | None:
-        """Return the least loaded node that is not taken, outside some racks if there is one (always if `strict`).
+        """Return the least loaded node that isn't taken, outside the given racks if possible (always if `strict`).
 
-        Among equals the one with the fewest standbys of this active.
+        Of equal nodes, return the one with the fewest standbys for this active.
         """
         outside = [levels for rack, levels in self._levels.items() if rack not in racks or not self._fleet.racks]
         found = self._least_of(outside, taken, active)

@@ -1,7 +1,7 @@
-"""Sub-topology numbers: given on first sight of (query name, partition count), kept for ever.
+"""Sub-topology numbers: assigned when (query name, partition count) first appears, and kept for ever.
 
 The number is in the name of every task directory on every node. Kafka Streams numbers by position in the topology, so
-that adding a query can renumber the others and orphan their state on disk; here a number means one thing only.
+a new query can renumber the others and orphan their state on disk. Here a number never changes its meaning.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from statehouse.topology import StoreSpec, SubTopology
 def numbered(
     declared: Iterable[StoreDeclaration], stores: Mapping[str, StoreSpec], sub_topologies: Mapping[int, SubTopology]
 ) -> tuple[dict[str, StoreSpec], dict[int, SubTopology]]:
-    """Return the specs of the declared stores and all sub-topologies, known ones under their old numbers.
+    """Return the specs of the declared stores, and all sub-topologies; known ones keep their numbers.
 
-    A sub-topology without stores stays, for its number's sake; it has no tasks.
+    A sub-topology without stores stays, to keep its number; it has no tasks.
 
     Raises:
-        ConfigurationError: a store is declared twice, without partitions, with another partition count than the
-            published one, with another store's topic, or is ephemeral beside one in its query that isn't.
+        ConfigurationError: a store is declared twice, without partitions, with a partition count that differs from
+            the published one, or with another store's topic; or a query has ephemeral and other stores.
 
     """
     numbers = {(sub.query, sub.partition_count): number for number, sub in sub_topologies.items()}
@@ -62,7 +62,7 @@ def _check(store: StoreDeclaration, specs: Mapping[str, StoreSpec], published: M
         raise ConfigurationError(f"store {store.name} must have at least one partition, not {store.partition_count}")
     old = published.get(store.name)
     if old is None or (old.is_global and store.is_global):
-        return  # keys of a global store are looked for in every partition: its topic may grow
+        return  # lookups in a global store search every partition, so its topic may grow
     if old.partition_count != store.partition_count:
         raise ConfigurationError(
             f"store {store.name} is published with {old.partition_count} partitions and now declared with "
@@ -72,7 +72,7 @@ def _check(store: StoreDeclaration, specs: Mapping[str, StoreSpec], published: M
 
 
 def _check_topic(store: StoreDeclaration, topics: dict[str, str]) -> None:
-    """Let no two stores share a topic: a node reads a partition for one of them."""
+    """Refuse two stores with the same topic, because a node reads a partition for one store only."""
     other = topics.setdefault(store.changelog_topic, store.name)
     if other != store.name:
         raise ConfigurationError(
@@ -82,7 +82,7 @@ def _check_topic(store: StoreDeclaration, topics: dict[str, str]) -> None:
 
 
 def _check_ephemeral(specs: Mapping[str, StoreSpec], sub_topologies: Mapping[int, SubTopology]) -> None:
-    """Refuse tasks of both sorts: with a changelog a task has standbys and moves by warm-ups, else neither."""
+    """Refuse tasks with both kinds of stores: a task with a changelog has standbys and warm-ups, others have none."""
     tasked = [spec for spec in specs.values() if not spec.is_global]
     logged = {spec.sub_topology: spec.name for spec in tasked if not spec.ephemeral}
     for spec in tasked:

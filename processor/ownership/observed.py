@@ -1,4 +1,4 @@
-"""The fleet as its topics tell of it, for looking at: nothing is written, and no controller is disturbed."""
+"""Reads the state of the fleet from its topics; writes nothing, and disturbs no controller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from processor.ownership.model import NodeView
-from processor.ownership.sessions import Sessions
+from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import ContractError, LookupFailure, Reason
@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """An assignment, and the nodes that lived when it was read, as the controller sees them.
+    """An assignment, and the nodes that were live when it was read, as the controller sees them.
 
-    Who is held back for flapping isn't known: the controller alone has counted.
+    It doesn't know which nodes are held back for flapping: only the controller counts the ends of sessions.
     """
 
     application_id: str
@@ -33,21 +33,21 @@ class ObservedFleet:
 
     @property
     def tasks(self) -> dict[TaskId, TaskAssignment]:
-        """The tasks there are, with their holders; a sub-topology that lost its stores keeps its number only."""
+        """All tasks with their holders; a sub-topology without stores has no tasks."""
         numbers = {spec.sub_topology for spec in self.assignment.stores.values() if not spec.is_global}
         return {task: holders for task, holders in self.assignment.tasks.items() if task.sub_topology in numbers}
 
     @property
     def ephemeral(self) -> frozenset[TaskId]:
-        """Those of them whose stores are ephemeral."""
+        """The tasks with ephemeral stores."""
         numbers = {spec.sub_topology for spec in self.assignment.stores.values() if spec.ephemeral}
         return frozenset(task for task in self.assignment.tasks if task.sub_topology in numbers)
 
 
 def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, timeout_s: float) -> ObservedFleet:
-    """Read the assignment and the members to their ends.
+    """Read the assignment topic and the members topic to their ends.
 
-    A member lives that wrote within the last session timeout, by its own clock and ours.
+    A member is live if it wrote within the last session timeout, by its clock and this machine's.
 
     Raises:
         LookupFailure: UNREACHABLE, the topics could not be read in time; ROUTING_NOT_READY, there is no assignment.
@@ -81,8 +81,8 @@ def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, ti
 
 
 def _views(assignment: Assignment, live: list[Member], settings: OwnershipSettings) -> dict[str, NodeView]:
-    """Judge reports as the controller does."""
-    sessions = Sessions(settings)
+    """Make node views from members as the controller does."""
+    sessions = MemberSessions(settings)
     sessions.use_stores(
         {number: tuple(spec.name for spec in assignment.stores_of(number)) for number in assignment.sub_topologies}
     )

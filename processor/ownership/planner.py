@@ -1,14 +1,13 @@
-"""The assignment, decided: a pure function from what is so to what should be next.
+"""Plans the next assignment: a pure function of the present assignment and the nodes' reports.
 
-KIP-441 without its timers. Kafka Streams looks every ten minutes whether a warm-up has caught up; here a plan is made
-whenever a report changes what can be done, so that a promotion follows the report that makes it possible. Standbys
-are spread over racks as in KIP-708.
+It is KIP-441 without timers. Kafka Streams checks every ten minutes whether a warm-up has caught up; here each report
+that allows a change causes a plan, so a promotion follows at once. Standbys are spread over racks as in KIP-708.
 
-Always true of a plan: every task has exactly one active while any node lives; no node holds a task twice; an active is
-caught up if any assigned replica of its task is; a copy goes only when the copies that stay are at least as good, so
-that the last caught-up one never goes; there are at most `max_warmup_replicas` warm-ups; an ephemeral task has its
-active only, which stays while its node does; the same input gives the same output. A plan is one step: the next one,
-made when reports have changed, carries on.
+Every plan keeps these rules: every task has exactly one active while any node lives; no node holds a task twice; an
+active is caught up if any assigned replica of its task is; a copy is dropped only if the remaining copies are at least
+as good, so the last caught-up one is never dropped; there are at most `max_warmup_replicas` warm-ups; an ephemeral task
+has only its active, which stays while its node lives; the same input gives the same output. A plan is one step; the
+next plan, made when reports have changed, continues.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from collections.abc import Collection, Mapping
 
 from processor.ownership.actives import balance_actives, seat_actives
 from processor.ownership.ephemeral import seat_ephemeral
-from processor.ownership.model import Fleet, NodeView, Plan, PlannerSettings, ReplicaView, Slot, Standing, slots_of
+from processor.ownership.model import LiveNodes, NodeView, Plan, PlannerSettings, Readiness, ReplicaView, Slot, slots_of
 from processor.ownership.standbys import place_standbys, start_warm_ups
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 
-__all__ = ["NodeView", "Plan", "PlannerSettings", "ReplicaView", "Standing", "plan"]
+__all__ = ["NodeView", "Plan", "PlannerSettings", "Readiness", "ReplicaView", "plan"]
 
 
 def plan(
@@ -36,22 +35,22 @@ def plan(
     """Return the next assignment.
 
     Args:
-        tasks: every task there is.
+        tasks: all tasks.
         nodes: the live nodes, as they report themselves.
         current: the assignment in force; it may name nodes that are gone.
-        settings: what to aim at.
-        lingering: tasks whose last hand-over is so fresh that nothing may be dropped yet, for routers still
-            send lookups by the previous epoch.
-        ephemeral: those of the tasks whose stores are ephemeral: each has an active and no other copy. They are
-            balanced among themselves, without regard to where the actives of other tasks are.
+        settings: the aims of the planner.
+        lingering: tasks with a recent hand-over; they drop no copy yet, because routers still send lookups by the
+            previous epoch.
+        ephemeral: the tasks with ephemeral stores: each has an active and no other copy. They are balanced among
+            themselves, without regard to the actives of other tasks.
 
     """
-    fleet = Fleet(nodes, settings)
+    fleet = LiveNodes(nodes, settings)
     without_copies = frozenset(ephemeral)
     slots = slots_of((task for task in tasks if task not in without_copies), current, fleet)
     if not fleet.live:
-        # Nobody to name. The last holders are the ones that have the state, and may be out of touch only with Kafka:
-        # routers that still reach them should go on doing so.
+        # No node is live. The last holders have the state, and may have lost contact only with Kafka: routers that
+        # still reach them should continue to use them.
         nothing = TaskAssignment()
         return Plan({task: current.get(task, nothing) for task in tasks}, tuple(slot.task for slot in slots))
     seat_actives(slots, fleet)
@@ -69,27 +68,26 @@ def plan(
         planned | seat_ephemeral(without_copies, current, fleet, loads),
         tuple(task for task, holders in planned.items() if 1 + len(holders.standbys) < copies),
         tuple(deferred),
-        sum(slot.target is not None for slot in slots),
     )
 
 
 def _is_handover(slot: Slot) -> bool:
-    """Whether this plan changes who serves: the ones relieved stay as standbys, dropping them is a later epoch's."""
+    """Whether this plan changes the active: the old one stays as a standby, and only a later epoch drops it."""
     return slot.active != slot.was.active or any(
         node in slot.was.warm_ups for node in (*slot.standbys, *slot.surplus) if node not in slot.was.standbys
     )
 
 
-def _drop_surplus(slot: Slot, fleet: Fleet, *, fresh: bool) -> bool:
-    """Let go the copies beyond the wanted ones, if the wanted ones are as good; False if only time forbids it."""
+def _drop_surplus(slot: Slot, fleet: LiveNodes, *, fresh: bool) -> bool:
+    """Drop surplus copies if the wanted ones are as good; False if only the recent hand-over forbids it."""
     kept = [*([] if slot.active is None else [slot.active]), *slot.standbys]
-    weakest = max(fleet.standing(slot, node) for node in kept)
+    weakest = max(fleet.readiness(slot, node) for node in kept)
     enough = len(slot.standbys) >= fleet.settings.num_standby_replicas
     may_go = [
         node
         for node in slot.surplus
-        # A leaving node serves until it leaves, where its copy is one of those asked for.
-        if fleet.standing(slot, node) >= weakest and (enough or node in fleet.accepting)
+        # A leaving node serves until it leaves, if its copy is one of those asked for.
+        if fleet.readiness(slot, node) >= weakest and (enough or node in fleet.accepting)
     ]
     if fresh:
         return not may_go
@@ -100,8 +98,8 @@ def _drop_surplus(slot: Slot, fleet: Fleet, *, fresh: bool) -> bool:
     return True
 
 
-def _assembled(slot: Slot, fleet: Fleet) -> TaskAssignment:
-    """Return the slot's outcome: the very same object if nothing changed, so that its record is not rewritten."""
+def _assembled(slot: Slot, fleet: LiveNodes) -> TaskAssignment:
+    """Return the task's new assignment; the same object if nothing changed, so that its record isn't rewritten."""
     was = slot.was
     standbys = [*slot.standbys, *slot.surplus]
     warm_ups = () if slot.warm_up is None else (slot.warm_up,)

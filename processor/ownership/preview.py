@@ -1,4 +1,4 @@
-"""A forecast for people and programs: which nodes it is asked of, and how it is shown."""
+"""Makes a forecast for given nodes, and prints it for people or programs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from processor.ownership.forecast import Change, Forecast, Load, forecast
+from processor.ownership.forecast import AssignmentChange, Forecast, NodeLoad, forecast
 from processor.ownership.model import NodeView, PlannerSettings
 from processor.ownership.observed import ObservedFleet
 from statehouse.cli import output
-from statehouse.cli.output import Output
+from statehouse.cli.output import OutputFormat
 from statehouse.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A forecast, and what it was made of."""
+    """A forecast and its inputs."""
 
     fleet: ObservedFleet
     settings: PlannerSettings
@@ -38,7 +38,7 @@ class Preview:
 def preview(
     fleet: ObservedFleet, joining: Mapping[str, NodeView], removed: Sequence[str], settings: PlannerSettings
 ) -> Preview:
-    """Ask for a forecast with further nodes and others removed.
+    """Make a forecast with nodes added and removed.
 
     Raises:
         ConfigurationError: a node can't be added or removed.
@@ -65,10 +65,10 @@ def preview(
 
 
 def added_nodes(given: Sequence[str]) -> dict[str, NodeView]:
-    """Read nodes that are to join, each NAME[:capacity=N,rack=R].
+    """Parse nodes to add, each NAME[:capacity=N,rack=R].
 
     Raises:
-        ConfigurationError: one is of another form, or named twice.
+        ConfigurationError: a text has another form, or a name appears twice.
 
     """
     nodes: dict[str, NodeView] = {}
@@ -85,9 +85,9 @@ def added_nodes(given: Sequence[str]) -> dict[str, NodeView]:
     return nodes
 
 
-def show(previewed: Preview, fmt: Output) -> None:
-    """Print it."""
-    if fmt is Output.JSON:
+def show(previewed: Preview, fmt: OutputFormat) -> None:
+    """Print the forecast."""
+    if fmt is OutputFormat.JSON:
         output.print_json(_document(previewed))
         return
     made = previewed.forecast
@@ -120,7 +120,7 @@ def _settings(previewed: Preview) -> dict[str, int]:
     }
 
 
-def _row(step: int, change: Change) -> tuple[object, ...]:
+def _row(step: int, change: AssignmentChange) -> tuple[object, ...]:
     was, now = change.was, change.now
     return (
         step,
@@ -133,14 +133,14 @@ def _row(step: int, change: Change) -> tuple[object, ...]:
 
 
 def _gained_and_lost(was: Sequence[str], now: Sequence[str]) -> tuple[str, ...]:
-    """Mark who is new with + and who is gone with -."""
+    """Mark new nodes with + and removed ones with -."""
     return (
         *(node if node in was else f"+{node}" for node in now),
         *(f"-{node}" for node in was if node not in now),
     )
 
 
-def _load_row(node: str, before: Load | None, after: Load | None) -> tuple[object, ...]:
+def _load_row(node: str, before: NodeLoad | None, after: NodeLoad | None) -> tuple[object, ...]:
     load = after or before
     assert load is not None  # noqa: S101 - a node of either
     return (
@@ -170,7 +170,7 @@ def _document(previewed: Preview) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: AssignmentChange) -> dict[str, Any]:
     sides = (("before", change.was), ("after", change.now))
     return {
         "task": str(change.task),

@@ -1,18 +1,17 @@
-"""Publishing an assignment: one Kafka transaction an epoch, under an id that lets only the newest controller write.
+"""Publishes assignments: one Kafka transaction per epoch, with an id that lets only the newest controller write.
 
-The transactional id is fixed for an application, so that a controller that starts fences the one before it, as a
-Kafka Streams task fences its zombie (KIP-98).
+Each application has a fixed transactional id, so a controller fences the earlier one when it starts, as a task in
+Kafka Streams fences its zombie (KIP-98).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from statehouse.errors import StatehouseError
-from statehouse.kafka import clients, codes
+from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, meaning_of
 from statehouse.topology import assignment_topic, members_topic
 
 
@@ -21,40 +20,39 @@ class FencedError(StatehouseError):
 
 
 class PublishError(StatehouseError):
-    """Kafka can't be reached, or refuses; whether the last transaction was seen is not known."""
+    """Kafka can't be reached, or refuses; readers may or may not have seen the last transaction."""
 
 
 class AssignmentPublisher:
-    """A transactional producer that is replaced whole after any failure."""
+    """A transactional producer; any failure replaces it with a new one."""
 
     def __init__(self, bootstrap: str, application_id: str, timeout_s: float = 5.0) -> None:
-        """Prepare; `open` fences. No call takes much longer than `timeout_s`."""
+        """Prepare; `open` fences other controllers. No call takes much longer than `timeout_s` seconds."""
         self._bootstrap, self._application_id, self._timeout_s = bootstrap, application_id, timeout_s
-        self._producer: Producer | None = None
+        self._producer: TransactionalProducer | None = None
 
     def open(self) -> None:
-        """Fence every earlier controller and finish what it left open.
+        """Fence every earlier controller and end its open transaction.
 
         Raises:
-            FencedError: a newer one was faster.
-            PublishError: it can't be done now; try again.
+            FencedError: a newer controller was faster.
+            PublishError: it failed; try again.
 
         """
         self.close()
         name = f"{self._application_id}-ownership"
-        settings: dict[str, str | float | bool] = {
-            "transactional.id": name,
-            # An open transaction of a dead controller hides later records from readers for so long at most.
+        options: dict[str, str | float | bool] = {
+            # The open transaction of a dead controller hides later records from readers for at most this time.
             "transaction.timeout.ms": 20_000,
             "message.timeout.ms": 15_000,
-            # A sub-topology is one record: with thousands of tasks it outgrows the brokers' default limit of 1 MB.
-            # They measure it compressed, and it is mostly names and reasons that repeat.
+            # A sub-topology is one record, and with thousands of tasks it exceeds the brokers' default limit of 1 MB.
+            # They measure the compressed size, and most of the record is repeated names and reasons.
             "compression.type": "zstd",
             "message.max.bytes": 64 * 1024 * 1024,
         }
-        self._producer = clients.producer(self._bootstrap, name, **settings)
+        self._producer = TransactionalProducer(self._bootstrap, name, self._timeout_s, **options)
         try:
-            self._producer.init_transactions(self._timeout_s)
+            self._producer.initialise()
         except KafkaException as error:
             self.close()
             raise _translated(error) from error
@@ -64,44 +62,41 @@ class AssignmentPublisher:
 
         Raises:
             FencedError: a newer controller has taken over.
-            PublishError: it failed otherwise; open again, and read what is in force before the next try.
+            PublishError: it failed otherwise; open again, and read the assignment in force before the next attempt.
 
         """
         self._write(assignment_topic(self._application_id), records)
 
     def forget_members(self, instance_ids: Iterable[str]) -> None:
-        """Delete members' records; otherwise as `publish`."""
+        """Delete the records of members; raises as `publish` does."""
         self._write(members_topic(self._application_id), [(name.encode(), None) for name in instance_ids])
 
     def _write(self, topic: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         producer = self._producer
         if producer is None:
             raise PublishError("the publisher is not open")
-        try:
-            producer.begin_transaction()
+
+        def produce(client: Producer) -> None:
             for key, value in records:
-                producer.produce(topic, key=key, value=value, partition=0)
-            producer.commit_transaction(self._timeout_s)
+                client.produce(topic, key=key, value=value, partition=0)
+
+        try:
+            producer.write(produce)
         except (KafkaException, BufferError) as error:
             self.close()
             raise _translated(error) from error
 
     def close(self) -> None:
-        """Let go of the producer; what it has not committed is never seen."""
+        """Drop the producer; readers never see its uncommitted records."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            # The client reports a fatal error (being fenced) once more while it closes, and does so as a
-            # SystemError; what was to be said about it has been said.
-            with contextlib.suppress(KafkaException, SystemError):
-                producer.close(0.0)
+            producer.close()
 
 
-def _translated(error: Exception) -> StatehouseError:
-    cause = error.args[0] if isinstance(error, KafkaException) and error.args else None
-    if isinstance(cause, KafkaError):
-        if cause.code() in codes.FENCED:
-            return FencedError(
-                f"another controller of this application has started ({cause.str()}); only one may publish"
-            )
-        return PublishError(f"{cause.name()}: {cause.str()}")
-    return PublishError(str(error))
+def _translated(error: KafkaException | BufferError) -> StatehouseError:
+    if isinstance(error, BufferError):
+        return PublishError(str(error))
+    cause = error.args[0]
+    if meaning_of(error) is FailureMeaning.FENCED:
+        return FencedError(f"another controller of this application has started ({cause.str()}); only one may publish")
+    return PublishError(f"{cause.name()}: {cause.str()}")

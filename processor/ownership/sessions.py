@@ -1,7 +1,7 @@
-"""Sessions: which members live, and what each of them holds, from heartbeats and the passing of time.
+"""Sessions: decides from heartbeats and time which members are live and which tasks each of them holds.
 
-Static membership as in KIP-345: a member that is back under its instance id within the session timeout is the same
-member, and what it reported before stands until it has reopened its state or its time is up.
+Membership is static as in KIP-345: a member that is back with its instance id within the session timeout is the same
+member, and its earlier reports stay valid until it has reopened its state or the timeout has passed.
 """
 
 from __future__ import annotations
@@ -10,56 +10,54 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from processor.ownership.damping import Damping
-from processor.ownership.model import NodeView, ReplicaView, Standing, standing_of
+from processor.ownership.model import NodeView, Readiness, ReplicaView, readiness_of
 from processor.ownership.settings import OwnershipSettings
-from statehouse.membership import FORGET_AFTER_SESSIONS, LEAVING_STATES, Member, ReplicaReport
+from statehouse.membership import FORGET_AFTER_SESSIONS, LEAVING_STATES, Member, NodeState, ReplicaReport, TaskState
 from statehouse.topology import Role, TaskId
-
-FAILED = "error"
 
 StoresOf = Mapping[int, tuple[str, ...]]
 """Store names by sub-topology."""
 
 
 @dataclass(slots=True)
-class Session:
-    """A member, as last heard of."""
+class MemberSession:
+    """A member and its last report."""
 
     member: Member
     heard_at: float
     is_live: bool
-    """Whether it counts. One read from the topic's past does not, until it is heard of again or held a task."""
+    """Whether it counts. A member from the topic's past counts only after a new heartbeat, or if it held a task."""
     is_confirmed: bool = False
-    """Whether it has been heard of in this controller's life."""
+    """Whether this controller has received a heartbeat of it since its start."""
     since_epoch: int = 0
-    """In force when it came back from silence. Until it knows of that one, nobody can tell that it hears Kafka again:
-    its heartbeats may get through while it reads nothing, and what it holds doesn't count as restored."""
+    """The epoch in force when it came back from silence. Before it knows that epoch, its heartbeats may arrive while
+    it can't read from Kafka, so its replicas don't count as restored."""
     is_witness: bool = True
-    """Whether the end offsets it reported count; a lost member's do, so that a stuck replica can't look fresh."""
+    """Whether its reported end offsets count; a lost member's do, so that a stuck replica can't look fresh."""
     views: dict[TaskId, ReplicaView] = field(default_factory=dict)
     before_bounce: dict[TaskId, ReplicaView] = field(default_factory=dict)
     bounce_ends_at: float = 0.0
 
 
-class Sessions:
-    """All members. Every `now` is a monotonic clock's, in seconds."""
+class MemberSessions:
+    """All members. Every `now` is in seconds of a monotonic clock."""
 
     def __init__(self, settings: OwnershipSettings) -> None:
-        """Start with nobody."""
+        """Start without members."""
         self._settings = settings
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, MemberSession] = {}
         self._damping = Damping(settings)
         self._stores: StoresOf = {}
         self._holders: dict[TaskId, set[str]] = {}
         self._started = False
 
     def use_stores(self, stores: StoresOf) -> None:
-        """Set which stores a task's lag is summed over."""
+        """Set the stores whose lags are summed for a task."""
         self._stores = stores
         self._measure_all()
 
     def start(self, now: float, holders: Iterable[str]) -> None:
-        """Begin to count time. Members of the assignment in force get a full session to be heard of."""
+        """Start to count time. Members of the assignment in force get a full session timeout for a heartbeat."""
         self._started = True
         held = set(holders)
         for session in self._sessions.values():
@@ -68,28 +66,28 @@ class Sessions:
         self._measure_all()
 
     def awaited(self) -> list[str]:
-        """Live members that have not been heard of since the start."""
+        """Live members without a heartbeat since the start."""
         return [name for name, session in self._sessions.items() if session.is_live and not session.is_confirmed]
 
     def grant_full_session(self, now: float) -> None:
-        """Forget how long nobody was heard of: it was us who could not hear."""
+        """Restart the session timeout of all members, because this controller was out of contact."""
         for session in self._sessions.values():
             session.heard_at = now
             if session.before_bounce:
                 session.bounce_ends_at = now + self._settings.session_timeout_s
 
     def skip_time(self, seconds: float) -> None:
-        """Leave time out of account in which we were not running."""
+        """Don't count a time in which this process wasn't running."""
         for session in self._sessions.values():
             session.heard_at += seconds
             session.bounce_ends_at += seconds
 
     def hear(self, member: Member, now: float, epoch: int = 0) -> str | None:
-        """Take a heartbeat while an epoch is in force; return what it changes for planning, in words, if anything."""
+        """Record a heartbeat in the given epoch; return in words its change for the planner, None for no change."""
         name = member.instance_id
         session = self._sessions.get(name)
         if session is None:
-            session = self._sessions[name] = Session(member, now, is_live=False)
+            session = self._sessions[name] = MemberSession(member, now, is_live=False)
         elif session.member.incarnation == member.incarnation:
             if member.heartbeat <= session.member.heartbeat:
                 return None  # read twice; it proves nothing about now
@@ -99,7 +97,7 @@ class Sessions:
             self._bounce(session, now)
             self._damping.ended(name, now)
             self._damping.began(name, now)
-        if member.state == "NOT_RUNNING":
+        if member.state == NodeState.NOT_RUNNING:
             return self.forget(name, now)
         joins = self._started and not session.is_live
         if joins:
@@ -111,8 +109,8 @@ class Sessions:
         change = self._take(session, member)
         return f"{name} joined" if joins else change
 
-    def _bounce(self, session: Session, now: float) -> None:
-        """A newer process under the same name: what the older one served stands for now (KIP-345)."""
+    def _bounce(self, session: MemberSession, now: float) -> None:
+        """Replace a process by a newer one of the same name; the old one's reports stay valid for now (KIP-345)."""
         if session.member.state in LEAVING_STATES:
             return
         timeout = self._settings.session_timeout_s
@@ -120,8 +118,8 @@ class Sessions:
             session.bounce_ends_at = session.heard_at + timeout
         session.before_bounce = dict(self._views(session)) if now < session.bounce_ends_at else {}
 
-    def _take(self, session: Session, member: Member) -> str | None:
-        """Note a heartbeat's contents; return whether they change what can be planned, in words."""
+    def _take(self, session: MemberSession, member: Member) -> str | None:
+        """Record the content of a heartbeat; return in words its change for the planner, None for no change."""
         before, old = session.views, session.member
         session.member = member
         for task in old.replicas.keys() - member.replicas.keys():
@@ -137,14 +135,14 @@ class Sessions:
             return f"{member.instance_id} has capacity {member.capacity}"
         limit = self._settings.planner.acceptable_recovery_lag
         for task in before.keys() | session.views.keys():
-            now, then = standing_of(session.views.get(task), limit), standing_of(before.get(task), limit)
+            now, then = readiness_of(session.views.get(task), limit), readiness_of(before.get(task), limit)
             if now is not then:
-                words = {Standing.CAUGHT_UP: "has caught up with", Standing.NOTHING: "has lost"}
+                words = {Readiness.CAUGHT_UP: "has caught up with", Readiness.NOTHING: "has lost"}
                 return f"{member.instance_id} {words.get(now, 'reports a change of')} {task}"
         return None
 
     def forget(self, name: str, now: float) -> str | None:
-        """A member left; return so in words if it counted."""
+        """Remove a member that left; return that in words if the member counted."""
         session = self._sessions.pop(name, None)
         if session is None:
             return None
@@ -156,7 +154,7 @@ class Sessions:
         return f"{name} left"
 
     def expire(self, now: float) -> list[str]:
-        """End sessions that are over, let go who was held back for long enough; return what happened, in words."""
+        """End expired sessions, and release members held back for long enough; return the changes, in words."""
         events = []
         for name, session in self._sessions.items():
             if session.is_live and now - session.heard_at >= self._settings.session_timeout_s:
@@ -170,7 +168,7 @@ class Sessions:
         return events + self._damping.pass_time(now)
 
     def long_gone(self, now: float) -> list[str]:
-        """Return the members that have not been heard of for so long that nothing need be known of them."""
+        """Return the members that have been silent for so long that they can be forgotten."""
         limit_s = FORGET_AFTER_SESSIONS * self._settings.session_timeout_s
         return [
             name
@@ -179,38 +177,38 @@ class Sessions:
         ]
 
     @property
-    def held_back(self) -> Mapping[str, str]:
-        """Members that are given nothing new because their sessions keep ending, and why."""
-        return self._damping.held_back
+    def damped(self) -> Mapping[str, str]:
+        """Members that get nothing new because their sessions keep ending -> the reason."""
+        return self._damping.damped
 
     @property
     def has_live(self) -> bool:
-        """Whether anybody lives."""
+        """Whether any member is live."""
         return any(session.is_live for session in self._sessions.values())
 
     def nodes(self) -> dict[str, NodeView]:
         """Return the live members as the planner sees them."""
-        held_back = self.held_back
+        damped = self.damped
         return {
             name: NodeView(
                 session.member.rack,
                 self._views(session),
                 session.member.state in LEAVING_STATES,
-                held_back=held_back.get(name, ""),
+                damped=damped.get(name, ""),
                 capacity=session.member.capacity,
             )
             for name, session in self._sessions.items()
             if session.is_live
         }
 
-    def _views(self, session: Session) -> Mapping[TaskId, ReplicaView]:
-        """Return what a member holds; after a bounce, what it held and has neither reopened nor lost."""
+    def _views(self, session: MemberSession) -> Mapping[TaskId, ReplicaView]:
+        """Return a member's replicas; after a restart also the old ones that it has neither reopened nor lost."""
         if not session.before_bounce:
             return session.views
         views = dict(session.views)
         for task, view in session.before_bounce.items():
             report = session.member.replicas.get(task)
-            if report is None or not (report.is_restored or report.state == FAILED):
+            if report is None or not (report.is_restored or report.state == TaskState.ERROR):
                 views[task] = view
         return views
 
@@ -218,23 +216,23 @@ class Sessions:
         for session in self._sessions.values():
             self._measure(session)
 
-    def _measure(self, session: Session) -> None:
-        """Judge a report at the moment it arrives, against the largest end offsets reported so far.
+    def _measure(self, session: MemberSession) -> None:
+        """Measure a report when it arrives, against the largest end offsets reported so far.
 
-        Later reports of others don't change the judgement: their ends are newer than this one's positions, and
-        two healthy replicas of a busy partition would take turns at looking behind.
+        Later reports of other members don't change the result: their ends are newer than the positions in this report,
+        and two healthy replicas of a busy partition would look behind in turn.
         """
         session.views = dict(self._measured(session))
 
-    def _measured(self, session: Session) -> Iterator[tuple[TaskId, ReplicaView]]:
+    def _measured(self, session: MemberSession) -> Iterator[tuple[TaskId, ReplicaView]]:
         hears = session.member.epoch >= session.since_epoch
         for task, report in session.member.replicas.items():
-            if report.state != FAILED:
+            if report.state != TaskState.ERROR:
                 restored = hears and report.is_restored and report.role is not Role.DORMANT
                 yield task, ReplicaView(restored, self._lag(task, report))
 
     def _lag(self, task: TaskId, report: ReplicaReport) -> int | None:
-        """Return the records a replica is behind, over all its stores; None if any part of it is unknown."""
+        """Return how many records a replica is behind, summed over its stores; None if any part is unknown."""
         stores = self._stores.get(task.sub_topology, ())
         lag = 0
         for store in stores:
@@ -246,7 +244,7 @@ class Sessions:
         return lag if stores else None
 
     def _end(self, task: TaskId, store: str) -> int | None:
-        """Return the largest end offset that anybody reports of a store partition."""
+        """Return the largest end offset that any member reports for a store partition."""
         ends = []
         for name in self._holders.get(task, ()):
             session = self._sessions[name]

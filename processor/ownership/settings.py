@@ -1,10 +1,10 @@
-"""Settings of the ownership controller, and what an application declares to it."""
+"""Settings of the ownership controller, and the store declarations that it gets from an application."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
 from typing import Final
@@ -15,9 +15,9 @@ from statehouse.serdes import serde
 from statehouse.topology import KEY_VALUE, SESSION, STORE_KINDS, VERSIONED, WINDOW
 
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")
-# "windows" and "versions" are taken for slips, "count-min-sketch" isn't.
+# "windows" and "versions" count as typing errors, "count-min-sketch" doesn't.
 _SLIP_SIMILARITY: Final = 0.8
-# What a built-in kind is told of time; a custom kind may be told all of it.
+# The time options of each built-in kind; a custom kind may have all of them.
 _TIMING: Final = {
     KEY_VALUE: (),
     WINDOW: ("retention_ms", "window_size_ms", "retain_duplicates"),
@@ -28,59 +28,38 @@ _TIMING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OwnershipSettings:
-    """When a node counts as lost, and how hand-overs are paced. Checked on creation."""
+    """When a node counts as lost, and the pace of hand-overs: the controller's part of `ProcessorSettings`.
 
-    heartbeat_interval_s: float = 1.0
-    """How often nodes report; must be what the nodes are set to."""
-    session_timeout_s: float = 10.0
-    """A node unheard of for so long is dead. Lookups fall back to standbys long before that."""
-    initial_rebalance_delay_s: float = 1.0
-    """How long the very first plan waits for more nodes, so that a fleet that starts together is planned once."""
-    handover_linger_s: float | None = None
-    """How long a replaced replica goes on answering; by default two heartbeat intervals."""
-    flap_limit: int = 3
-    """A member whose session has ended more often than this within `flap_window_s` is given nothing new until it has
-    been steady: for a session timeout the first time, twice as long each further time, for the window at most."""
-    flap_window_s: float = 600.0
-    """How long the end of a session is remembered."""
-    planner: PlannerSettings = field(default_factory=PlannerSettings)
+    `ProcessorSettings` has the defaults and bounds, and checks that the values fit together.
+    """
 
-    def __post_init__(self) -> None:
-        if self.heartbeat_interval_s <= 0:
-            raise ConfigurationError("heartbeat_interval must be above 0")
-        if self.session_timeout_s < 3 * self.heartbeat_interval_s:
-            raise ConfigurationError(
-                f"session_timeout ({self.session_timeout_s:g} s) must be at least three heartbeat intervals "
-                f"({self.heartbeat_interval_s:g} s each), or one late heartbeat makes a live node count as dead"
-            )
-        if self.initial_rebalance_delay_s < 0 or self.linger_s < 0:
-            raise ConfigurationError("initial_rebalance_delay and handover_linger can't be negative")
-        if self.flap_limit < 1:
-            raise ConfigurationError("flap_limit must be at least 1, or a planned restart would hold a node back")
-        if self.flap_window_s < self.session_timeout_s:
-            raise ConfigurationError(
-                f"flap_window ({self.flap_window_s:g} s) must be at least the session_timeout "
-                f"({self.session_timeout_s:g} s), the first time that a member is held back for"
-            )
-        planner = self.planner
-        if min(planner.num_standby_replicas, planner.acceptable_recovery_lag) < 0:
-            raise ConfigurationError("num_standby_replicas and acceptable_recovery_lag can't be negative")
-        if planner.max_warmup_replicas < 1:
-            raise ConfigurationError("max_warmup_replicas must be at least 1, or no task could ever be moved")
-
-    @property
-    def linger_s(self) -> float:
-        """The hand-over linger in force."""
-        return 2 * self.heartbeat_interval_s if self.handover_linger_s is None else self.handover_linger_s
+    heartbeat_interval_s: float
+    """How often nodes report; must be the same as in the nodes' settings."""
+    session_timeout_s: float
+    """A node that is silent for this long is dead. Lookups fall back to standbys long before that."""
+    initial_rebalance_delay_s: float
+    """How long the first plan waits for more nodes, so that a fleet that starts together is planned once."""
+    linger_s: float
+    """How long a replaced replica still answers."""
+    flap_limit: int
+    """A member with more ends of sessions than this within `flap_window_s` gets nothing new until it has been steady:
+    for a session timeout the first time, twice as long each further time, at most for the window."""
+    flap_window_s: float
+    """How long the end of a session counts."""
+    planner: PlannerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class StoreDeclaration:
-    """A store as the application's code or a static topology names it; its sub-topology is the controller's to give.
+    """A store as declared by the application's code or a static topology; the controller chooses its sub-topology.
 
-    Fields are those of `StoreSpec`. A kind that isn't one of STORE_KINDS is a custom one: the nodes must have a
-    plug-in for it. `partition_count` 0: not known yet, what has the topics fills it in. Checked on creation, so that an
-    application's code and a static topology are held to the same rules.
+    The fields are those of `StoreSpec`. A kind outside STORE_KINDS is a custom one, and the nodes must have a plug-in
+    for it. `partition_count` 0: not known yet, set when the topics are known. Creation checks all rules, so an
+    application's code and a static topology obey the same ones.
+
+    Raises:
+        ConfigurationError: the declaration breaks a rule; the text says which.
+
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Shares in proportion to capacities, exact and rounded.
 
-Exact shares are kept as integers over one denominator, so that comparing them never depends on rounding.
+Exact shares are integers over a common denominator, so comparisons never depend on rounding.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How much of something each node is due: `of[node] / one`."""
+    """The share of each node: `of[node] / one`."""
 
     of: Mapping[str, int]
     one: int
 
     def rounded(self, held: Mapping[str, int]) -> dict[str, int]:
-        """Return whole shares by the largest remainder; among equal ones the node that holds more gets more."""
+        """Return whole shares by largest remainder; of nodes with equal remainders, one that holds more gets more."""
         whole = {node: share // self.one for node, share in self.of.items()}
         left = sum(self.of.values()) // self.one - sum(whole.values())
         ranked = sorted(self.of, key=lambda node: (-(self.of[node] % self.one), whole[node] - held.get(node, 0), node))
@@ -27,9 +27,9 @@ class Shares:
 
 
 def exact_shares(total: int, capacities: Mapping[str, int], most: int) -> Shares:
-    """Divide `total` in proportion to the capacities, at most `most` to each.
+    """Divide `total` in proportion to the capacities, at most `most` for each node.
 
-    What that cuts off goes to the others, in proportion. `total` must not be above `most` for each.
+    The excess over `most` goes to the other nodes, in proportion. `total` must be at most `most` times the nodes.
     """
     left, open_ = total, dict(capacities)
     while True:

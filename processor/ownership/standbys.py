@@ -1,8 +1,7 @@
-"""Standbys and warm-ups: the copies beside the active, spread over nodes and racks.
+"""Places standbys and warm-ups: the copies besides the active, spread over nodes and racks.
 
-Copies that are missing are made at once. Copies that only stand in the wrong place are moved by way of a warm-up,
-within the budget: the new copy is built first, the old one goes when it is no longer the better one (KIP-441). Racks
-come before balance (KIP-708).
+Missing copies are made at once. A copy on the wrong node moves with a warm-up, within the budget: the new copy is built
+first, and the old one is dropped when the new one is as good (KIP-441). Racks have priority over balance (KIP-708).
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from processor.ownership.loads import Loads
-from processor.ownership.model import Fleet, Slot, Standing, spread
+from processor.ownership.model import LiveNodes, Readiness, Slot, spread
 
 
-def place_standbys(slots: Sequence[Slot], fleet: Fleet) -> Loads:
-    """Choose each task's standbys among its holders, and make the missing ones; return the loads that result."""
+def place_standbys(slots: Sequence[Slot], fleet: LiveNodes) -> Loads:
+    """Choose the standbys of each task from its holders, and add missing ones; return the resulting loads."""
     loads = Loads(len(slots), fleet)
     crowded: list[tuple[Slot, list[str]]] = []
     for slot in slots:
@@ -40,35 +39,35 @@ def place_standbys(slots: Sequence[Slot], fleet: Fleet) -> Loads:
     return loads
 
 
-def wanted(slot: Slot, fleet: Fleet) -> int:
-    """Return how many standbys a task can have, at most as many as asked for."""
+def wanted(slot: Slot, fleet: LiveNodes) -> int:
+    """Return the number of standbys that a task can have, at most the number asked for."""
     others = len(fleet.accepting) - (slot.active in fleet.accepting)
     return min(fleet.settings.num_standby_replicas, others)
 
 
-def _holders(slot: Slot, fleet: Fleet) -> list[str]:
-    """Return who may be standby: the standbys, the previous active, and warm-ups that have caught up."""
-    ready = (node for node in slot.was.warm_ups if node != slot.target and fleet.standing(slot, node) == 0)
+def _holders(slot: Slot, fleet: LiveNodes) -> list[str]:
+    """Return the nodes that may be standbys: standbys, the previous active, and caught-up warm-ups."""
+    ready = (node for node in slot.was.warm_ups if node != slot.target and fleet.readiness(slot, node) == 0)
     before = () if slot.was.active is None else (slot.was.active,)
     candidates = dict.fromkeys((*slot.was.standbys, *before, *ready))
     return [node for node in candidates if node in fleet.live and node != slot.active]
 
 
 def _owner(slot: Slot) -> str | None:
-    """Return where the active will be once its move is done; loads are counted there."""
+    """Return the node of the active after its move; loads count there."""
     return slot.target or slot.active
 
 
 def _beside_owner(slot: Slot) -> list[str]:
-    """Return where the standbys will be once the active's move is done."""
+    """Return the nodes of the standbys after the active's move."""
     if slot.target is None or slot.target not in slot.standbys:
         return slot.standbys
     swapped = slot.active if slot.active is not None else slot.target
     return [swapped if node == slot.target else node for node in slot.standbys]
 
 
-def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: Fleet) -> list[str]:
-    """Return the holders to keep: of distinct racks, the most caught-up, the least loaded."""
+def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: LiveNodes) -> list[str]:
+    """Return the holders to keep: in distinct racks, then the most caught-up, then the least loaded."""
     racks = {fleet.rack(slot.active)} if slot.active is not None else set()
     left, chosen = list(nodes), []
     for _ in range(wanted(slot, fleet)):
@@ -77,7 +76,7 @@ def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: Fleet) -> list[
             key=lambda node: (
                 node != slot.target,
                 bool(fleet.racks) and fleet.rack(node) in racks,
-                fleet.standing(slot, node),
+                fleet.readiness(slot, node),
                 loads.excess(node),
                 node,
             ),
@@ -88,8 +87,8 @@ def _best(slot: Slot, nodes: Sequence[str], loads: Loads, fleet: Fleet) -> list[
     return [node for node in nodes if node in chosen]
 
 
-def _add_standby(slot: Slot, loads: Loads, fleet: Fleet) -> None:
-    """Make a missing standby: where one is being built already, where state was kept, or on the least loaded."""
+def _add_standby(slot: Slot, loads: Loads, fleet: LiveNodes) -> None:
+    """Add a missing standby: where a copy is being built, where state is on disk, or on the least loaded node."""
     taken = {node for node in (slot.active, *slot.standbys, *slot.surplus) if node is not None}
     racks = {fleet.rack(node) for node in taken if node not in slot.surplus} if fleet.racks else set()
     pool = [node for node in dict.fromkeys((*slot.was.warm_ups, slot.target, *slot.views)) if node in fleet.accepting]
@@ -112,15 +111,15 @@ def _add_standby(slot: Slot, loads: Loads, fleet: Fleet) -> None:
         return
     slot.standbys.append(node)
     if node == slot.target:
-        # The move's target is also the copy that was missing, and the active it relieves will stay as standby.
+        # The target of the move is also the missing copy, and the present active will stay as a standby.
         loads.add(slot.active, 1)
     else:
         loads.add(node, 1)
     loads.pair(slot, node)
 
 
-def _even_out(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
-    """Put new copies elsewhere that came to stand badly, one task after the other; nobody has begun to build them."""
+def _even_out(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes) -> None:
+    """Move badly placed new copies, one task after the other; no node has started to build them."""
     new = [
         slot
         for slot in slots
@@ -129,7 +128,7 @@ def _even_out(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
         and not any(node in slot.views or node in slot.was.replicas for node in slot.standbys)
     ]
     moved = True
-    while moved:  # A move may be what makes another one right. It ends: each gains racks, or lessens a difference.
+    while moved:  # A move may make another one useful. It ends: each gains racks, or lessens a difference.
         moved = False
         for slot, node in _standby_moves(new, loads, fleet):
             replaced = _replaced_by(slot, node, loads, fleet)
@@ -139,8 +138,8 @@ def _even_out(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
                 moved = True
 
 
-def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
-    """Keep the warm-ups that still serve a purpose, and start new ones while the budget lasts."""
+def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes) -> None:
+    """Keep the warm-ups that are still useful, and start new ones within the budget."""
     budget = fleet.settings.max_warmup_replicas
     for slot in slots:
         if slot.target is not None and slot.target in slot.was.warm_ups and slot.target not in slot.standbys:
@@ -151,9 +150,9 @@ def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
             slot.warm_up = _continued(slot, loads, fleet) if budget > 0 else None
             budget -= slot.warm_up is not None
         for node in slot.was.warm_ups:
-            if node in fleet.live and not slot.held_by(node):
+            if node in fleet.live and not slot.is_on(node):
                 slot.surplus.append(node)
-    waiting = [slot for slot in slots if slot.target is not None and not slot.held_by(slot.target)]
+    waiting = [slot for slot in slots if slot.target is not None and not slot.is_on(slot.target)]
     waiting.sort(key=lambda slot: (slot.active in fleet.accepting, fleet.rank(slot, slot.target or ""), slot.task))
     for slot in waiting:
         if budget > 0 and not _is_crowded(slot, fleet):
@@ -166,15 +165,15 @@ def start_warm_ups(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> None:
         _move_standbys(slots, loads, fleet, budget)
 
 
-def _is_crowded(slot: Slot, fleet: Fleet) -> bool:
-    """Whether an earlier move of this task still has copies to drop: it gets no further ones."""
+def _is_crowded(slot: Slot, fleet: LiveNodes) -> bool:
+    """Whether an earlier move of this task still has copies to drop; then it gets no new ones."""
     return any(node in fleet.accepting for node in slot.surplus)
 
 
-def _continued(slot: Slot, loads: Loads, fleet: Fleet) -> str | None:
-    """Return the warm-up that still makes a better standby than the one it is to replace, if any."""
+def _continued(slot: Slot, loads: Loads, fleet: LiveNodes) -> str | None:
+    """Return the warm-up if it still makes a better standby than the one that it replaces, else None."""
     for node in slot.was.warm_ups:
-        if node in fleet.accepting and not slot.held_by(node):
+        if node in fleet.accepting and not slot.is_on(node):
             replaced = _replaced_by(slot, node, loads, fleet)
             if replaced is not None:
                 loads.move(replaced, node)
@@ -182,8 +181,8 @@ def _continued(slot: Slot, loads: Loads, fleet: Fleet) -> str | None:
     return None
 
 
-def _replaced_by(slot: Slot, node: str, loads: Loads, fleet: Fleet) -> str | None:
-    """Return the standby that a node should replace: one in a rack too many, or one on a node with too many."""
+def _replaced_by(slot: Slot, node: str, loads: Loads, fleet: LiveNodes) -> str | None:
+    """Return the standby that a node should replace: one in an already used rack, or on an overloaded node."""
     copies = [*([] if slot.active is None else [slot.active]), *slot.standbys]
     now = spread(copies, fleet) if fleet.racks else 0
     best: tuple[int, int, str] | None = None
@@ -197,8 +196,8 @@ def _replaced_by(slot: Slot, node: str, loads: Loads, fleet: Fleet) -> str | Non
     return None if best is None else best[2]
 
 
-def _move_standbys(slots: Sequence[Slot], loads: Loads, fleet: Fleet, budget: int) -> None:
-    """Start warm-ups for standbys that stand in the wrong rack or on a node that has more than its share."""
+def _move_standbys(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes, budget: int) -> None:
+    """Start warm-ups for standbys in the wrong rack, or on a node above its share."""
     free = [
         slot
         for slot in slots
@@ -206,7 +205,7 @@ def _move_standbys(slots: Sequence[Slot], loads: Loads, fleet: Fleet, budget: in
         and slot.warm_up is None
         and slot.standbys
         and not _is_crowded(slot, fleet)
-        and all(fleet.standing(slot, node) == Standing.CAUGHT_UP for node in slot.standbys)
+        and all(fleet.readiness(slot, node) == Readiness.CAUGHT_UP for node in slot.standbys)
     ]
     for slot, node in _standby_moves(free, loads, fleet):
         replaced = None if slot.warm_up else _replaced_by(slot, node, loads, fleet)
@@ -220,8 +219,8 @@ def _move_standbys(slots: Sequence[Slot], loads: Loads, fleet: Fleet, budget: in
             return
 
 
-def _standby_moves(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> Iterable[tuple[Slot, str]]:
-    """Yield standby moves to try: racks first, then nodes that kept state, then the least loaded."""
+def _standby_moves(slots: Sequence[Slot], loads: Loads, fleet: LiveNodes) -> Iterable[tuple[Slot, str]]:
+    """Yield standby moves to try: for racks first, then to nodes with state on disk, then to the least loaded."""
     attainable = min(len(fleet.racks), fleet.settings.num_standby_replicas + 1)
     for slot in slots if fleet.racks else ():
         copies = _copies(slot)
@@ -235,7 +234,7 @@ def _standby_moves(slots: Sequence[Slot], loads: Loads, fleet: Fleet) -> Iterabl
         (fleet.rank(slot, node), slot.task, node, slot)
         for slot in slots
         for node in slot.views
-        if node in fleet.accepting and not slot.held_by(node)
+        if node in fleet.accepting and not slot.is_on(node)
     ]
     for *_, node, slot in sorted(kept, key=lambda move: move[:3]):
         yield slot, node

@@ -1,1 +1,1 @@
-"""Exactly-once publication of micro-batches to a store's changelog."""
+"""Publishes micro-batches to the changelogs of stores, exactly once."""

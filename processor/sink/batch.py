@@ -1,6 +1,6 @@
-"""The driver's part of the sink: sends a micro-batch to the tasks, then says in the commits topic that it is done.
+"""The driver's part of the sink: sends a micro-batch to the tasks, then records it in the commits topic.
 
-No record passes through the driver; tasks send counts.
+No record passes through the driver; the tasks only send counts.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
-from processor.sink.layouts import TOPIC_OUTPUT, Layout
-from processor.sink.protocol import SinkTarget
-from processor.sink.tasks import (
+from processor.sink.batch_writer import (
     CHANGELOG,
     COUNTS_SCHEMA,
     OUTPUT,
+    RETRIED,
     SINK_PARTITION,
     SKIPPED,
     TASK_COLUMNS,
     TIMESTAMP_MS,
     TOMBSTONE,
+    BatchWriter,
     Counts,
-    SinkTask,
     placement_hashes,
 )
+from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
+from processor.sink.protocol import SinkTarget
 
 log = structlog.get_logger(__name__)
 
-OnBatch = Callable[[int, Counts, float], None]
-"""Told of each batch: id, counts by output and kind (changelog, tombstone, skipped or a dead letter's reason), seconds.
-"""
+OnSinkBatch = Callable[[int, Counts, float], None]
+"""Called after each batch: id, counts by output and kind (changelog, tombstone, skipped or a dead-letter reason), s."""
 
 _POOL = "STATEHOUSE_WORKER_POOL"
-# Each store's batches come in a thread of its own, and all wrap Python functions with the one environment.
+# The batches of each query come in a separate thread, and all threads wrap Python functions with the same environment.
 _PLANNING = threading.Lock()
 _SUFFIX: Final = "_suffix"
 _HASH: Final = "_hash"
@@ -53,16 +53,16 @@ _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: 
 
 
 class Draining(Exception):
-    """A batch came after the stop was asked for; it will run at the next start."""
+    """A batch came after the request to stop; it will run at the next start."""
 
 
 @contextmanager
 def _own_workers(context: SparkContext) -> Iterator[None]:
-    """Give the Python functions wrapped meanwhile worker processes of their own.
+    """Give Python functions that are wrapped inside the block their own worker processes.
 
-    Spark hands tasks to idle workers in turn. Among the state operators' workers a partition's producer would be in
-    another process each time, fenced by its successor, and initialising one takes as long as the rest of a batch's
-    writing. Workers are pooled by their environment.
+    Spark hands tasks to idle workers in turn. If the sink shared workers with the state operators, each batch would
+    write a partition from another process, and its new producer would fence the old one; to initialise a producer
+    takes as long as the rest of a batch's writing. Spark keeps one pool of workers per environment.
     """
     context.environment[_POOL] = "sink"
     try:
@@ -73,19 +73,19 @@ def _own_workers(context: SparkContext) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class OutputRows:
-    """Which of a query's rows go to an output, and what a record of it is made of."""
+    """How an output selects a query's rows and makes records of them."""
 
     partition_count: int
-    layout: Layout = field(default_factory=Layout)
+    layout: FrameLayout = field(default_factory=FrameLayout)
     where: Column | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
 
 
 def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
-    """Return a query's frame as the tasks take it: a row for each record, with its output and its sink partition.
+    """Return a query's frame in the form that tasks take: a row per record, with its output and sink partition.
 
-    A record belongs to the partition of its key without window or session; a dead letter to its source partition's
-    number, modulo, and so does a record without a key. Rows that can't be records become dead letters.
+    The key of a record, without window or session, selects the partition; dead letters and records without a key go
+    to the number of their source partition, modulo the count. Rows that can't be records become dead letters.
     """
     placed_by = F.arrow_udf(placement_hashes, "int")
     records = _records(frame, outputs).withColumn(_HASH, placed_by(F.when(F.col(REASON).isNull(), F.col(KEY))))
@@ -98,13 +98,13 @@ def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
 
 
 def _records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
-    """Make a row's records of it, in one pass: a query's operators must not run once for each output."""
+    """Make all records of a row in one pass, so that the operators of a query don't run once per output."""
     of_outputs = [_record(frame.columns, place, output) for place, output in enumerate(outputs)]
     can_be_refused = REASON in frame.columns
     if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
         return frame.select(*of_outputs[0])
     refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
-    dead_letter = _record(frame.columns, 0, OutputRows(1, Layout(TOPIC_OUTPUT)))
+    dead_letter = _record(frame.columns, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
     made = [F.when(refused, F.struct(*dead_letter))]
     for output, columns in zip(outputs, of_outputs, strict=True):
         wanted = ~refused if output.where is None else ~refused & output.where
@@ -114,7 +114,7 @@ def _records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
 
 
 def _record(have: Sequence[str], place: int, output: OutputRows) -> list[Column]:
-    """Return the columns of an output's record, but for its partition."""
+    """Return the columns of an output's record, without its partition."""
     source = {name: F.col(name) for name in have} | dict(output.columns)
     columns: dict[str, Column] = {
         name: source[name].cast(kind) if name in source else F.lit(None).cast(kind)
@@ -135,14 +135,14 @@ def _record(have: Sequence[str], place: int, output: OutputRows) -> list[Column]
 
 
 class StoreSink:
-    """What Spark calls with each micro-batch of a query (`foreachBatch`)."""
+    """Writes a query's micro-batches; Spark calls it with each one (`foreachBatch`)."""
 
     def __init__(
         self,
         target: SinkTarget,
         checkpoint: CheckpointReader,
         commits: CommitsPublisher,
-        on_batch: OnBatch,
+        on_batch: OnSinkBatch,
         outputs: Sequence[OutputRows],
         *,
         tasks: int,
@@ -160,7 +160,7 @@ class StoreSink:
         return not self._busy.locked()
 
     def drain(self, timeout_s: float) -> bool:
-        """Let no further batch begin, and wait for the one under way; False if it took longer."""
+        """Start no further batch, and wait for the running one; False if it took longer."""
         self._draining.set()
         if not self._busy.acquire(timeout=timeout_s):
             return False
@@ -168,14 +168,14 @@ class StoreSink:
         return True
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit a batch in the changelog, then in the commits topic; skips what was committed before."""
+        """Commit a batch to the changelog, then record it in the commits topic; skips parts committed before."""
         with self._busy:
             if self._draining.is_set():
                 raise Draining(f"batch {batch_id} is left for the next start")
             try:
                 self._commit(frame, batch_id)
             except BaseException as error:
-                # Spark wraps it in a text of its own; the runner tells people this one.
+                # Spark wraps the error in its own text; the runner logs this one.
                 self.failure = error
                 raise
 
@@ -184,7 +184,7 @@ class StoreSink:
         if not self._target.query_id:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
         count = self._target.partition_count
-        task = SinkTask(self._target, batch_id)
+        task = BatchWriter(self._target, batch_id)
         with _PLANNING:
             rows = sink_rows(frame, self._outputs).repartitionById(min(count, self._tasks), SINK_PARTITION)
             with _own_workers(frame.sparkSession.sparkContext):
@@ -198,7 +198,8 @@ class StoreSink:
         took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)
         records = sum(number for (_, kind), number in counts.items() if kind in (CHANGELOG, TOMBSTONE))
-        refused = {kind: number for (name, kind), number in counts.items() if not name and kind != SKIPPED}
+        of_query = {kind: number for (name, kind), number in counts.items() if not name}
+        refused = {kind: number for kind, number in of_query.items() if kind not in (SKIPPED, RETRIED)}
         report = log.warning if refused else log.info
         report(
             "batch committed",

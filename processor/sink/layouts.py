@@ -1,7 +1,7 @@
-"""How the rows of a store's frame become record keys: the columns each kind needs, and the layouts of its keys.
+"""Makes record keys from the rows of a store's frame: required columns and key layouts for each kind of store.
 
-Layouts are Kafka Streams' (`statehouse.composite`), built by Spark's own expressions: a Python call a row would cost
-more than everything else a native operator does with it.
+The layouts are those of Kafka Streams (`statehouse.composite`). Spark's own expressions build them, because a Python
+call per row would cost more than all other work of a native operator.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from statehouse.topology import KEY_VALUE, SESSION, VERSIONED
 from statehouse.topology import WINDOW as WINDOW_KIND
 
 TOPIC_OUTPUT: Final = "topic"
-"""The kind of an output that is no store's: any record may stand in it, one without a key too."""
+"""The kind of an output without a store: it takes any record, also without a key."""
 
 Columns = Mapping[str, Column]
-"""A frame's columns by name, or what stands in their place for one output."""
+"""The columns of a frame by name, with an output's replacements applied."""
 
-# Types as `DataFrame.dtypes` says them.
+# Type names as in `DataFrame.dtypes`.
 _SERIALIZED: Final = ("string", "binary", "void")
 _INTEGRAL: Final = ("int", "bigint")
 _SPARK_TIME: Final = ("timestamp",)
@@ -48,7 +48,7 @@ _SPARK_WINDOW: Final = ("struct<start:timestamp,end:timestamp>",)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A condition under which a row can't be a record, and what its dead letter says."""
+    """A condition under which a row can't be a record, with the reason and detail of its dead letter."""
 
     condition: Column
     reason: DeadLetterReason
@@ -56,13 +56,13 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """A store's frame, as far as keys and times go.
+class FrameLayout:
+    """The keys and times in a store's frame.
 
     Attributes:
-        kind: the store's; a custom kind's rows are those of a key-value store.
-        retain_duplicates: window stores: `sequence` tells the values of a window apart.
-        inactivity_gap_ms: session stores: what Spark's `session_window` adds to the last event's time.
+        kind: the kind of the store; rows of a custom kind are like those of a key-value store.
+        retain_duplicates: for window stores: `sequence` distinguishes the values of a window.
+        inactivity_gap_ms: for session stores: the time that Spark's `session_window` adds to the last event's time.
 
     """
 
@@ -71,10 +71,10 @@ class Layout:
     inactivity_gap_ms: int = 0
 
     def check(self, store: str, types: Mapping[str, str]) -> None:
-        """Check a frame's columns, given as Spark's `DataFrame.dtypes` says them.
+        """Check the columns of a frame, given with type names as in Spark's `DataFrame.dtypes`.
 
         Raises:
-            ConfigurationError: one is absent or of another type; names the store and the columns.
+            ConfigurationError: a column is absent or has the wrong type; the text names the store and the columns.
 
         """
         needed = self._needed(types)
@@ -97,7 +97,7 @@ class Layout:
             )
 
     def _needed(self, have: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-        """Return the columns a frame must have, with their types if these matter."""
+        """Return the required columns -> their allowed types, empty if any type will do."""
         needed: dict[str, tuple[str, ...]] = {KEY: _SERIALIZED, VALUE: _SERIALIZED}
         if REASON in have:
             needed |= dict.fromkeys((TOPIC, PARTITION, OFFSET), ())
@@ -113,11 +113,11 @@ class Layout:
         return needed
 
     def takes_sparks_sessions(self, columns: Collection[str]) -> bool:
-        """Whether the bounds of its sessions stand in the struct of Spark's `session_window`."""
+        """Whether the struct of Spark's `session_window` has the bounds of the sessions."""
         return self.kind == SESSION and _in_struct(columns, SESSION_WINDOW, SESSION_START)
 
     def suffix(self, columns: Columns) -> Column | None:
-        """Return what follows the key in the record's key, None where that is the key."""
+        """Return the bytes after the key in the record's key; None if the record's key is the plain key."""
         if self.kind == WINDOW_KIND:
             return F.concat(_big_endian(_window_start(columns), 8), _big_endian(self._sequence(columns), 4))
         if self.kind == SESSION:
@@ -126,7 +126,7 @@ class Layout:
         return None
 
     def refusals(self, columns: Columns) -> list[Refusal]:
-        """Return why rows of this kind are refused."""
+        """Return the conditions under which rows of this kind are refused."""
         if self.kind == TOPIC_OUTPUT:
             return []
         null_key = Refusal(columns[KEY].isNull(), DeadLetterReason.NULL_KEY, "a store's row without a key")
@@ -164,7 +164,7 @@ class Layout:
 
 
 def _in_struct(columns: Collection[str], struct: str, bound: str) -> bool:
-    """Whether the bounds stand in Spark's struct; columns of their own are stronger."""
+    """Whether Spark's struct has the bounds; separate columns take precedence."""
     return struct in columns and bound not in columns
 
 
@@ -174,7 +174,7 @@ def _window_start(columns: Columns) -> Column:
 
 
 def _not_within(number: Column, least: int | Column, most: int | None = None) -> Column:
-    """Whether a number is outside of bounds, or absent."""
+    """Whether a number is outside the bounds, or null."""
     outside = number < least
     if most is not None:
         outside |= number > most
@@ -182,5 +182,5 @@ def _not_within(number: Column, least: int | Column, most: int | None = None) ->
 
 
 def _big_endian(number: Column, size: int) -> Column:
-    """Lay out a number that isn't negative; a cast would say it shorter, but not in Spark's ANSI mode."""
+    """Return the big-endian bytes of a number that isn't negative; Spark's ANSI mode forbids the shorter cast."""
     return F.unhex(F.lpad(F.hex(number), 2 * size, "0"))

@@ -1,16 +1,16 @@
-"""The sink's protocol: one Kafka transaction for each sink partition and batch, with a marker that says it is done.
+"""The sink's protocol: one Kafka transaction per sink partition and batch, with a marker that the batch is done.
 
 The marker is the last committed batch's id + 1, kept as an offset of a consumer group that names the Spark query,
 and sent with the data in one transaction. An attempt initialises (which fences every earlier producer of the
 partition), then reads the marker, then writes; so
-- a batch that is run again is skipped where it was committed,
-- an attempt that stalled before its writes is fenced at its first one, and one that initialises late reads the newer
-  marker. That is why initialising again is always safe, and producers may be kept.
-A kept producer that isn't fenced was the last to write: it remembers the marker and needn't read it.
+- when a batch runs again, partitions that committed it skip it,
+- an attempt that stalled before its writes is fenced at its first write, and an attempt that initialises late reads
+  the newer marker. So to initialise again is always safe, and producers may be kept.
+A kept producer that isn't fenced wrote last: it remembers the marker and doesn't read it.
 
-Limits: an idle group's marker expires (7 days by broker default); a batch left uncommitted by Spark for that long
-is then written again, which is harmless for keyed upserts. Batch ids restart with a fresh checkpoint, and so does
-the query's id in the group's name.
+Limits: the marker of an idle group expires (7 days by broker default). If Spark leaves a batch uncommitted for that
+long, the batch is written again, which is harmless for keyed upserts. With a new checkpoint, batch ids start again,
+and the group's name has the query's new id.
 """
 
 from __future__ import annotations
@@ -19,44 +19,47 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.kafka import clients, codes
+from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
 
 log = structlog.get_logger(__name__)
 
 _RPC_TIMEOUT_S: Final = 10.0
-_BACKOFF_S: Final = 0.05
-_BACKOFF_MAX_S: Final = 1.0
+WRITES: Final = BackoffPolicy("sink_partition", first_s=0.05, longest_s=1.0)
+"""Pauses before the sink initialises a partition again."""
+_MARKERS: Final = BackoffPolicy("sink_markers", first_s=0.05, longest_s=0.05)
 # A librdkafka producer has some threads and buffers; a worker rarely serves more partitions than this.
 _WRITERS_MAX: Final = 64
 _IDLE_S: Final = 120.0
 
 
 class WriteTimeout(Exception):
-    """A partition's batch could not be committed within the time allowed; Spark runs the task again."""
+    """A partition's batch could not be committed in time; Spark runs the task again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTopic:
-    """One of the topics that a query writes to. `name` is the store's, or the topic's own."""
+    """A topic that a query writes to. `name` is the name of its store, or else of the topic."""
 
     name: str
     topic: str
     partition_count: int
     record_cache: bool = False
-    """Whether only the last of a key's rows in a batch is written."""
+    """Whether only the last row of each key in a batch is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """Where a query's batches go; the same for all its tasks.
+    """The target of a query's batches; all tasks have the same one.
 
-    Sink partition p writes partition p of each output that has one, in one transaction.
+    One transaction of sink partition p writes partition p of every output that has so many partitions.
     """
 
     bootstrap: str
@@ -66,44 +69,41 @@ class SinkTarget:
     dead_letters_topic: str
     dead_letters_partition_count: int
     query_id: str = ""
-    """Spark's, from the checkpoint; filled in at the first batch, as Spark chooses it when the query starts."""
-    transaction_timeout_s: float = 60.0
-    write_timeout_s: float = 60.0
-    record_cache_max_bytes: int = 10_000_000
+    """Spark's id from the checkpoint; set at the first batch, because Spark chooses it when the query starts."""
+    transaction_timeout_s: float = field(kw_only=True)
+    write_timeout_s: float = field(kw_only=True)
+    record_cache_max_bytes: int = field(kw_only=True)
 
     @property
     def partition_count(self) -> int:
-        """How many sink partitions there are: as many as the largest output has."""
+        """Number of sink partitions: the partition count of the largest output."""
         return self._largest.partition_count
 
     @property
     def marker_topic(self) -> str:
-        """The topic whose partitions the markers are offsets of; they have nothing to do with its records.
+        """The topic for whose partitions the markers are committed as offsets; they don't refer to its records.
 
-        An output with more partitions that is added later takes its place: a batch that was under way is then written
-        once more, which is harmless for keyed upserts.
+        An output added later with more partitions replaces it: then an unfinished batch is written once more, which is
+        harmless for keyed upserts.
         """
         return self._largest.topic
 
     @property
     def _largest(self) -> OutputTopic:
-        return max(self.outputs, key=lambda output: output.partition_count)  # of several the first
+        return max(self.outputs, key=lambda output: output.partition_count)  # the first among equals
 
     @property
     def marker_group(self) -> str:
-        """The consumer group whose offsets are the markers."""
+        """The consumer group with the markers as its offsets."""
         return f"{self.application_id}-{self.query_id}-sink"
 
     def transactional_id(self, partition: int) -> str:
-        """Whoever initialises it last is the partition's only writer."""
+        """The transactional id of a sink partition; its last initialised producer is the only writer."""
         return f"{self.application_id}-{self.query}-{partition}"
 
 
-_LOST: Final = {*codes.FENCED, codes.FATAL}
-"""Another producer of the partition has started; one that learns it while it produces says only that it is over."""
-
 Produce = Callable[[Producer], None]
-"""Produces a partition's records; called again if the transaction has to be."""
+"""Produces the records of a partition; called again if the transaction must be repeated."""
 
 
 class PartitionWriter:
@@ -111,66 +111,61 @@ class PartitionWriter:
 
     def __init__(self, target: SinkTarget, partition: int) -> None:
         self._target, self._partition = target, partition
-        self._producer: Producer | None = None
+        self._producer: TransactionalProducer | None = None
+        self.retries = 0
+        """Number of retries of the newest write."""
         self._marker = 0
         self._group: object = None
-        """The marker's group, as a transaction's commit of it wants to have it."""
+        """The group of the marker, in the form that a transaction needs to commit it."""
         self._rpc_timeout_s = min(_RPC_TIMEOUT_S, target.write_timeout_s)
 
-    @property
-    def marker(self) -> int:
-        """The first batch that isn't committed, as far as this writer knows."""
-        return self._marker
-
     def write(self, batch_id: int, produce: Produce) -> bool:
-        """Commit a batch once; False if it had been committed before.
+        """Commit a batch once; return False if it was committed before.
 
         Raises:
-            WriteTimeout: it took longer than the target's `write_timeout_s`; the last error is its cause.
-            KafkaException: the brokers refuse for a reason that trying again won't change.
+            WriteTimeout: it took longer than the target's `write_timeout_s`; the last error is the cause.
+            KafkaException: the brokers refuse, and a retry would not help.
 
         """
-        deadline, pause_s = time.monotonic() + self._target.write_timeout_s, _BACKOFF_S
+        backoff = Backoff(WRITES)
+        tries = Tries(backoff, limit_s=self._target.write_timeout_s)
         while True:
-            began = time.monotonic()
+            began, self.retries = time.monotonic(), backoff.failures
             try:
                 producer = self._producer or self.initialise()
                 if self._marker > batch_id:
                     return False
                 self._transact(producer, batch_id, produce)
             except KafkaException as failure:
-                error = failure.args[0]
+                error, meaning = failure.args[0], meaning_of(failure)
                 self.close()
-                if not _worth_another_try(error):
+                if meaning is FailureMeaning.REFUSED:
                     raise
-                if time.monotonic() >= deadline:
+                if not tries.may_go_on:
                     raise WriteTimeout(
                         f"partition {self._partition} of query {self._target.query} could not be written in "
                         f"{self._target.write_timeout_s:g} s: {error.str()}"
                     ) from failure
                 log.info("sink partition initialised again", partition=self._partition, reason=error.name())
-                if error.code() in _LOST:
-                    # Another attempt of this task may be at work, as with speculative execution. It needs about as
-                    # long as this one has taken: who came back sooner would fence it, and be fenced by it in turn.
-                    pause_s = max(pause_s, time.monotonic() - began)
-                time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
-                pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
+                # Another attempt of this task may be running, as with speculative execution. It needs about as long as
+                # this one has taken: an earlier retry would fence it, and be fenced by it in turn.
+                is_fenced = meaning in {FailureMeaning.FENCED, FailureMeaning.OVER}
+                tries.pause(least_s=time.monotonic() - began if is_fenced else 0.0)
             else:
                 return True
 
-    def initialise(self) -> Producer:
+    def initialise(self) -> TransactionalProducer:
         """Fence earlier producers, then read the marker."""
         target = self._target
         transactional_id = target.transactional_id(self._partition)
-        transactional: dict[str, str | int] = {
-            "transactional.id": transactional_id,
+        options = {
             "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
-            "linger.ms": 0,  # commit flushes anyway
+            "linger.ms": 0,  # the commit flushes anyway
         }
-        producer = clients.producer(target.bootstrap, transactional_id, **transactional)
-        producer.init_transactions(self._rpc_timeout_s)
+        producer = TransactionalProducer(target.bootstrap, transactional_id, self._rpc_timeout_s, **options)
+        producer.initialise()
         group: dict[str, str | int] = {"group.id": target.marker_group}
-        # Not kept beside the producer: while no broker answers, a consumer costs 2 % of a core, and there may be many.
+        # Don't keep the consumer: while no broker answers it costs 2 % of a core, and there may be many.
         markers = clients.consumer(target.bootstrap, transactional_id, **group)
         try:
             self._marker = _offset(markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0])
@@ -181,22 +176,23 @@ class PartitionWriter:
         return producer
 
     def close(self) -> None:
-        """Forget the producer; what it had open is aborted by the next one, or by the broker in time."""
+        """Drop the producer; the next one aborts its open transaction, or the broker does after the timeout."""
         self._producer = None
 
-    def _transact(self, producer: Producer, batch_id: int, produce: Produce) -> None:
-        producer.begin_transaction()
-        try:
-            produce(producer)
+    def _transact(self, producer: TransactionalProducer, batch_id: int, produce: Produce) -> None:
+        def produce_with_marker(client: Producer) -> None:
+            produce(client)
             marker = self._marker_at(batch_id + 1)
-            producer.send_offsets_to_transaction([marker], self._group, self._rpc_timeout_s)
-            producer.commit_transaction(self._rpc_timeout_s)
+            client.send_offsets_to_transaction([marker], self._group, self._rpc_timeout_s)
+
+        try:
+            producer.write(produce_with_marker)
         except KafkaException as failure:
-            if failure.args[0].txn_requires_abort():
-                _abort(producer)
+            if meaning_of(failure) is FailureMeaning.LOST:
+                producer.abort()
             raise
         except BaseException:
-            _abort(producer)
+            producer.abort()
             self.close()
             raise
         self._marker = batch_id + 1
@@ -209,25 +205,25 @@ class PartitionWriter:
 
 
 def newest_written(target: SinkTarget) -> int | None:
-    """Return the newest batch that any partition's marker names; None before the first.
+    """Return the newest batch in the markers of all partitions; None before the first one.
 
     Raises:
         KafkaException: the markers can't be read.
 
     """
-    # A transaction that a driver left open must not hold us up: it is aborted when its partition is written again.
+    # Don't wait for a transaction that a driver left open: the next write to its partition aborts it.
     group: dict[str, str | int] = {"group.id": target.marker_group, "isolation.level": "read_uncommitted"}
     consumer = clients.consumer(target.bootstrap, f"{target.application_id}-start", **group)
     at = [TopicPartition(target.marker_topic, partition) for partition in range(target.partition_count)]
-    deadline = time.monotonic() + target.write_timeout_s
+    tries = Tries(Backoff(_MARKERS), limit_s=target.write_timeout_s)
     try:
         while True:
             try:
                 newest = max(_offset(marker) for marker in consumer.committed(at, timeout=_RPC_TIMEOUT_S))
             except KafkaException as failure:
-                if not _worth_another_try(failure.args[0]) or time.monotonic() >= deadline:
+                if meaning_of(failure) is FailureMeaning.REFUSED or not tries.may_go_on:
                     raise
-                time.sleep(_BACKOFF_S)
+                tries.pause()
             else:
                 return newest - 1 if newest > 0 else None
     finally:
@@ -235,7 +231,7 @@ def newest_written(target: SinkTarget) -> int | None:
 
 
 def _offset(marker: TopicPartition) -> int:
-    """Return a committed marker's offset, 0 if there is none yet."""
+    """Return the offset of a committed marker, 0 if there is none yet."""
     if marker.error is not None:
         raise KafkaException(marker.error)
     return max(0, int(marker.offset))
@@ -251,10 +247,10 @@ def produce_record(
     timestamp: int,
     headers: list[tuple[str, bytes]] | None = None,
 ) -> None:
-    """Produce one record, waiting for room in the queue where there is none.
+    """Produce one record; wait for room if the queue is full.
 
     Raises:
-        KafkaException: it can't be produced, or there was no room for too long.
+        KafkaException: the record can't be produced, or the queue stayed full for too long.
 
     """
     deadline = time.monotonic() + _RPC_TIMEOUT_S
@@ -265,46 +261,17 @@ def produce_record(
             )
         except BufferError:
             if time.monotonic() >= deadline:
-                raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from None  # noqa: SLF001 - a public constant
+                raise KafkaException(KafkaError(codes.QUEUE_FULL)) from None
             producer.poll(0.05)
         else:
             return
 
 
-def _worth_another_try(error: KafkaError) -> bool:
-    """Whether a fresh producer may succeed: it was fenced or lost its transaction, or the broker isn't ready."""
-    lost = {
-        *_LOST,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-        KafkaError.UNKNOWN_PRODUCER_ID,
-        KafkaError.INVALID_TXN_STATE,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-    }
-    unready = {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._WAIT_COORD,  # noqa: SLF001
-    }
-    return error.retriable() or error.txn_requires_abort() or error.code() in lost | unready
-
-
-def _abort(producer: Producer) -> None:
-    try:
-        producer.abort_transaction(_RPC_TIMEOUT_S)
-    except KafkaException as failure:
-        log.info("transaction not aborted; the next producer will", error=failure.args[0].str())
-
-
 class WriterCache:
-    """A worker process's writers: initialising costs ten times what a small commit does.
+    """Keeps the writers of a worker process, because to initialise one costs ten times as much as a small commit.
 
-    Those that were not used for long are forgotten at the next use of another. They cost threads, and where no broker
-    answers, a core for every eighty.
+    It drops writers that were idle for long when another one is used. Writers cost threads, and while no broker
+    answers, a core per eighty writers.
     """
 
     def __init__(
@@ -315,12 +282,12 @@ class WriterCache:
         self._writers: OrderedDict[tuple[SinkTarget, int], tuple[PartitionWriter, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many writers are kept."""
+        """Return the number of kept writers."""
         return len(self._writers)
 
     def writer(self, target: SinkTarget, partition: int) -> PartitionWriter:
-        """Return the partition's writer, the same as last time if it is still kept."""
-        forgotten = []  # destroyed by returning, out of the lock: a producer's end takes a moment
+        """Return the writer of a partition; the same one as last time if it is still kept."""
+        forgotten = []  # destroyed at return, outside the lock, because closing a producer takes a moment
         with self._lock:
             now = self._clock()
             kept = self._writers.pop((target, partition), None)

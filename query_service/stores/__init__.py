@@ -1,1 +1,1 @@
-"""State stores: what a task keeps of a changelog partition."""
+"""State stores: each keeps the content of a changelog partition. Nothing here knows Kafka or a task."""

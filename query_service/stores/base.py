@@ -1,7 +1,7 @@
-"""What every state store offers to replication, and the values that reads return.
+"""The protocol of every state store (`StateStore`), and the values that its methods take and return.
 
-A store turns changelog records into writes to an engine, and queries into walks over it. Reads may run beside the
-one writer; `close` waits for reads under way. Clients only ever get the reading methods.
+A store turns changelog records into writes to an engine, and queries into walks over the engine. One thread writes;
+reads may run at the same time; `close` waits for the reads that have begun. Clients only ever get the reading methods.
 """
 
 from __future__ import annotations
@@ -10,14 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from query_service.checkpoint import Checkpoint
+from query_service.states.checkpoint import Checkpoint
 from query_service.stores.walk import Walk
+from statehouse.batches import BatchCapacity
 
 T = TypeVar("T")
 
 
-class Record(NamedTuple):
-    """A changelog record with a key; a None value is a tombstone. `timestamp_ms`: event time."""
+class ChangelogRecord(NamedTuple):
+    """A changelog record that has a key.
+
+    Attributes:
+        key: the record's key as it is in the changelog, for windows and sessions with the times in it.
+        value: the record's value; None is a tombstone.
+        timestamp_ms: event time, in milliseconds since 1970.
+        offset: the record's offset in the changelog partition.
+
+    """
 
     key: bytes
     value: bytes | None
@@ -27,13 +36,13 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Applied:
-    """What became of a batch beside the writes.
+    """What a store reports about a batch that it applied.
 
     Attributes:
-        unreadable: (index in the batch, reason) of records whose key is not of the store's layout.
-        late: how many records were older than the retention and were dropped.
-        expired_segments: how many segments were dropped by expiry.
-        stream_time_ms: largest time the store has seen, -1 before the first.
+        unreadable: (index in the batch, reason) for each record that the store can't read and has skipped.
+        late: how many records were dropped because they are older than the retention.
+        expired_segments: how many segments were dropped because all their entries are expired.
+        stream_time_ms: the largest time the store has seen, -1 before the first.
 
     """
 
@@ -44,55 +53,69 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """Items of a range, and whether the range holds more after them."""
+class RangePage(Generic[T]):
+    """Entries of a range, and whether the range holds more after them."""
 
     entries: list[T]
     more: bool
 
 
 class PageBuilder(Generic[T]):
-    """Collects items up to a count and a size; a single item may exceed the size."""
+    """Collects entries up to `limit` in number and `max_bytes` in size; a first entry may exceed the size."""
 
     def __init__(self, limit: int, max_bytes: int) -> None:
-        self._limit, self._max_bytes = limit, max_bytes
-        self._size = 0
+        self._room = BatchCapacity(limit, max_bytes)
         self._entries: list[T] = []
 
     def add(self, entry: T, size: int) -> bool:
-        """Take an item; False if it does not fit and the page is done."""
-        if len(self._entries) == self._limit or (self._entries and self._size + size > self._max_bytes):
+        """Add an entry of `size` bytes. Return False if it does not fit: the page is full."""
+        if not self._room.takes(size):
             return False
         self._entries.append(entry)
-        self._size += size
         return True
 
-    def page(self, *, more: bool) -> Page[T]:
-        """Return what was collected."""
-        return Page(self._entries, more)
+    def page(self, *, more: bool) -> RangePage[T]:
+        """Return the collected entries as a page."""
+        return RangePage(self._entries, more)
 
 
 @runtime_checkable
 class StateStore(Protocol):
-    """The face that replication gets."""
+    """One partition of a store, as replication uses it. Each kind of store adds its own reading methods."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the place in the changelog that the content stands for, None for a store never written to."""
+        """Return the checkpoint of the last `apply`, None if the store was never written to."""
 
-    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
-        """Write records, in offset order, and the place after them, atomically."""
+    def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
+        """Write a batch and its checkpoint in one atomic step. Only one thread calls this.
+
+        Args:
+            records: the batch, in order of offset.
+            checkpoint: the position after the batch. The store may add its own stream time.
+
+        Raises:
+            TaskFault: the store can't take the batch; its task stops.
+
+        """
 
     def approximate_count(self) -> int:
         """Return an estimate of the number of entries, in constant time."""
 
     def exact_count(self, walk: Walk) -> int:
-        """Count the entries of one moment by a walk."""
+        """Walk all entries as they are at one moment, and return their number.
+
+        Raises:
+            WalkCancelled: nobody waits for the result any more.
+            StoreClosed: the store is being closed.
+            LookupFailure: SCAN_TOO_LONG.
+
+        """
 
     def open_views(self) -> int:
         """Return how many reads hold the store open."""
 
     def statistics(self) -> Mapping[str, int]:
-        """Return what `STORE_STATISTICS` describes, as far as the store knows it; cheap, and from any thread."""
+        """Return the entries of `STORE_STATISTICS` that this store knows. Cheap; safe to call from any thread."""
 
     def close(self) -> None:
-        """Release files and memory; waits for reads under way."""
+        """Wait for the reads that have begun, then release files and memory."""

@@ -1,4 +1,4 @@
-"""The stores there are: which class and which engine a specification asks for."""
+"""Opens stores: chooses the class and the engine that a specification asks for."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ _BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
 
 
 def layout_of(spec: StoreSpec) -> str:
-    """Return all of a specification that a store's content depends on: with another, what is on disk is of no use.
+    """Return the parts of a specification that a store's content depends on, as a text.
 
-    A retention is part of it: it says how time is cut into segments, and what has been dropped for good. So is
-    `retain_duplicates`: it says whether a None value deleted.
+    If the layout changes, the state on disk is useless. The retention is part of the layout: it decides how time is cut
+    into segments and which entries have been dropped. So is `retain_duplicates`: it decides whether a None value
+    deletes.
     """
     layout = f"{spec.kind}/{spec.retention_ms}" if spec.retention_ms else spec.kind
     return f"{layout}/duplicates" if spec.retain_duplicates else layout
 
 
 def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:
-    """Open a store's partition: under `path`, or in memory.
+    """Open one partition of a store: under the directory `path` if the store is persistent, otherwise in memory.
 
     Raises:
-        StoreUnusable: what is under the path is no intact store of ours.
-        PluginFailed: of a custom kind.
-        ConfigurationError: the specification can't be served.
+        StoreUnusable: the directory holds no intact store of ours.
+        DiskRefused: the disk is full, or can't be read or written.
+        PluginFailed: the plug-in of a custom kind failed.
+        ConfigurationError: this node can't serve the specification.
 
     """
     if spec.kind in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
@@ -60,5 +62,5 @@ def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateS
     try:
         return supply(spec, engine)
     except BaseException:
-        engine.close()  # it would keep the database locked against the next try
+        engine.close()  # an open engine would keep the database locked when the task is opened again
         raise

@@ -1,9 +1,9 @@
-"""Custom stores: kinds that packages add by entry points of the group `statehouse.stores`.
+"""Custom stores: packages add kinds of stores by entry points of the group `statehouse.stores`.
 
-An entry point's name is the kind; what it names is a `StoreSupplier`, most simply a class that takes a specification
-and an engine. The node gives it the engine that the specification asks for, so that a custom store is as persistent,
-and as atomic with its checkpoint, as a built-in one. What a plug-in raises stops its task or fails its call, and
-nothing else.
+The name of an entry point is the kind. The object of an entry point is a `StoreSupplier`; the simplest one is a class
+whose constructor takes a specification and an engine. The node makes the engine that the specification asks for. So a
+custom store is as persistent as a built-in one, and writes its checkpoint as atomically. An exception in a plug-in
+stops its task or fails its call, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
-from query_service.faults import TaskFault
+from query_service.states.faults import TaskFault
 from query_service.stores.base import StateStore
 from query_service.stores.engine import Engine
 from statehouse.errors import ConfigurationError
@@ -23,37 +23,53 @@ GROUP = "statehouse.stores"
 
 
 class StoreSupplier(Protocol):
-    """Makes the stores of a kind."""
+    """Makes the stores of one kind (Kafka Streams' StoreSupplier)."""
 
     def __call__(self, spec: StoreSpec, engine: Engine, /) -> StateStore:
-        """Return the store of one partition. It owns the engine from then on: its `close` closes it."""
+        """Return the store of one partition.
+
+        Args:
+            spec: the store's specification.
+            engine: where this partition keeps its entries. The store owns it: the store's `close` must close it. If
+                this call raises, the node closes the engine.
+
+        """
 
 
 @runtime_checkable
 class CustomQueries(Protocol):
-    """What a custom store has beside `StateStore` if it answers queries of its own."""
+    """A custom store that answers queries of its own has these beside the methods of `StateStore`."""
 
     query_names: Collection[str]
+    """The queries that clients may name."""
 
     def query(self, name: str, key: bytes, arguments: Mapping[str, JsonValue]) -> JsonValue:
-        """Answer a query of `query_names` about a key. Runs beside the one writer, in any of several threads.
+        """Answer a query. Several threads may call this at once, while another thread writes.
+
+        Args:
+            name: one of `query_names`.
+            key: the key that the caller asks about, serialized.
+            arguments: the caller's arguments by name, as JSON values.
+
+        Returns:
+            The answer, as a JSON value.
 
         Raises:
-            LookupFailure: INVALID_REQUEST for wrong arguments; whatever else it raises is shown as a defect.
+            LookupFailure: INVALID_REQUEST if the arguments are wrong. The caller sees any other exception as a defect.
 
         """
 
 
 class PluginFailed(TaskFault):
-    """A plug-in raised, or returned what is no store."""
+    """A plug-in raised an exception, or returned an object that is not a store."""
 
 
 def custom_supplier(spec: StoreSpec) -> StoreSupplier:
-    """Return the supplier of a custom kind.
+    """Return the supplier of a custom kind. The supplier raises PluginFailed if the plug-in fails or returns no store.
 
     Raises:
-        ConfigurationError: no package has one, or several have.
-        PluginFailed: it can't be imported.
+        ConfigurationError: no installed package has this kind, or several have.
+        PluginFailed: the supplier can't be imported.
 
     """
     found = tuple(entry_points(group=GROUP, name=spec.kind))
@@ -76,7 +92,7 @@ def custom_supplier(spec: StoreSpec) -> StoreSupplier:
 
 
 class _Checked:
-    """A supplier whose failures name the kind, and whose stores are stores."""
+    """Calls a plug-in's supplier. An error names the kind, and the result is checked to be a store."""
 
     def __init__(self, supplier: StoreSupplier) -> None:
         self._supplier = supplier

@@ -1,8 +1,8 @@
-"""Engines: ordered byte maps, grouped in families, under the stores.
+"""Engines keep the stores' entries: ordered maps from bytes to bytes, grouped in families.
 
-What a store is (key-value, window, session, versioned) and where it keeps its entries (RocksDB, memory) are
-independent: a store turns records into writes to families and queries into walks over them; an engine does those.
-One writer at a time; reads run beside it.
+The kind of a store (key-value, window, session, versioned) and its engine (RocksDB, memory) are independent. A store
+turns records into writes to families, and queries into walks over families; an engine carries both out. One thread
+writes at a time; reads run meanwhile.
 """
 
 from __future__ import annotations
@@ -11,60 +11,75 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from query_service.checkpoint import Checkpoint
-from query_service.faults import Fault, TaskFault
+from query_service.states.checkpoint import Checkpoint
+from query_service.states.faults import Fault, TaskFault
 from statehouse.errors import StatehouseError
 
 Writes = Mapping[str, Sequence[tuple[bytes, bytes | None]]]
-"""Per family, (key, value) in order; a None value deletes."""
+"""Per family, (key, value) in the order of the writes; a None value deletes the key."""
 
 
 class StoreUnusable(TaskFault):
-    """What is on disk can't be opened or read as a store of ours; it must be wiped and restored."""
+    """The directory can't be opened or read as a store of ours; it must be wiped, and the store restored."""
 
     fault = Fault.CORRUPT_STORE
 
 
 class StoreClosed(StatehouseError):
-    """The store was closed under the reader: the node gave the task up."""
+    """The store was closed during the read: the node gave the task up."""
 
 
-class View(Protocol):
-    """The entries of some families at one moment."""
+class EngineView(Protocol):
+    """The entries of some families as they were at one moment."""
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Walk the entries with start <= key < stop (None: no upper end), in either direction."""
+        """Yield (key, value) for start <= key < stop in order of the keys, descending if `reverse`.
+
+        A `stop` of None means no upper end.
+        """
 
 
 class Engine(Protocol):
-    """Families of ordered entries, with a checkpoint that moves with the writes."""
+    """Families of ordered entries, and the checkpoint that is written with them."""
 
     def families(self) -> frozenset[str]:
-        """Return the families there are."""
+        """Return the names of the families."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return an entry's value; None if it or its family isn't there."""
+        """Return the value of a key, None if the key or its family does not exist."""
 
-    def view(self, families: Collection[str]) -> AbstractContextManager[View]:
-        """Lend a view of families; the engine stays open for as long. Missing families are empty."""
+    def view(self, families: Collection[str]) -> AbstractContextManager[EngineView]:
+        """Open a view of families; missing families are empty. The engine stays open until the view is left.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
-        """Write to families, created as needed, and the checkpoint: all or, after a crash, nothing."""
+        """Write entries and the checkpoint atomically: after a crash all of it is there, or nothing.
+
+        Missing families are created.
+
+        Raises:
+            TaskFault: the engine can't write; see the engines.
+
+        """
 
     def drop(self, family: str) -> None:
-        """Remove a family with all its entries, at a cost that doesn't grow with them."""
+        """Remove a family with all its entries. The cost does not grow with the number of entries."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the last checkpoint written."""
+        """Return the last checkpoint written, None if nothing was ever written."""
 
     def approximate_count(self, family: str) -> int:
-        """Return an estimate of a family's entries, in constant time."""
+        """Return an estimate of the number of a family's entries, in constant time."""
 
     def open_views(self) -> int:
-        """Return how many views are lent at the moment."""
+        """Return how many views are open now."""
 
     def statistics(self) -> Mapping[str, int]:
-        """Return what `STORE_STATISTICS` describes, as far as this engine knows it; cheap, and from any thread."""
+        """Return the entries of `STORE_STATISTICS` that this engine knows. Cheap; safe to call from any thread."""
 
     def close(self) -> None:
-        """Release what the engine holds, once the last view is returned."""
+        """Wait until the last view is left, then release files and memory."""

@@ -1,4 +1,4 @@
-"""What the built-in stores have in common: they keep everything in an engine."""
+"""The common base of the built-in stores, which keep everything in an engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from query_service.stores.engine import Engine
 
 
 class EngineStore:
-    """The part of a `StateStore` that the engine answers for."""
+    """The methods of `StateStore` that a store passes on to its engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Families in memory, within a byte budget. A restart starts empty, from the changelog's start."""
+"""The engine in memory, within a budget in bytes. After a restart it is empty and is restored from the log's start."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from itertools import groupby, islice
 
 from sortedcontainers import SortedDict
 
-from query_service.checkpoint import Checkpoint
-from query_service.faults import Fault, TaskFault
-from query_service.stores.engine import StoreClosed, View, Writes
+from query_service.states.checkpoint import Checkpoint
+from query_service.states.faults import Fault, TaskFault
+from query_service.stores.engine import EngineView, StoreClosed, Writes
 
-# What an entry costs beside its bytes: two bytes objects, a dictionary slot, a place in the sorted list.
+# Memory that an entry takes beside its bytes: two bytes objects, a dictionary slot, a slot in the sorted list.
 _ENTRY_OVERHEAD = 200
-# As many entries a walk takes at once; between two takings the writer gets the lock.
+# A walk reads this many entries each time it holds the lock; in between the writer can get the lock.
 _ENTRIES_A_TURN = 128
 
 
 class MemoryBudgetExceeded(TaskFault):
-    """The store would grow beyond its byte budget: its task stops before the process is killed for it."""
+    """The store would exceed its budget in bytes: its task stops before the system kills the process for its memory."""
 
     fault = Fault.MEMORY_BUDGET
 
 
 class MemoryEngine:
-    """Sorted dictionaries. Of what is written while views are lent, each view gets the entries as they were before.
+    """A sorted dictionary per family. While views are open, a write gives each view the old values of its keys.
 
-    So a walk of any length holds the lock for a few entries at a time only, and the writer doesn't wait for its end.
+    So a walk of any length holds the lock for only a few entries at a time, and the writer need not wait for its end.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -42,17 +42,22 @@ class MemoryEngine:
         self._closed = False
 
     def families(self) -> frozenset[str]:
-        """Return the families there are."""
+        """Return the names of the families."""
         return frozenset(self._families)
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return an entry's value."""
+        """Return the value of a key, None if the key or its family does not exist."""
         entries = self._families.get(family)
         return None if entries is None else entries.get(key)
 
     @contextmanager
-    def view(self, families: Collection[str]) -> Iterator[View]:
-        """Lend the entries as they are now."""
+    def view(self, families: Collection[str]) -> Iterator[EngineView]:
+        """Open a view of the entries as they are now.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -66,10 +71,10 @@ class MemoryEngine:
                 self._lock.notify_all()
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
-        """Write all, or nothing if it would exceed the budget.
+        """Write everything, or nothing if the entries would exceed the budget.
 
         Raises:
-            MemoryBudgetExceeded: it would.
+            MemoryBudgetExceeded: the entries would exceed the budget.
 
         """
         with self._lock:
@@ -94,18 +99,18 @@ class MemoryEngine:
             self._checkpoint = checkpoint
 
     def _added(self, family: str, entries: Collection[tuple[bytes, bytes | None]]) -> int:
-        """Return by how many bytes writes would make a family grow."""
-        held = self._families.get(family, {})
+        """Return the number of bytes by which the writes would make a family grow."""
+        present = self._families.get(family, {})
         last = dict(entries)
         added = 0
         for key, value in last.items():
-            old = held.get(key)
+            old = present.get(key)
             added -= 0 if old is None else _size(key, old)
             added += 0 if value is None else _size(key, value)
         return added
 
     def drop(self, family: str) -> None:
-        """Forget a family."""
+        """Remove a family."""
         with self._lock:
             self._families.pop(family, None)
             self._sizes.pop(family, None)
@@ -119,15 +124,15 @@ class MemoryEngine:
         return len(self._families.get(family, ()))
 
     def open_views(self) -> int:
-        """Return how many views are lent."""
+        """Return how many views are open."""
         return len(self._views)
 
     def statistics(self) -> Mapping[str, int]:
-        """Return the size and the budget."""
+        """Return the size and the budget, in bytes."""
         return {"memory_bytes": sum(self._sizes.values()), "memory_budget_bytes": self._budget_bytes}
 
     def close(self) -> None:
-        """Forget everything once the last view is returned."""
+        """Wait until the last view is left, then remove everything."""
         with self._lock:
             self._closed = True
             self._lock.wait_for(lambda: not self._views)
@@ -136,26 +141,26 @@ class MemoryEngine:
 
 
 class _MemoryView:
-    """Families as they were when the view was opened: as they are now, but for what was written since."""
+    """Families as they were when the view was opened: the entries of now, except keys that were written since."""
 
     def __init__(self, families: Mapping[str, SortedDict], lock: threading.Condition) -> None:
         self._families = families
         self._lock = lock
-        # Per family the keys written since, with the values before it; None where there was none.
+        # Per family the keys written since the view was opened, with their values at that moment; None: no value.
         self._before = {name: SortedDict() for name in families}
 
     def shows(self, family: str, entries: SortedDict) -> bool:
-        """Whether these are the entries it has of a family; one that was dropped and began anew has others."""
+        """Whether this view shows these entries: a family that was dropped and created again has other entries."""
         return self._families.get(family) is entries
 
     def keep(self, family: str, key: bytes) -> None:
-        """Remember an entry that is about to be written. Needs the lock."""
+        """Keep the present value of a key that is about to be written. The caller holds the lock."""
         before = self._before[family]
         if key not in before:
             before[key] = self._families[family].get(key)
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Walk a range."""
+        """Yield the entries of a range, as `EngineView.entries` says."""
         if family not in self._families or (stop is not None and start >= stop):
             return
         last: bytes | None = None
@@ -171,19 +176,20 @@ class _MemoryView:
     def _take(
         self, family: str, start: bytes, stop: bytes | None, last: bytes | None, *, reverse: bool
     ) -> list[tuple[bytes, bytes | None]]:
-        """Return the next keys of a range, those after `last` in its order, with their values of the view's moment."""
+        """Return the next keys of a range, after `last`, with their values at the view's moment; None: no value."""
         low, high, inclusive = start, stop, (True, False)
         if last is not None:
             low, high, inclusive = (start, last, (True, False)) if reverse else (last, stop, (False, False))
         with self._lock:
-            held, before = self._families[family], self._before[family]
+            present, before = self._families[family], self._before[family]
             keys = heapq.merge(
-                held.irange(low, high, inclusive, reverse),
+                present.irange(low, high, inclusive, reverse),
                 before.irange(low, high, inclusive, reverse),
                 reverse=reverse,
             )
             return [
-                (key, before[key] if key in before else held[key]) for key, _ in islice(groupby(keys), _ENTRIES_A_TURN)
+                (key, before[key] if key in before else present[key])
+                for key, _ in islice(groupby(keys), _ENTRIES_A_TURN)
             ]
 
 

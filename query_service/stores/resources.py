@@ -1,8 +1,8 @@
 """What all stores of a node share: RocksDB's memory, its options and counters, and the budget of in-memory stores.
 
-One block cache, with index and filter blocks in it, and one write buffer manager that charges memtables to that cache:
-so RocksDB's memory has one bound however many stores there are (RocksDB's wiki, "Memory usage in RocksDB" and "Write
-Buffer Manager").
+There is one block cache, which also holds index and filter blocks, and one write buffer manager, which charges
+memtables to that cache. So one bound limits RocksDB's memory, however many stores are open (RocksDB's wiki, "Memory
+usage in RocksDB" and "Write Buffer Manager").
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from rocksdict import BlockBasedOptions, Cache, Options, WriteBufferManager
 
 _MIB = 1024 * 1024
-# Kafka Streams' size. Restores are quicker with it than with RocksDB's 64 MiB: it fits the CPU's caches better.
+# Kafka Streams' default. Restores are faster with it than with RocksDB's 64 MiB: it fits the CPU's caches better.
 _MEMTABLE_BYTES = 16 * _MIB
-# What a memtable takes as soon as it holds anything. RocksDB's 1 MiB, for two families or more a store, would go far
-# beyond the write buffer with a hundred stores.
+# A memtable takes this much as soon as it holds anything. With RocksDB's default of 1 MiB, a hundred stores with two or
+# more families each would take far more than the write buffer.
 _ARENA_BLOCK_BYTES = 64 * 1024
 _LOGS_BYTES = 8 * _MIB
-_BLOOM_BITS_PER_KEY = 10.0  # one lookup in a hundred of an absent key reads a block for nothing
+_BLOOM_BITS_PER_KEY = 10.0  # of a hundred lookups of absent keys, one reads a block in vain
 _TICKERS = {
     "block.cache.hit": "block_cache_hits_total",
     "block.cache.miss": "block_cache_misses_total",
@@ -35,7 +35,7 @@ _TICKER_LINE = re.compile(rf"^rocksdb\.({'|'.join(map(re.escape, _TICKERS))}) CO
 
 
 class StoreResources:
-    """Made once by a node; stores opened without a node make their own. Safe to use from any thread."""
+    """RocksDB's shared memory, and the bounds. A node makes one for all its stores. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -46,12 +46,15 @@ class StoreResources:
     ) -> None:
         """Set the bounds.
 
-        `block_cache_bytes` holds all of RocksDB's blocks and memtables; `write_buffer_bytes` is the memtables' part of
-        it. `memory_store_max_bytes` is the budget of one partition of an in-memory store.
+        Args:
+            block_cache_bytes: size of the cache for all of RocksDB's blocks and memtables.
+            write_buffer_bytes: the part of the cache that memtables may take.
+            memory_store_max_bytes: budget of one partition of an in-memory store.
+
         """
         self.memory_store_max_bytes = memory_store_max_bytes
         self._cache = Cache(block_cache_bytes)
-        # Without stalls: a store that waits for memory which an idle store holds would wait for ever.
+        # Without stalls: a store would otherwise wait for ever for memory that an idle store holds.
         self._write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=self._cache
         )
@@ -71,22 +74,24 @@ class StoreResources:
         options.set_write_buffer_manager(self._write_buffers)
         options.set_write_buffer_size(_MEMTABLE_BYTES)
         options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-        # A write-ahead log is kept until all that it has of any family is in files. So a store's families are flushed
-        # together, and before they are full: else the checkpoint's, which never is, or a window's that is no longer
-        # written, would keep the logs of hours.
+        # RocksDB keeps a write-ahead log until the entries of all families in it are in files. Some families never fill
+        # up: the checkpoint's, or a window's that is no longer written. They would keep the logs of hours. So all
+        # families of a store are flushed together, and before they are full.
         options.set_atomic_flush(True)
         options.set_max_total_wal_size(_LOGS_BYTES)
-        # Counting costs a point read a tenth (0.2 us). One set of counters: it takes memory per core.
+        # Counting makes a point read a tenth slower (0.2 us). All stores share one set of counters, as a set takes
+        # memory per core.
         options.enable_statistics()
-        # One old log file is enough to see what happened. No bound on their size: RocksDB repeats the options of every
-        # family there ever was at the head of each next file, and once they fill it, does so for every line. With
-        # one family a segment of time that came after some hundred, and made each next one cost half a second.
+        # One old LOG file is enough to see what happened. The files' size has no bound: RocksDB begins each new file
+        # with the options of every family that ever existed. Once these alone fill a file, RocksDB begins a new file
+        # for every line. With one family per segment of time this happened after about a hundred segments, and each
+        # further segment then took half a second.
         options.set_keep_log_file_num(2)
         options.set_stats_dump_period_sec(0)
         return options
 
     def statistics(self) -> Mapping[str, int]:
-        """Return what RocksDB counts and holds over all stores; the names are those of `NODE_STATISTICS`."""
+        """Return RocksDB's counters and memory over all stores, by the names in `NODE_STATISTICS`."""
         counted = dict(_TICKER_LINE.findall(self.options.get_statistics() or ""))
         return {
             "block_cache_bytes": self._cache.get_usage(),

@@ -1,4 +1,7 @@
-"""Families on RocksDB: a database per store partition, a column family per family, the checkpoint in each batch."""
+"""The engine on RocksDB: a database per store partition, a column family per family.
+
+Every write batch contains the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,22 @@ from pathlib import Path
 
 from rocksdict import AccessType, Rdict, RdictIter, ReadOptions, WriteBatch
 
-from query_service.checkpoint import Checkpoint, UnknownFormat
-from query_service.faults import Fault, TaskFault
-from query_service.stores.engine import StoreClosed, StoreUnusable, View, Writes
+from query_service.states.checkpoint import Checkpoint, UnknownFormat
+from query_service.states.faults import Fault, TaskFault
+from query_service.stores.engine import EngineView, StoreClosed, StoreUnusable, Writes
 from query_service.stores.resources import StoreResources
 from statehouse.errors import LookupFailure, Reason
 
 _META = "statehouse-meta"
 _CHECKPOINT_KEY = b"checkpoint"
-# RocksDB writes the options of a new family, 10 kB, into its LOG and again into each LOG after it, unless there are ten
-# families. Where families come and go these fill it up to that number: without them a window store's LOG outgrows its
-# data, and past its largest size each line of it costs as much as the whole.
+# RocksDB writes the options of a new family, 10 kB, into its LOG and again into each later LOG, unless the database has
+# ten families. Spare families bring a database whose families come and go up to that number. Without them the LOG of a
+# window store grows larger than its data, and past its size limit each line costs as much as the whole LOG.
 _SPARES = tuple(f"statehouse-spare-{nth}" for nth in range(8))
 _BUILT_IN = frozenset({"default", _META, *_SPARES})
 _DAMAGED = "DAMAGED"
-# What RocksDB and the system say when they refuse, rather than when the content is bad. RocksDB's binding gives text.
+# Messages of RocksDB and the system when they refuse an operation although the content may be intact. RocksDB's binding
+# reports errors only as text.
 _FULL = ("No space left", "quota exceeded")
 _REFUSALS = (
     *_FULL,
@@ -45,7 +49,7 @@ _PROPERTIES = {
 
 
 class DiskRefused(TaskFault):
-    """The disk is full, read-only or not ours: what is on it may well be intact and must not be wiped for it."""
+    """The disk is full, read-only or not ours. The store may well be intact, so it must not be wiped."""
 
     def __init__(self, path: Path, error: Exception) -> None:
         is_full = any(words in str(error) for words in _FULL)
@@ -53,14 +57,16 @@ class DiskRefused(TaskFault):
 
 
 class RocksDBEngine:
-    """A database under a directory, opened by one process at a time."""
+    """A database in a directory. Only one process at a time can open it."""
 
     def __init__(self, path: Path, resources: StoreResources | None = None) -> None:
-        """Open the database, creating it if there is none; without `resources` with memory of its own.
+        """Open the database in the directory `path`; create it if it does not exist.
+
+        Without `resources` the database has its own memory.
 
         Raises:
-            StoreUnusable: what is there is no intact database of ours.
-            DiskRefused: the disk doesn't let us.
+            StoreUnusable: the directory holds no intact database of ours.
+            DiskRefused: the disk is full, or can't be read or written.
 
         """
         self._options = (resources or StoreResources()).options
@@ -80,58 +86,65 @@ class RocksDBEngine:
         self._path = path
         self._damage: str | None = None
         self._lock = threading.Condition()
-        self._writing = threading.Lock()  # taken before the other; a write may take long, when RocksDB is behind
+        self._writing = threading.Lock()  # taken before `_lock`; a write may take long while RocksDB is behind
         self._views = 0
         self._doomed: dict[str, Rdict] = {}
         self._spares_due = set(_SPARES) - known
         self._closed = False
 
     def _stored_checkpoint(self) -> Checkpoint | None:
-        """Read the place; one that can't be read closes the database, so that it can be wiped."""
+        """Read the checkpoint. If it can't be read, close the database, so that it can be wiped."""
         try:
             stored = self._meta.get(_CHECKPOINT_KEY)
             return None if stored is None else Checkpoint.from_json(stored)
         except Exception:
             self._handles.clear()
-            for held in [*self._families.values(), self._meta, self._db]:
-                held.close()
+            for handle in [*self._families.values(), self._meta, self._db]:
+                handle.close()
             raise
 
     def _note_failure(self, error: Exception) -> None:
-        """Remember damage that RocksDB came across: it opens files without reading them whole.
+        """Remember damage. RocksDB opens files without reading all of them, so it may find damage only during a read.
 
-        A mark in the directory has the store wiped when it is next opened, also after a crash; until then no write
-        is taken, which makes the task close it soon.
+        A mark in the directory makes the next opening wipe the store, also after a crash. Until then every write is
+        refused, so that the task closes the store soon.
 
         Raises:
-            LookupFailure: the entries asked for are damaged; another replica can answer.
+            LookupFailure: the entries of this read are damaged; another replica can answer.
 
         """
         if "Corruption" not in str(error):
             return
         if self._damage is None:
             self._damage = str(error)
-            with suppress(OSError):  # on a disk that can't be written the next read finds it again
+            with suppress(OSError):  # if the disk can't be written, the next read finds the damage again
                 (self._path / _DAMAGED).write_text(f"{error}\n", encoding="utf-8")
         raise LookupFailure(Reason.TASK_FAILED, f"the store at {self._path} is damaged: {error}") from error
 
     def families(self) -> frozenset[str]:
-        """Return the families there are, the default one always."""
+        """Return the names of the families; "default" always exists."""
         return frozenset(self._families) | {"default"}
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return an entry's value."""
-        held = self._db if family == "default" else self._families.get(family)
+        """Return the value of a key, None if the key or its family does not exist; LookupFailure if it is damaged."""
+        handle = self._db if family == "default" else self._families.get(family)
         try:
-            value: bytes | None = None if held is None else held.get(key)
+            value: bytes | None = None if handle is None else handle.get(key)
         except Exception as error:
             self._note_failure(error)
             raise
         return value
 
     @contextmanager
-    def view(self, families: Collection[str]) -> Iterator[View]:
-        """Lend iterators made between two batches: one moment for all families. A single one needs no waiting."""
+    def view(self, families: Collection[str]) -> Iterator[EngineView]:
+        """Open a view of the families at one moment: their iterators are made between two batches.
+
+        The view of a single family need not wait for the end of a batch.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
         with self._writing if len(families) > 1 else nullcontext(), self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -154,10 +167,11 @@ class RocksDBEngine:
                 self._lock.notify_all()
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
-        """Write one batch; the write-ahead log makes it whole or nothing after a crash of the process.
+        """Write one batch. After a crash of the process the write-ahead log has all of it, or nothing.
 
         Raises:
             StoreUnusable: the store is damaged and must be wiped.
+            LookupFailure: RocksDB found damage during this write.
             DiskRefused: the disk is full or can't be written.
 
         """
@@ -189,7 +203,10 @@ class RocksDBEngine:
         self._checkpoint = checkpoint
 
     def _handle(self, family: str) -> object:
-        """Return a family's handle, creating it. A crash before the batch leaves an empty family, which is harmless."""
+        """Return the handle of a family; create the family if it does not exist.
+
+        A crash before the batch leaves an empty family, which is harmless.
+        """
         if family not in self._handles:
             with self._lock:
                 if family in self._doomed:
@@ -202,54 +219,54 @@ class RocksDBEngine:
         return self._handles[family]
 
     def drop(self, family: str) -> None:
-        """Drop the column family, as soon as no view is lent: its iterators would read freed memory."""
+        """Drop the column family as soon as no view is open: a view's iterators would read freed memory."""
         with self._lock:
-            held = self._families.pop(family, None)
+            handle = self._families.pop(family, None)
             self._handles.pop(family, None)
-            if held is not None:
-                self._doomed[family] = held
+            if handle is not None:
+                self._doomed[family] = handle
                 self._bury()
 
     def _bury(self) -> None:
-        """Drop the doomed families if no view is lent; RocksDB deletes their files whole. Needs the lock."""
+        """Drop the doomed families if no view is open. RocksDB deletes whole files. The caller holds the lock."""
         if self._views == 0:
-            for family, held in self._doomed.items():
-                held.close()
+            for family, handle in self._doomed.items():
+                handle.close()
                 self._db.drop_column_family(family)
             self._doomed.clear()
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the last checkpoint written."""
+        """Return the last checkpoint written, None if nothing was ever written."""
         return self._checkpoint
 
     def approximate_count(self, family: str) -> int:
-        """Return RocksDB's estimate."""
-        with self._lock:  # as for `statistics`
+        """Return RocksDB's estimate of the number of a family's entries."""
+        with self._lock:  # as in `statistics`
             if self._closed:
                 raise StoreClosed("the store is closed")
-            held = self._db if family == "default" else self._families.get(family)
-            return 0 if held is None else int(held.property_int_value("rocksdb.estimate-num-keys") or 0)
+            handle = self._db if family == "default" else self._families.get(family)
+            return 0 if handle is None else int(handle.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def open_views(self) -> int:
-        """Return how many views are lent."""
+        """Return how many views are open."""
         return self._views
 
     def statistics(self) -> Mapping[str, int]:
-        """Return the sums over the families of what RocksDB says; nothing once closed."""
-        with self._lock:  # rocksdict refuses, with a RuntimeError, what meets a close
+        """Return RocksDB's properties, each summed over the families; an empty mapping once closed."""
+        with self._lock:  # rocksdict raises RuntimeError if another thread closes the database meanwhile
             if self._closed:
                 return {}
             opened = [self._db, self._meta, *self._families.values()]
             return {
-                name: sum(held.property_int_value(rocksdb_property) or 0 for held in opened)
+                name: sum(handle.property_int_value(rocksdb_property) or 0 for handle in opened)
                 for name, rocksdb_property in _PROPERTIES.items()
             }
 
     def close(self) -> None:
-        """Close the database once the last view is returned.
+        """Wait until the last view is left, then close the database.
 
         Raises:
-            DiskRefused: it is closed, but what was in memory is in the write-ahead log only.
+            DiskRefused: the database is closed, but the entries that were in memory are only in the write-ahead log.
 
         """
         with self._lock:
@@ -260,9 +277,9 @@ class RocksDBEngine:
             self._families.clear()
         failure: Exception | None = None
         with self._writing:
-            for held in opened:  # all of them: one left open would keep the database locked
+            for handle in opened:  # each of them, as one that stays open would keep the database locked
                 try:
-                    held.close()
+                    handle.close()
                 except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
                     failure = error
         if failure is not None:
@@ -277,13 +294,13 @@ class _RocksDBView:
         self._walks: list[Generator[tuple[bytes, bytes], None, None]] = []
 
     def release(self) -> None:
-        """Let the database go, even if a traceback keeps the walks: an iterator holds it open, and locked."""
+        """Release the iterators even if a traceback keeps the walks: an iterator keeps the database open and locked."""
         for walk in self._walks:
             walk.close()
         self._iterators.clear()
 
     def entries(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Walk a range."""
+        """Yield the entries of a range, as `EngineView.entries` says."""
         entries = self._iterators.get(family)
         if entries is None or (stop is not None and start >= stop):
             return iter(())
@@ -324,21 +341,21 @@ def _backward(
 
 
 def _failure_of(entries: RdictIter) -> Exception | None:
-    """Return what ended a walk early: by itself damage looks like the end of the data."""
+    """Return the error that ended a walk early, None if there was none: damage looks like the end of the data."""
     try:
         entries.status()
     except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-        return error.with_traceback(None)  # it would keep the iterator
+        return error.with_traceback(None)  # the traceback would keep the iterator
     return None
 
 
 def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:
     """Return the checkpoint and the estimated number of entries of a store that no process has open.
 
-    Its data stays as it is, and so does the write-ahead log: nothing is recovered by looking.
+    The data and the write-ahead log stay as they are: the database is opened read-only, without a recovery.
 
     Raises:
-        StoreUnusable: what is there is no intact database of ours.
+        StoreUnusable: the directory holds no intact database of ours.
 
     """
     try:
@@ -348,16 +365,16 @@ def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:
         database = Rdict(
             str(path), options, column_families=dict.fromkeys(families, options), access_type=AccessType.read_only()
         )
-        held = {name: database.get_column_family(name) for name in families if name != "default"}
+        handle = {name: database.get_column_family(name) for name in families if name != "default"}
         try:
             keys = sum(
                 int(each.property_int_value("rocksdb.estimate-num-keys") or 0)
-                for name, each in [("default", database), *held.items()]
+                for name, each in [("default", database), *handle.items()]
                 if name != _META
             )
-            stored = held[_META].get(_CHECKPOINT_KEY)
+            stored = handle[_META].get(_CHECKPOINT_KEY)
         finally:
-            for each in held.values():
+            for each in handle.values():
                 each.close()
             database.close()
         return None if stored is None else Checkpoint.from_json(stored), keys
@@ -366,12 +383,12 @@ def read_closed_store(path: Path) -> tuple[Checkpoint | None, int]:
 
 
 def _refuse_marked(path: Path) -> None:
-    """Raise ValueError if damage was noted here before."""
+    """Raise ValueError if the directory is marked as damaged."""
     mark = path / _DAMAGED
     if mark.exists():
         raise ValueError(mark.read_text(encoding="utf-8", errors="replace").strip())
 
 
 def _unusable(error: Exception) -> Fault:
-    """Return why a database can't be used that could be reached."""
+    """Return why a database can't be used although the disk could be read."""
     return Fault.UNKNOWN_FORMAT if isinstance(error, UnknownFormat) else Fault.CORRUPT_STORE

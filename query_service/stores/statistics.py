@@ -1,6 +1,7 @@
-"""What the stores can tell of themselves, for metrics: names with what they mean. Names in `_total` only grow.
+"""The statistics of stores, for metrics: each name with its meaning. A number whose name ends in `_total` only grows.
 
-The RocksDB ones are Kafka Streams' (KIP-471, KIP-607); the counters are the node's, as its stores share a cache.
+RocksDB's statistics are the ones that Kafka Streams shows (KIP-471, KIP-607). Its counters are counted per node, as the
+stores of a node share one cache.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STORE_STATISTICS: Mapping[str, str] = MappingProxyType(
         "memory_budget_bytes": "memory_store_max_bytes, of an in-memory store",
     }
 )
-"""Per store partition; RocksDB stores give the first four, in-memory stores the others."""
+"""Statistics of a store partition: RocksDB stores have the first four, in-memory stores the other two."""
 
 NODE_STATISTICS: Mapping[str, str] = MappingProxyType(
     {
@@ -38,4 +39,4 @@ NODE_STATISTICS: Mapping[str, str] = MappingProxyType(
         "write_stall_microseconds_total": "time that writes waited for flushes and compactions",
     }
 )
-"""Per node, over all of its RocksDB stores."""
+"""Statistics of a node, over all its RocksDB stores."""

@@ -1,7 +1,8 @@
-"""The versioned store (KIP-889): a key's values over time, as-of reads within a history retention.
+"""The versioned store (KIP-889): the values of a key over time, for as-of reads within a history retention.
 
-Every version is an entry `escaped key | timestamp`, so that a put reads nothing and an as-of read is one seek. Versions
-that were superseded before the history began are removed when their key is next written. A tombstone is a version.
+Every version is an entry with the key `escaped key | timestamp`. So a put needs no read, and an as-of read needs one
+seek. When a key is written, its versions that were superseded before the start of the history are removed. A tombstone
+is a version too.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from query_service.checkpoint import Checkpoint
-from query_service.stores.base import Applied, Page, PageBuilder, Record
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
 from query_service.stores.engine import Engine
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.walk import Walk
@@ -28,19 +29,19 @@ _LAST_MS = 2**63 - 1
 
 
 class BeforeHistory(StatehouseError):
-    """An as-of read of a time before the history that is kept: what was then is unknown, which isn't "not found"."""
+    """An as-of read asked for a time before the history. The value at that time is unknown, which isn't "not found"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A value and the time from which it holds."""
+    """A value, and the time in milliseconds from which it is valid."""
 
     value: bytes
     timestamp_ms: int
 
 
 class VersionedStore(EngineStore):
-    """Values by key and time."""
+    """Values by key and time, kept for `history_retention_ms` before the stream time."""
 
     def __init__(self, engine: Engine, history_retention_ms: int) -> None:
         super().__init__(engine)
@@ -48,11 +49,11 @@ class VersionedStore(EngineStore):
 
     @property
     def history_start_ms(self) -> int:
-        """Earliest time an as-of read may ask for."""
+        """Earliest time that an as-of read may ask for."""
         return max(0, self._stream_time_ms - self._history_retention_ms)
 
-    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
-        """Add versions; ones older than the history are dropped and counted, as Kafka Streams does."""
+    def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
+        """Add versions. As in Kafka Streams, versions older than the history are dropped and counted as late."""
         applied = Applied()
         stream_time_ms = self._stream_time_ms
         puts: dict[bytes, bytes] = {}
@@ -79,9 +80,10 @@ class VersionedStore(EngineStore):
         return applied
 
     def _superseded(self, touched: dict[bytes, list[bytes]], puts: dict[bytes, bytes], horizon_ms: int) -> set[bytes]:
-        """Return the entries of the touched keys, stored or about to be, that no as-of read from the horizon on sees.
+        """Return the entries of the touched keys that no as-of read at the horizon or later can see.
 
-        Of those up to the horizon the newest is still seen, unless it is a tombstone: then nothing is as good.
+        Both stored entries and `puts` count. Of a key's entries up to the horizon only the newest can be seen. If that
+        one is a tombstone it is superseded as well: a read that finds no version gives the same answer.
         """
         superseded: set[bytes] = set()
         with self._engine.view([_FAMILY]) as view:
@@ -95,18 +97,18 @@ class VersionedStore(EngineStore):
         return superseded
 
     def get(self, key: bytes) -> Version | None:
-        """Return a key's latest value, None if there is none."""
+        """Return the latest value of a key, None if it has none."""
         return self._at(key, _LAST_MS)
 
     def get_as_of(self, key: bytes, as_of_ms: int) -> Version | None:
-        """Return the value a key had at a time, None if it had none.
+        """Return the value that a key had at the time `as_of_ms`, None if it had none.
 
         Raises:
-            BeforeHistory: the time is before the history that is kept.
+            BeforeHistory: the time is before the start of the history.
 
         """
         version = self._at(key, as_of_ms)
-        # Asked after the read, as the version that held then may be removed during it; the start only moves on.
+        # Checked after the read, because the version may be removed during the read. The start only moves forward.
         if as_of_ms < self.history_start_ms:
             raise BeforeHistory(
                 f"as of {as_of_ms}: the history starts at {self.history_start_ms} "
@@ -124,10 +126,10 @@ class VersionedStore(EngineStore):
                 return Version(data[1:], _TIME.unpack(entry[len(prefix) :])[0])
         return None
 
-    def latest(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> Page[tuple[bytes, bytes]]:
-        """Return keys with their latest values, of one moment; those whose latest version is a tombstone are left out.
+    def latest(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> RangePage[tuple[bytes, bytes]]:
+        """Return keys with their latest values as they are at one moment. Keys that are deleted now are left out.
 
-        `keys`: of escaped keys, ascending.
+        `keys` is an ascending range of escaped keys.
         """
         page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
@@ -141,13 +143,13 @@ class VersionedStore(EngineStore):
         return self._engine.approximate_count(_FAMILY)
 
     def exact_count(self, walk: Walk) -> int:
-        """Count the keys that have a latest value, by a walk."""
+        """Walk all versions and return the number of keys that have a latest value."""
         with self._engine.view([_FAMILY]) as view:
             return sum(1 for _ in _latest(walk.over(view.entries(_FAMILY, b"", None, reverse=False))))
 
 
 def _latest(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Of ascending entries, yield each key that has a latest value, with it."""
+    """Yield (key, latest value) from ascending entries. Deleted keys are left out."""
     for key, versions in itertools.groupby(entries, key=lambda entry: ordered_keys.split(entry[0])[0]):
         newest = _TOMBSTONE
         for _, data in versions:

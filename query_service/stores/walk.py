@@ -1,7 +1,7 @@
-"""Walks: reads of many entries that end when their caller has left, their time is up or their store is to be closed.
+"""Walks: reads of many entries. A walk ends early when its caller leaves, its time is up or its store is to be closed.
 
-A store passes what it iterates through `Walk.over`, inside its view: whatever ends the walk then releases the view's
-iterators too, so that a read which nobody waits for can't keep a store open.
+A store iterates through `Walk.over`, inside its view. So the end of the walk also releases the view's iterators, and a
+read that nobody waits for can't keep a store open.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from statehouse.errors import LookupFailure, Reason, StatehouseError
 
 T = TypeVar("T")
 
-# They take well under a millisecond. With four counts under way the event loop then waits 0.2 ms for its turn in the
-# middle, not 25 ms as it does if each walk keeps the interpreter until it is taken away after 5 ms; a walk takes half
-# as long again. More seldom would be cheaper, and the wait longer.
+# After this many entries a walk lets other threads run. They take well under a millisecond. With four counts running,
+# the event loop then waits 0.2 ms (median) for the interpreter. If each walk kept the interpreter until Python takes it
+# away after 5 ms, the loop would wait 25 ms. The price is that a walk takes half as long again; a larger number would
+# be cheaper and make the wait longer.
 _ENTRIES_A_TURN = 128
 
 
 class WalkCancelled(StatehouseError):
-    """The caller has left; nobody waits for the result."""
+    """The caller has left, so nobody waits for the result."""
 
 
 class Walk:
-    """One read. `timeout_s`: how long it may take. `is_closing()`: whether its store waits for it to end."""
+    """One read of many entries.
+
+    `timeout_s` is how long the read may take. `is_closing` returns whether the store waits for its reads to end.
+    """
 
     def __init__(self, timeout_s: float = math.inf, is_closing: Callable[[], bool] = lambda: False) -> None:
         self.opened_at = time.monotonic()
@@ -37,15 +41,15 @@ class Walk:
         self.on_begin: Callable[[], None] = lambda: None  # called when the store has its view
 
     def cancel(self) -> None:
-        """End it soon. Safe to call from any thread."""
+        """Make the walk end soon. Safe to call from any thread."""
         self._cancelled = True
 
     def over(self, entries: Iterable[T]) -> Iterator[T]:
         """Yield the entries, as long as the walk may go on.
 
         Raises:
-            WalkCancelled: it was cancelled.
-            StoreClosed: its store is being closed.
+            WalkCancelled: the walk was cancelled.
+            StoreClosed: the store is being closed.
             LookupFailure: SCAN_TOO_LONG.
 
         """

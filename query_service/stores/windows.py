@@ -1,7 +1,7 @@
-"""Window and session stores: values by key and time, expired by whole segments.
+"""Window and session stores: values by key and time, which expire in whole segments.
 
-Inside, the entries of one key are neighbours in order of time; in the changelog the keys have Kafka Streams' layouts
-(`statehouse.composite` has both forms).
+In the store the entries of one key lie side by side, in order of time. In the changelog the keys have Kafka Streams'
+layouts. `statehouse.composite` has both forms.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from query_service.checkpoint import Checkpoint
-from query_service.stores.base import Applied, Page, PageBuilder, Record
-from query_service.stores.engine import Engine, View
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
+from query_service.stores.engine import Engine, EngineView
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
 from query_service.stores.walk import Walk
@@ -26,41 +26,57 @@ K = TypeVar("K", WindowKey, SessionKey)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout(Generic[K]):
-    """How a kind of composite key is read from the changelog and from the store, and which of its times expires it."""
+class KeyLayout(Generic[K]):
+    """The form of a kind of composite key.
+
+    Attributes:
+        read: parses a key of the changelog.
+        decode: parses a key of the store.
+        time_ms: returns the time that decides when the entry expires.
+
+    """
 
     read: Callable[[bytes], K]
     decode: Callable[[bytes], K]
     time_ms: Callable[[K], int]
 
 
-WINDOWS: Layout[WindowKey] = Layout(WindowKey.from_bytes, WindowKey.from_entry_key, lambda window: window.start_ms)
-SESSIONS: Layout[SessionKey] = Layout(SessionKey.from_bytes, SessionKey.from_entry_key, lambda session: session.end_ms)
+WINDOWS: KeyLayout[WindowKey] = KeyLayout(
+    WindowKey.from_bytes, WindowKey.from_entry_key, lambda window: window.start_ms
+)
+SESSIONS: KeyLayout[SessionKey] = KeyLayout(
+    SessionKey.from_bytes, SessionKey.from_entry_key, lambda session: session.end_ms
+)
 
 
 class TimedStore(EngineStore, Generic[K]):
-    """Entries by key and time, within a retention."""
+    """Entries by key and time, kept for a retention."""
 
     def __init__(
-        self, engine: Engine, layout: Layout[K], retention_ms: int, *, retain_duplicates: bool = False
+        self, engine: Engine, layout: KeyLayout[K], retention_ms: int, *, retain_duplicates: bool = False
     ) -> None:
-        """Take an engine.
+        """Open a store over an engine.
 
-        `retain_duplicates`: several values per key and window start, told apart by sequence; a None value then deletes
-        nothing, as in Kafka Streams' join stores.
+        Args:
+            engine: keeps the entries.
+            layout: `WINDOWS` or `SESSIONS`.
+            retention_ms: how long entries are kept after the stream time has passed them.
+            retain_duplicates: a key and window start may have several values, each with its own sequence number. A None
+                value then deletes nothing, as in Kafka Streams' join stores.
+
         """
         super().__init__(engine)
-        self._layout: Layout[K] = layout
+        self._layout: KeyLayout[K] = layout
         self._segments = Segments(retention_ms)
         self._retain_duplicates = retain_duplicates
 
     @property
     def stream_time_ms(self) -> int:
-        """Largest entry time seen, -1 before the first."""
+        """Largest entry time seen, in milliseconds, -1 before the first."""
         return self._stream_time_ms
 
-    def apply(self, records: Sequence[Record], checkpoint: Checkpoint) -> Applied:
-        """Write live entries, then drop the segments that the new stream time leaves behind."""
+    def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
+        """Write live entries, then drop the segments that have expired at the new stream time."""
         applied = Applied()
         stream_time_ms = self._stream_time_ms
         writes: dict[str, list[tuple[bytes, bytes | None]]] = {}
@@ -96,11 +112,18 @@ class TimedStore(EngineStore, Generic[K]):
         limit: int,
         max_bytes: int,
         walk: Walk,
-    ) -> Page[tuple[K, bytes]]:
-        """Return entries of a range of entry keys, in its order, of one moment.
+    ) -> RangePage[tuple[K, bytes]]:
+        """Return entries of a range of entry keys as they are at one moment, in the range's order.
 
-        `accept` decides on each live entry; `first_ms` and `last_ms` bound the times that it can accept, so that other
-        segments need not be read.
+        Args:
+            keys: the range of entry keys.
+            accept: decides whether a live entry is returned.
+            first_ms: the earliest time that `accept` can accept; earlier segments are not read.
+            last_ms: the latest time that `accept` can accept; later segments are not read.
+            limit: largest number of entries.
+            max_bytes: largest size of keys and values, unless the first entry is larger.
+            walk: the read.
+
         """
         page = PageBuilder[tuple[K, bytes]](limit, max_bytes)
         first_ms = max(first_ms, self._segments.horizon_ms(self._stream_time_ms))
@@ -114,11 +137,11 @@ class TimedStore(EngineStore, Generic[K]):
         return page.page(more=False)
 
     @contextmanager
-    def _view(self, choose: Callable[[Collection[str]], list[str]]) -> Iterator[tuple[View, list[str]]]:
-        """Lend a view with all segments chosen of those there are at its moment.
+    def _view(self, choose: Callable[[Collection[str]], list[str]]) -> Iterator[tuple[EngineView, list[str]]]:
+        """Open a view of all segments that `choose` picks from the segments of the view's moment.
 
-        A segment that begins between the choice and the view is missing from it, and so would be a session that the
-        same write moved there. Then the choice is made again; each time takes another new segment.
+        A segment created between the choice and the view would be missing, and with it a session that the same write
+        moved there. Then the choice is made again. Each repetition needs another new segment, so repetitions end.
         """
         families = choose(self._engine.families())
         while True:
@@ -134,7 +157,7 @@ class TimedStore(EngineStore, Generic[K]):
         return sum(self._engine.approximate_count(family) for family in Segments.all(self._engine.families()))
 
     def exact_count(self, walk: Walk) -> int:
-        """Count the live entries by a walk."""
+        """Walk all segments and return the number of live entries."""
         count = 0
         horizon_ms = self._segments.horizon_ms(self._stream_time_ms)
         with self._view(Segments.all) as (view, families):
@@ -143,7 +166,7 @@ class TimedStore(EngineStore, Generic[K]):
         return count
 
 
-def _merged(view: View, families: Collection[str], keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-    """Walk several families as one, in the range's order."""
+def _merged(view: EngineView, families: Collection[str], keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of several families as one sequence, in the range's order."""
     walks = [view.entries(family, keys.start, keys.stop, reverse=keys.reverse) for family in families]
     return heapq.merge(*walks, key=lambda entry: entry[0], reverse=keys.reverse)

@@ -20,7 +20,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Final
 
-from statehouse.errors import REASONS, LookupFailure, Reason, StatehouseError, reason_name
+from statehouse.errors import REASONS, ConfigurationError, LookupFailure, Reason, StatehouseError, reason_name
 
 
 class ExitCode(IntEnum):
@@ -80,7 +80,7 @@ def run_reporting(work: Callable[[], object]) -> int:
         return code_of(failure)
     except StatehouseError as error:  # settings and contracts
         _tell(str(error))
-        return ExitCode.USAGE if type(error).__name__ == "ConfigurationError" else ExitCode.ERROR
+        return ExitCode.USAGE if isinstance(error, ConfigurationError) else ExitCode.ERROR
     except KeyboardInterrupt:
         _tell("interrupted")
         return ExitCode.INTERRUPTED

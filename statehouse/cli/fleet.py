@@ -6,10 +6,19 @@ from typing import Any, Final
 
 from statehouse.cli import output
 from statehouse.cli.nodes import print_nodes
-from statehouse.cli.options import RUN_DIR, OutputOption, RouterOption, RunDirOption, TimeoutOption, router_address
-from statehouse.cli.output import Output
+from statehouse.cli.options import (
+    DEFAULT_APPLICATION,
+    RUN_DIR,
+    OutputOption,
+    RouterOption,
+    RunDirOption,
+    TimeoutOption,
+    router_address,
+)
+from statehouse.cli.output import OutputFormat
 from statehouse.client import Client, Fleet, ProcessorQuery, Store, Task
 from statehouse.errors import LookupFailure
+from statehouse.membership import TaskState
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
 _QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BATCH", "COMMITTED"]
@@ -17,7 +26,7 @@ _STATUS_HEADERS: Final = ["ROWS/S", "BACKLOG", "ETA", "WATERMARK", "STATE ROWS",
 
 
 def status(
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     run_dir: RunDirOption = RUN_DIR,
     timeout: TimeoutOption = 5.0,
@@ -35,7 +44,7 @@ def status(
             fleet = client.fleet()
     except LookupFailure as error:
         failure = error
-    if fmt is Output.JSON:
+    if fmt is OutputFormat.JSON:
         output.print_json({"router": address, "local": parts, "fleet": fleet})
     else:
         if parts:
@@ -51,7 +60,7 @@ def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path;
     """Return the processes of the cluster of a run directory; none if none was started there."""
     if not (run_dir / "state.json").exists():
         return []
-    from statehouse.local.cluster import LocalCluster  # noqa: PLC0415 - costs lookups elsewhere nothing
+    from statehouse.local.cluster import cluster_of  # noqa: PLC0415 - costs lookups elsewhere nothing
 
     return [
         {
@@ -61,7 +70,7 @@ def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path;
             "address": part.address or None,
             "log": str(part.process.log_path),
         }
-        for part in LocalCluster(run_dir).parts
+        for part in cluster_of(run_dir, DEFAULT_APPLICATION).parts
     ]
 
 
@@ -134,7 +143,7 @@ def _global_row(task: Task) -> tuple[object, ...]:
     """Show a global store: nobody is its active, and every node has a copy."""
     lags = [replica.lag for replica in task.replicas]
     known = [lag for lag in lags if lag is not None]
-    running = sum(replica.state == "running" for replica in task.replicas)
+    running = sum(replica.state == TaskState.RUNNING for replica in task.replicas)
     return (
         task.task,
         f"{running} of {len(task.replicas)} running",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from statehouse.cli.exits import sigterm_raises
-from statehouse.cli.options import RUN_DIR, RunDirOption
+from statehouse.cli.options import DEFAULT_APPLICATION, RUN_DIR, RunDirOption
 from statehouse.cli.output import note
 
 if TYPE_CHECKING:
-    from statehouse.local.cluster import LocalCluster, Step
+    from statehouse.local.cluster import ClusterProgress, LocalCluster
 
 _WATCH_S = 0.5
 
@@ -34,11 +34,11 @@ def up(
 
     Returns when lookups are answered, and leaves it running; `statehouse down` stops it.
     """
-    from statehouse.local.cluster import ClusterPorts, LocalCluster  # noqa: PLC0415 - other commands need none of it
+    from statehouse.local.cluster import ClusterPorts, cluster_of  # noqa: PLC0415 - other commands need none of it
 
     begin = time.monotonic()
     ports = ClusterPorts(kafka_port, router_port, http_port, first_node_port)
-    cluster = LocalCluster(run_dir, ports, nodes, progress=show_step)
+    cluster = cluster_of(run_dir, DEFAULT_APPLICATION, ports, nodes, progress=show_progress)
     if cluster.is_running:
         note(f"already up in {cluster.run_dir}; `statehouse down` stops it")
     else:
@@ -57,19 +57,19 @@ def down(
     run_dir: RunDirOption = RUN_DIR,
 ) -> None:
     """Stop the local cluster; deletes its data unless told to keep it."""
-    from statehouse.local.cluster import LocalCluster  # noqa: PLC0415 - as above
+    from statehouse.local.cluster import cluster_of  # noqa: PLC0415 - as above
 
     if not (run_dir / "state.json").exists() and (keep_data or not run_dir.exists()):
         note(f"nothing is running in {run_dir.resolve()}")
         return
-    cluster = LocalCluster(run_dir, progress=show_step)
+    cluster = cluster_of(run_dir, DEFAULT_APPLICATION, progress=show_progress)
     begin = time.monotonic()
     cluster.stop(keep_data=keep_data)
     kept = f"; data kept in {cluster.run_dir}" if keep_data else ""
     note(f"down in {time.monotonic() - begin:.1f} s{kept}")
 
 
-def show_step(step: Step) -> None:
+def show_progress(step: ClusterProgress) -> None:
     """Show progress, a line a step."""
     if step.event == "starting":
         note(f"{step.part:<12} starting")
@@ -80,7 +80,7 @@ def show_step(step: Step) -> None:
 
 def _print_next(cluster: LocalCluster) -> None:
     store, key = cluster.application.store, cluster.application.key
-    print(f"HTTP API   http://{cluster.http.address}/leaderboard")
+    print(f"HTTP API   http://{cluster.http.address}{cluster.application.http_page}")
     print(f"router     {cluster.router.address}   (gRPC, reflection on)")
     print(f"try        statehouse get {store} {key} --router {cluster.router.address}")
 

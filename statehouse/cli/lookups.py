@@ -27,7 +27,7 @@ from statehouse.cli.options import (
     router_address,
     token,
 )
-from statehouse.cli.output import Output
+from statehouse.cli.output import OutputFormat
 from statehouse.client import Answer, Client, Freshness, Session, Stamp, StoreValue, Window
 
 _TIMEOUT_S = 5.0
@@ -59,7 +59,7 @@ def get(
         bool,
         typer.Option("--explain", help="Show which replicas the router asked, in which order, and what each said."),
     ] = False,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -82,7 +82,7 @@ def get(
             answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
         else:
             answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
-    if fmt is Output.JSON:
+    if fmt is OutputFormat.JSON:
         output.print_json(answer if told is None else told)
     else:
         if answer is not None:
@@ -108,7 +108,7 @@ def scan(
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
     raw: RawScanOption = False,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -153,7 +153,7 @@ def scan_windows(
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
     raw: RawScanOption = False,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -204,7 +204,7 @@ def windows(
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -245,7 +245,7 @@ def sessions(
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -278,7 +278,7 @@ def query(
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -296,7 +296,7 @@ def query(
         answer = client.query_store(
             store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
         )
-    if fmt is Output.JSON:
+    if fmt is OutputFormat.JSON:
         output.print_json(answer)
         return
     output.print_facts([("result", _shown(answer.result))])
@@ -310,7 +310,7 @@ def count(
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -322,7 +322,7 @@ def count(
         counted = client.count(
             store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
         )
-    if fmt is Output.JSON:
+    if fmt is OutputFormat.JSON:
         output.print_json(counted)
         return
     output.print_facts([("count", counted.count), ("exact", counted.exact)])
@@ -336,7 +336,7 @@ def locate(
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
     at_least: AtLeastOption = None,
-    fmt: OutputOption = Output.TABLE,
+    fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
@@ -346,7 +346,7 @@ def locate(
     """
     with Client(router_address(router), timeout=timeout) as client:
         place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)))
-    if fmt is Output.JSON:
+    if fmt is OutputFormat.JSON:
         output.print_json(place)
         return
     routes.print_location(place)
@@ -376,25 +376,29 @@ def _refuse_prefix_with_range(prefix: str | None, from_key: str | None, to_key: 
 
 
 def _print_items(
-    fmt: Output, headers: Sequence[str], row: Callable[[Item], Sequence[object]], items: Iterable[Item], limit: int
+    fmt: OutputFormat,
+    headers: Sequence[str],
+    row: Callable[[Item], Sequence[object]],
+    items: Iterable[Item],
+    limit: int,
 ) -> int:
     """Print up to `limit` items (0: all), as lines of JSON while they come or as one table; return how many."""
     rows: list[Sequence[object]] = []
     shown = 0
     for item in items:
         shown += 1
-        if fmt is Output.JSON:
+        if fmt is OutputFormat.JSON:
             output.print_json_line(item)
         else:
             rows.append(row(item))
         if shown == limit:
             break
-    if fmt is Output.TABLE:
+    if fmt is OutputFormat.TABLE:
         output.print_table(headers, rows)
     return shown
 
 
-def _print_spans(fmt: Output, items: Iterable[Window | Session], limit: int) -> int:
+def _print_spans(fmt: OutputFormat, items: Iterable[Window | Session], limit: int) -> int:
     return _print_items(
         fmt, ["START", "END", "VALUE"], lambda item: (item.start_ms, item.end_ms, _shown(item.value)), items, limit
     )

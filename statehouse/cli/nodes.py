@@ -13,7 +13,7 @@ import typer
 
 from statehouse.cli import output
 from statehouse.cli.options import OutputOption, RouterOption, TimeoutOption, router_address
-from statehouse.cli.output import Output
+from statehouse.cli.output import OutputFormat
 from statehouse.client import Client, Fleet, Node
 from statehouse.errors import LookupFailure, Reason, StatehouseError
 from statehouse.membership import target
@@ -34,12 +34,12 @@ class DrainNotSeenThrough(StatehouseError):
 
 @app.command("list")
 def list_nodes(
-    fmt: OutputOption = Output.TABLE, router: RouterOption = None, timeout: TimeoutOption = _CALL_TIMEOUT_S
+    fmt: OutputOption = OutputFormat.TABLE, router: RouterOption = None, timeout: TimeoutOption = _CALL_TIMEOUT_S
 ) -> None:
     """Show the nodes by their last heartbeats; exit code 4 if the router is not reachable."""
     with Client(router_address(router), timeout=timeout) as client:
         fleet = client.fleet()
-    if fmt is Output.JSON:
+    if fmt is OutputFormat.JSON:
         holdings = _holdings(fleet)
         output.print_json([dataclasses.asdict(node) | holdings(node) for node in fleet.nodes])
     else:

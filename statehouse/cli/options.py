@@ -10,18 +10,19 @@ from typing import Annotated, Final
 
 import typer
 
-from statehouse.cli.output import Output
+from statehouse.cli.output import OutputFormat
 from statehouse.client import InputRecord
 from statehouse.positions import Token
 
 RUN_DIR: Final = Path(".statehouse")
+DEFAULT_APPLICATION: Final = "leaderboard"
 DEFAULT_ROUTER: Final = "127.0.0.1:7100"
 TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds."
 
 _EPOCH_MS: Final = re.compile(r"-?\d{1,18}")  # as many digits as surely fit into 64 bits
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How results are printed.")]
 RouterOption = Annotated[
     str | None,
     typer.Option(

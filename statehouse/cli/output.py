@@ -23,7 +23,7 @@ _UNKNOWN: Final = "unknown"
 _PIPED_WIDTH: Final = 10_000
 
 
-class Output(StrEnum):
+class OutputFormat(StrEnum):
     """How results are printed."""
 
     TABLE = "table"

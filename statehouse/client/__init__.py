@@ -4,8 +4,8 @@
         answer = client.get("leader-boards", "1", freshness=Freshness(max_staleness_ms=5_000))
         print(answer.value, answer.host.instance_id, answer.role, answer.lag)
 
-It is told a router's address. Reads of single keys go straight to nodes where that is possible, and through the router
-where it isn't; those made at the same time share calls (docs/client.md).
+The caller gives a router's address. Reads of single keys go straight to nodes where possible, else through the router.
+Reads made at the same time share calls (docs/client.md).
 
 Values come typed by the store's serde: a JSON document as Python objects, a long as int, text as str, anything
 else as bytes. Every failure is a `statehouse.errors.LookupFailure` with its reason and, from a router, the verdict
@@ -17,8 +17,8 @@ from statehouse.client.answers import (
     Attempt,
     Candidate,
     Change,
-    Count,
     Entry,
+    EntryCount,
     Explanation,
     Fleet,
     Host,
@@ -61,8 +61,8 @@ __all__ = (
     "Candidate",
     "Change",
     "Client",
-    "Count",
     "Entry",
+    "EntryCount",
     "Explanation",
     "Fleet",
     "Freshness",

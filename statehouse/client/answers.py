@@ -1,7 +1,7 @@
 """What the client returns: plain values, free of protobuf, so that callers can compare, print and serialize them.
 
 Roles, states and reasons are their names ("ACTIVE", "RUNNING", "PARTITION_RESTORING"), not enums: a name that a newer
-server introduces must reach an older client's user, not fail in between. None is "unknown", never zero.
+server introduces must reach an older client's user, not fail in between. None means "unknown"; zero is a known value.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from statehouse.positions import Token
 from statehouse.serdes import JsonValue
 
 StoreValue = JsonValue | bytes
-"""A value as Python has it; which of them a store yields is said by its value serde."""
+"""A value as a Python object; the store's value serde decides its type."""
 KeyLike = str | bytes
-"""A key as people type it (text, parsed by the store's key serde), or its serialized bytes."""
+"""A key: text that the store's key serde parses, or its serialized bytes."""
 
 NOTHING_SEEN: Final = Token()
 
@@ -34,10 +34,10 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """A record of an input topic, as a producer's delivery report names it.
+    """A record of an input topic, named as in a producer's delivery report.
 
     Raises:
-        ValueError: partition or offset is negative, as in the report of a record that was not delivered.
+        ValueError: partition or offset is negative; a record that was not delivered has such an offset.
 
     """
 
@@ -77,9 +77,9 @@ class Stamp:
         role: ACTIVE, STANDBY, …
         position: next changelog offset the copy needs.
         lag: upper bound on the records not yet applied; 0 exactly when caught up.
-        staleness_ms: time since the copy was last confirmed to be at the end.
-        since_ms: of an ephemeral store, when this copy began, empty, to follow the updates (wall clock); None for a
-            store with a changelog.
+        staleness_ms: time since the copy was last known to be at the changelog's end.
+        since_ms: ephemeral stores: when this copy, empty then, began to follow the updates (epoch milliseconds); None
+            for a store with a changelog.
 
     """
 
@@ -97,10 +97,10 @@ class Stamp:
 class Answer:
     """The answer to one lookup. The fields from `partition` to `since_ms` are those of `Stamp`.
 
-    `found` False is a statement by a replica that holds the partition and has restored it; with `since_ms`, that the
-    key was not updated since then. A found value may be None: JSON has a null. `timestamp_ms`: since when the value
-    held, epoch milliseconds; None unless it was looked up as of a time. `token`: to be shown with later reads that must
-    not go back before this one.
+    `found` is False when a restored replica of the partition does not have the key; in an ephemeral store, when the key
+    was not updated since `since_ms`. A found value may be None: JSON has a null. `timestamp_ms`: when the value began
+    to hold, epoch milliseconds; None except in as-of lookups. `token`: give it to later reads that must see at least
+    what this one saw.
     """
 
     found: bool
@@ -136,7 +136,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of the key that was asked for.
+    """A window of the requested key.
 
     Attributes:
         start_ms: inclusive, epoch milliseconds.
@@ -151,7 +151,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session of the key that was asked for.
+    """A session of the requested key.
 
     Attributes:
         start_ms: time of its first record, epoch milliseconds.
@@ -171,7 +171,7 @@ class KeyedWindow:
     Attributes:
         start_ms: inclusive, epoch milliseconds.
         end_ms: exclusive, epoch milliseconds.
-        sequence: tells the values of one start apart in a store that retains duplicates; 0 elsewhere.
+        sequence: number of the value among those with the same start, in a store that retains duplicates; else 0.
 
     """
 
@@ -193,7 +193,7 @@ class WindowPage:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
-    """What a custom store answered to a query of its own, and who did."""
+    """A custom store's answer to one of its own queries, and the replica that answered."""
 
     result: JsonValue
     replica: Stamp
@@ -201,7 +201,7 @@ class QueryAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class EntryCount:
     """How many entries a store has; `exact` says whether they were counted or estimated."""
 
     count: int
@@ -212,11 +212,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class WatchPosition:
-    """How far a watch has got in a partition; keep it to resume there later.
+    """How far a watch has read in a partition; keep it to resume the watch there later.
 
     Attributes:
-        offset: of the next changelog record that was not seen.
-        topic_id: of the changelog that the offset is of.
+        offset: of the next changelog record to read.
+        topic_id: Kafka's id of the changelog topic that `offset` belongs to.
 
     """
 
@@ -230,8 +230,8 @@ class Change:
     """A change of a watched key, or a current value.
 
     Attributes:
-        value: None if deleted, or JSON's null.
-        deleted: the change deleted the key, window or session; of a current value: the watched key has none.
+        value: None if the entry was deleted; a stored JSON null is None, too.
+        deleted: the change deleted the key, window or session. In a current value: the watched key has no value.
         offset: of the changelog record; None for a current value.
         timestamp_ms: of the changelog record, epoch milliseconds; None for a current value.
         start_ms: start of the window or session; None for other stores.
@@ -250,14 +250,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a watch heard of one partition: changes in the order of its changelog, or current values.
+    """An update of one partition: changes in the order of its changelog, or current values.
 
     Attributes:
-        current: these are current values, all of them or a part.
-        begins: the first of current values. These and those that follow replace all that the partition had, also
-            current values that were incomplete; what is not among them is gone.
+        current: the update holds current values, all of them or a part.
+        begins: the first update of a set of current values. The set replaces everything known of the partition, also an
+            incomplete earlier set; a key that is not in the set no longer exists.
         gap: changes before these current values may have been missed.
-        position: where to resume once this is processed; None while current values are incomplete.
+        position: where to resume after processing this update; None while current values are incomplete.
 
     """
 
@@ -273,7 +273,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica that was considered, and why it would not be used; `reason` is None for an eligible one."""
+    """A replica that the router considered. `reason` says why it is not used; None if it is eligible."""
 
     host: Host
     role: str
@@ -302,13 +302,13 @@ class Attempt:
 
     Attributes:
         role: the node's role in the assignment.
-        round: the pass over the candidates that it belongs to, from 1.
-        hedge: it was sent beside another one that was late.
-        sent_after_ms: when it was sent, since the lookup came to the router.
-        took_ms: how long it took.
+        round: number of the pass over the candidates in which the call was made, from 1.
+        hedge: the call was sent because an earlier one was late.
+        sent_after_ms: time from the lookup's arrival at the router until the call was sent.
+        took_ms: duration of the call.
         outcome: ANSWERED, FAILED, or OVERTAKEN: given up because another replica answered first.
-        reason: why it failed; None unless it did.
-        detail: the same, for people.
+        reason: why the call failed; None if it did not fail.
+        detail: the reason as text for people.
 
     """
 
@@ -325,15 +325,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A lookup, and what the router did for it.
+    """A lookup, and the router's steps to answer it.
 
     Attributes:
         answer: None if it failed.
         failure: None if it was answered.
-        location: the key's place and the candidates' verdicts, as the lookup began.
-        attempts: what was asked, in the order it was sent.
+        location: the key's place and the verdict on each candidate at the lookup's start.
+        attempts: the calls to nodes, in the order they were sent.
         took_ms: from the lookup's arrival at the router to its end.
-        hedge_after_ms: after how long without an answer a hedge would have been sent.
+        hedge_after_ms: the router sends a hedge after this time without an answer.
         retry_budget_refused: what the retry budget did not allow, "hedge" or "retry"; None if nothing was refused.
 
     """
@@ -381,7 +381,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a node last reported of a task; position and lag are sums over the task's stores."""
+    """A node's last report on a task; position and lag are sums over the task's stores."""
 
     instance_id: str
     role: str
@@ -407,15 +407,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """How a query of the processor does, by its last completed batch.
+    """Progress of one of the processor's queries, from its last completed batch.
 
     Attributes:
-        input_rows_per_second: since the batch before began; 0 when idle.
-        backlog: offsets that the sources held beyond what is processed.
+        input_rows_per_second: since the start of the previous batch; 0 when idle.
+        backlog: number of offsets in the sources that are not processed yet.
         backlog_eta_ms: None if the backlog doesn't shrink.
-        watermark_ms: event time up to which rows are late, of the epoch; None without a watermark.
-        state_bytes: memory of the state stores.
-        dead_letters: since the processor started.
+        watermark_ms: rows with an earlier event time are late, epoch milliseconds; None without a watermark.
+        state_bytes: memory that the state stores use.
+        dead_letters: records sent to the dead-letter topic since the processor started.
 
     """
 
@@ -430,13 +430,15 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorQuery:
-    """A query of the processor, by its last commit record: one a batch, and one a heartbeat interval when idle.
+    """One of the processor's queries, from its last commit record.
+
+    The processor writes one per batch, or per heartbeat interval when idle.
 
     Attributes:
-        idle: whether it had nothing to do then.
+        idle: whether the query had nothing to do then.
         stopped: whether its processor ended in an orderly way.
-        record_age_ms: since that record.
-        batch_age_ms: since its newest batch was committed; None if that was an earlier process.
+        record_age_ms: time since that record.
+        batch_age_ms: time since its newest batch was committed; None if an earlier process committed it.
         status: None until the process has completed a batch.
 
     """
@@ -453,7 +455,7 @@ class ProcessorQuery:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The newest assignment, the nodes, and what each last reported, as the router sees them."""
+    """The newest assignment, the nodes and their last reports, as the router knows them."""
 
     application_id: str
     epoch: int

@@ -7,9 +7,9 @@ from typing import Final, Self
 
 from statehouse.client import conversion
 from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup
-from statehouse.client.direct import Direct
-from statehouse.client.lookups import Lookups
-from statehouse.client.peers import Router
+from statehouse.client.key_reads import KeyReads
+from statehouse.client.node_connections import NodeConnections
+from statehouse.client.peers import RouterPeer
 from statehouse.client.reads import AsyncReads
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
@@ -21,18 +21,17 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class AsyncClient(AsyncReads):
-    """Reads stores. Belongs to the event loop it is first used on.
+    """Reads stores. Use it on one event loop only: the first it is used on.
 
-    `target`: a router's host:port, or a node's, which answers for its own partitions only.
-    `timeout`: seconds for each call, each page of a scan being one; a method's `timeout` overrides it.
-    `max_message_bytes`: must be what routers and nodes have.
-    `direct`: reads of single keys go straight to the key's active where it can be reached, and through the router where
-    that fails; the router tells where the actives are. False: through the router always.
+    `target`: a router's host:port, or a node's; a node answers for its own partitions only. `timeout`: seconds for each
+    call; each page of a scan is a call. A method's `timeout` overrides it. `max_message_bytes`: must equal the setting
+    of routers and nodes. `direct`: True sends reads of single keys straight to the key's active if it can be reached,
+    and through the router if that fails; the router tells the client where the actives are. False sends every read
+    through the router.
 
-    `freshness`: the bounds of a `Freshness` must all hold. With none, the active answers if it can, else the freshest
-    standby, and the answer says which.
-    `at_least`: the `token` of an earlier answer. The read sees what that one saw, or waits for it; the same as in
-    `freshness`. A `session` does this by itself.
+    `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
+    standby; the answer says which. `at_least`: the `token` of an earlier answer. The read sees at least what that
+    answer saw, or waits for it; `Freshness.at_least` means the same. A `session` passes its token by itself.
     """
 
     def __init__(
@@ -43,14 +42,14 @@ class AsyncClient(AsyncReads):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         direct: bool = True,
     ) -> None:
-        router = Router(target, max_message_bytes)
-        ways = Direct(router, max_message_bytes) if direct else None
-        super().__init__(router, Lookups(router, ways, max_message_bytes), timeout)
+        router = RouterPeer(target, max_message_bytes)
+        nodes = NodeConnections(router, max_message_bytes) if direct else None
+        super().__init__(router, KeyReads(router, nodes, max_message_bytes), timeout)
 
     def session(self, at_least: Token | None = None) -> AsyncReadSession:
-        """Begin a session: reads of which none goes back before what an earlier one saw, whoever answers.
+        """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica.
 
-        `at_least`: what was seen before, the `token` of an earlier session say.
+        `at_least`: where to start, for example the `token` of an earlier session.
         """
         return AsyncReadSession(self._router, self._lookups, self._timeout_s, at_least)
 
@@ -62,7 +61,7 @@ class AsyncClient(AsyncReads):
         freshness: Freshness = ANY,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> Location:
-        """Tell where a key lives and, for each replica, whether a lookup within the bounds would use it.
+        """Return where a key lives and, for each replica, whether a lookup within the bounds would use it.
 
         Raises:
             LookupFailure: the store is unknown, the key wrong, or the router not ready.
@@ -87,7 +86,7 @@ class AsyncClient(AsyncReads):
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> Explanation:
-        """Look one key up through the router, and tell what was done for it. A lookup that fails is told of, too.
+        """Look one key up through the router, and return each step. A failed lookup is returned, too, not raised.
 
         Raises:
             LookupFailure: the store is unknown, the key wrong, or the router can't be reached or is not ready.
@@ -118,11 +117,13 @@ class AsyncClient(AsyncReads):
     ) -> Token:
         """Wait until the processor has committed records of the store's inputs; return what a read must see.
 
-        Give the token to reads as `at_least`: they see all that the processor published of the records. A result that
-        it publishes only later, when a window closes say, is not among it. `timeout`: more than a micro-batch takes.
+        Give the token to reads as `at_least`: they see every result of the records that the processor has published.
+        They do not wait for results that it publishes later, for example when a window closes. `timeout`: seconds;
+        allow more than a micro-batch takes.
 
         Raises:
-            LookupFailure: INPUT_NOT_PROCESSED in time; INVALID_REQUEST, a topic is none of the store's inputs.
+            LookupFailure: INPUT_NOT_PROCESSED if the time passes first; INVALID_REQUEST if a topic is not an input of
+                the store.
 
         """
         request = fleet_service_pb2.AwaitInputRequest(
@@ -151,13 +152,13 @@ class AsyncClient(AsyncReads):
 
 
 class AsyncReadSession(AsyncReads):
-    """Reads through a client's connection that never go back in time: each sees what those before it saw, or waits.
+    """Reads that never go back in time: each sees at least what earlier ones saw, or waits.
 
-    `token` is what they saw; a session begun with it, in another process maybe, goes on from there. Reads that are
-    under way at once know nothing of each other.
+    `token` says what they saw; a session begun with it continues from there, also in another process. Reads that run
+    at the same time do not affect each other.
     """
 
-    def __init__(self, router: Router, lookups: Lookups, timeout_s: float, at_least: Token | None) -> None:
+    def __init__(self, router: RouterPeer, lookups: KeyReads, timeout_s: float, at_least: Token | None) -> None:
         """Made by `AsyncClient.session`."""
         super().__init__(router, lookups, timeout_s)
         self.token = Token() if at_least is None else at_least

@@ -13,8 +13,8 @@ from statehouse.client.answers import (
     Attempt,
     Candidate,
     Change,
-    Count,
     Entry,
+    EntryCount,
     Explanation,
     Fleet,
     Host,
@@ -56,8 +56,8 @@ def to_key(key: KeyLike) -> types_pb2.Key:
 def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
     """Return the bounds' wire form for a read of a store, None if there are none."""
     if bounds is ANY:
-        return None  # the rule, and it costs next to nothing
-    # Of other stores' positions the read needs to know nothing.
+        return None  # the usual case, made cheap
+    # The read needs no positions of other stores.
     at_least = None if bounds.at_least is None else bounds.at_least.of_store(store)
     if not at_least and replace(bounds, at_least=None) == ANY:
         return None
@@ -80,12 +80,12 @@ def to_get(lookup: Lookup) -> query_service_pb2.GetRequest:
 
 
 def from_key(key: types_pb2.Key) -> KeyLike:
-    """Return a key as Python has it."""
+    """Return a key as a Python value."""
     return key.raw if key.WhichOneof("key") == "raw" else key.text
 
 
 def from_value(value: types_pb2.Value) -> StoreValue:
-    """Return a store's value as Python has it."""
+    """Return a store's value as a Python value."""
     match value.WhichOneof("value"):
         case "json":
             return from_json_value(value.json)
@@ -103,7 +103,7 @@ def from_value(value: types_pb2.Value) -> StoreValue:
 
 @lru_cache(maxsize=64)
 def role_name(role: int) -> str:
-    """Return a role's name, for one of a newer version its number."""
+    """Return a role's name; for a role of a newer version, its number as text."""
     try:
         return types_pb2.ReplicaRole.Name(types_pb2.ReplicaRole.ValueType(role)).removeprefix(_ROLE_PREFIX)
     except ValueError:
@@ -130,7 +130,7 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
 
 
 def token_of(store: str, stamps: Iterable[types_pb2.ReplicaStamp]) -> Token:
-    """Return the token of an answer that these replicas gave."""
+    """Return the token for an answer from these replicas."""
     return Token({(store, stamp.partition): stamp.position for stamp in stamps if stamp.HasField("position")})
 
 
@@ -160,7 +160,7 @@ def from_get_as_of(response: query_service_pb2.GetAsOfResponse, store: str) -> A
 
 
 def from_batch_get(result: query_service_pb2.BatchGetResult, store: str) -> Answer | LookupFailure:
-    """Return what became of a lookup of a batch."""
+    """Return the answer or the failure of one lookup in a batch."""
     if result.HasField("response"):
         return from_get(result.response, store)
     return LookupFailure.from_proto(result.error)
@@ -219,10 +219,10 @@ def from_query_store(response: query_service_pb2.QueryStoreResponse, store: str)
     return QueryAnswer(from_json_value(response.result), from_stamp(response.replica), token)
 
 
-def from_count(response: query_service_pb2.CountResponse, store: str) -> Count:
+def from_count(response: query_service_pb2.CountResponse, store: str) -> EntryCount:
     """Return a count."""
     stamps = tuple(map(from_stamp, response.replicas))
-    return Count(response.count, response.exact, stamps, token_of(store, response.replicas))
+    return EntryCount(response.count, response.exact, stamps, token_of(store, response.replicas))
 
 
 def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
@@ -233,7 +233,7 @@ def to_position(position: WatchPosition) -> query_service_pb2.WatchPosition:
 
 
 def from_watch(response: query_service_pb2.WatchResponse, store: str) -> Update:
-    """Return what a watch heard."""
+    """Return an update of a watch."""
     stamp = from_stamp(response.replica)
     position = WatchPosition(stamp.partition, response.position, response.topic_id)
     return Update(
@@ -249,7 +249,7 @@ def from_watch(response: query_service_pb2.WatchResponse, store: str) -> Update:
 
 
 def _watched_token(response: query_service_pb2.WatchResponse, store: str) -> Token:
-    """Return the token of what a watch heard: changes may have come after the replica's stamp was made."""
+    """Return an update's token: its changes may be newer than the replica's stamp."""
     seen = [event.offset + 1 for event in response.events if event.HasField("offset")]
     if response.HasField("position"):
         seen.append(response.position)
@@ -288,7 +288,7 @@ def from_locate(response: fleet_service_pb2.LocateKeyResponse) -> Location:
 
 
 def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
-    """Return a lookup and what was done for it."""
+    """Return an explained lookup."""
     is_answered = response.HasField("response")
     return Explanation(
         from_get(response.response, response.route.store) if is_answered else None,
@@ -381,7 +381,7 @@ def _store(store: fleet_service_pb2.StoreInfo) -> Store:
         store.changelog_topic,
         store.partition_count,
         store.sub_topology if store.HasField("sub_topology") else None,
-        getattr(store, "global"),  # a keyword of Python's
+        getattr(store, "global"),  # `global` is a Python keyword
         store.ephemeral,
         store.partitioner,
     )

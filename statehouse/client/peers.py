@@ -1,4 +1,4 @@
-"""Who is at the other end of a channel: the router, or a node."""
+"""The two kinds of servers that a client calls: the router and the nodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2_grpc, query_service_pb2_grpc
+from statehouse.waiting import is_told_to_end
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Stub: TypeAlias = "query_service_pb2_grpc.QueryServiceAsyncStub"  # which exists for type checkers only
 Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
-"""A call of QueryService, of whoever is asked."""
+"""A call of QueryService, at a router or a node."""
 
 
 class Peer:
@@ -31,12 +32,12 @@ class Peer:
         self.fleet = fleet_service_pb2_grpc.FleetServiceStub(self._channel)
 
     def is_connected(self) -> bool:
-        """Whether a call would find a connection; if not, one is begun, and nobody need wait for it."""
+        """Whether a connection is open; if not, begin to connect, without waiting."""
         return self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
 
     @staticmethod
     async def call(call: Awaitable[Response]) -> Response:
-        """Return what a call returns.
+        """Await a call and return its response.
 
         Raises:
             LookupFailure: it failed.
@@ -49,22 +50,21 @@ class Peer:
         except grpc.aio.UsageError as error:
             raise LookupFailure(Reason.UNREACHABLE, f"the connection was closed: {error}") from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_told_to_end():
                 raise
-            # The call was cancelled, not we: its channel was closed under it.
+            # Our task was not cancelled, the call was: its channel was closed.
             raise LookupFailure(Reason.UNREACHABLE, "the connection was closed") from None
 
     async def close(self, grace_s: float | None = None) -> None:
-        """Close the channel; calls under way get `grace_s`."""
+        """Close the channel; calls under way may go on for `grace_s` seconds."""
         await self._channel.close(grace_s)
 
 
-class Router(Peer):
-    """The router that was named to the client, by which all else is found."""
+class RouterPeer(Peer):
+    """The server that the caller named; the client learns of all others from it."""
 
     async def make(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
-        """Make a call of QueryService that may take so many seconds.
+        """Make a call of QueryService with a timeout in seconds.
 
         Raises:
             LookupFailure: it failed.
@@ -73,7 +73,7 @@ class Router(Peer):
         return await self.ask(method(self.query)(request, timeout=seconds), seconds)
 
     async def ask(self, call: Awaitable[Response], seconds: float) -> Response:
-        """Return what a call returns that was given so many seconds.
+        """Await a call that has a timeout in seconds, and return its response.
 
         Raises:
             LookupFailure: it failed.
@@ -85,7 +85,7 @@ class Router(Peer):
             raise self.named(failure, seconds) from failure.__cause__
 
     def named(self, failure: LookupFailure, seconds: float) -> LookupFailure:
-        """Say of a transport failure whom it concerns: what gRPC has to say of it helps nobody."""
+        """Name the server in a transport failure: gRPC's own message does not help people."""
         if "grpc_status" not in failure.metadata:
             return failure
         metadata = {**failure.metadata, "target": self.target}
@@ -97,6 +97,6 @@ class Router(Peer):
         return failure
 
     def too_late(self, seconds: float, metadata: dict[str, str] | None = None) -> LookupFailure:
-        """Return the failure of a call that was given so many seconds."""
+        """Return the failure of a call that timed out after so many seconds."""
         message = f"{self.target} gave no answer within {seconds:.3g} s; allow more time with timeout"
         return LookupFailure(Reason.DEADLINE_EXCEEDED, message, metadata or {"target": self.target})

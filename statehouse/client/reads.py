@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 from statehouse.client import conversion
 from statehouse.client.answers import (
     Answer,
-    Count,
     Entry,
+    EntryCount,
     KeyedWindow,
     KeyLike,
     Lookup,
@@ -22,8 +22,8 @@ from statehouse.client.answers import (
     Window,
     WindowPage,
 )
-from statehouse.client.lookups import Lookups
-from statehouse.client.peers import Router
+from statehouse.client.key_reads import KeyReads
+from statehouse.client.peers import RouterPeer
 from statehouse.client.watches import AsyncWatch
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure
@@ -48,15 +48,15 @@ PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
 
 
 class AsyncReads:
-    """What can be read of stores.
+    """The reads of stores.
 
-    `timeout`: seconds for each call, each page of a scan being one.
-    `freshness`: the bounds of a `Freshness` must all hold. With none, the active answers if it can, else the freshest
-    standby, and the answer says which.
-    `at_least`: the read sees what the answers with this token saw, or waits for it; the same as in `freshness`.
+    `timeout`: seconds for each call; each page of a scan is a call.
+    `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
+    standby; the answer says which. `at_least`: the read sees at least what the answers with this token saw, or waits
+    for it; `Freshness.at_least` means the same.
     """
 
-    def __init__(self, router: Router, lookups: Lookups, timeout_s: float) -> None:
+    def __init__(self, router: RouterPeer, lookups: KeyReads, timeout_s: float) -> None:
         self._router, self._lookups, self._timeout_s = router, lookups, timeout_s
 
     @property
@@ -123,12 +123,12 @@ class AsyncReads:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> list[Answer | LookupFailure]:
-        """Look several keys up, of any stores; one outcome a key, in their order.
+        """Look several keys up, of any stores; return one outcome per key, in their order.
 
-        A key that can't be answered has its failure as its outcome, and so has every key of a call that fails: nothing
-        is raised. What is too much for one call is split into several, one after the other, each with `timeout`. Where
-        `requests` have an `at_least` in their bounds, and the client's target is a node rather than a router, a key
-        whose position is not reached yet fails with WOULD_WAIT.
+        Nothing is raised: a key that can't be answered has its failure as its outcome, and if a call fails, so has each
+        of its keys. Too many keys for one call are split into several calls, one after the other, each with `timeout`.
+        If `requests` have `at_least` bounds and the client's target is a node, not a router, a key whose position is
+        not reached yet fails with WOULD_WAIT.
         """
         bounded = [conversion.to_get(replace(each, freshness=self._bounds(each.freshness))) for each in requests]
         outcomes = await self._lookups.batch_get(bounded, self._seconds(timeout))
@@ -153,8 +153,8 @@ class AsyncReads:
     ) -> AsyncIterator[Page]:
         """Scan a store page by page, in unsigned byte order of the serialized keys; both ends are inclusive.
 
-        `prefix` excludes the ends. `page_size` 0 is the server's default. Each page is read as it is asked for; a page
-        may be empty and not the last.
+        `prefix` can't be combined with the ends. `page_size` 0 is the server's default. Each page is read when the
+        caller asks for it; an empty page need not be the last.
 
         Raises:
             LookupFailure: some partition could not be read within the bounds, or the request is wrong.
@@ -191,7 +191,7 @@ class AsyncReads:
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> AsyncIterator[Entry]:
-        """Scan a store entry by entry: `pages` without their seams."""
+        """Scan a store entry by entry: the entries of `pages`."""
         pages = self.pages(
             store,
             from_key=from_key,
@@ -226,7 +226,7 @@ class AsyncReads:
     ) -> AsyncIterator[WindowPage]:
         """Scan the windows of a range of keys that start within `from_ms` and `to_ms` (both inclusive), page by page.
 
-        In the order of keys, each key's windows by start; keys, pages and failures are as in `pages`.
+        Windows come in the order of keys, then of starts; keys, pages and failures are as in `pages`.
 
         Raises:
             LookupFailure: some partition could not be read within the bounds, or the request is wrong.
@@ -267,7 +267,7 @@ class AsyncReads:
         raw: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> AsyncIterator[KeyedWindow]:
-        """Scan windows one by one: `window_pages` without their seams."""
+        """Scan windows one by one: the windows of `window_pages`."""
         pages = self.window_pages(
             store,
             from_key=from_key,
@@ -375,7 +375,7 @@ class AsyncReads:
         at_least: Token | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> QueryAnswer:
-        """Ask a custom store a query of its own about a key; `arguments` are what it needs beside, as JSON has it.
+        """Ask a custom store one of its own queries about a key; `arguments` are its further JSON values by name.
 
         Raises:
             LookupFailure: nobody could answer within the bounds, or the request is wrong.
@@ -402,8 +402,8 @@ class AsyncReads:
         freshness: Freshness = ANY,
         at_least: Token | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
-    ) -> Count:
-        """Count a store's entries: the engines' estimate, or with `exact` by a scan.
+    ) -> EntryCount:
+        """Count a store's entries: the storage engines' estimate, or with `exact` a count by a scan.
 
         Raises:
             LookupFailure: some partition could not be counted within the bounds, or the request is wrong.
@@ -431,13 +431,13 @@ class AsyncReads:
         at_least: Token | None = None,
         raw: bool = False,
     ) -> AsyncWatch:
-        """Watch a key, the keys with a prefix, or with neither all: the values now, then every change as it comes.
+        """Watch a key, the keys with a prefix, or all keys: the values now, then every change as it comes.
 
-        `partition`: only this one. `resume`: the `positions` of an earlier watch of the same keys. The bounds are for
-        the first answer. There is no timeout: a watch goes on until it is closed, also when partitions move.
+        `partition`: watch only this one. `resume`: the `positions` of an earlier watch of the same keys. The bounds
+        hold for the first answer. There is no timeout: a watch goes on until it is closed, also when partitions move.
 
         Raises (while it is iterated):
-            LookupFailure: nobody can serve a partition any more, the router has gone, or the request is wrong.
+            LookupFailure: no replica can serve a partition any more, the router has gone, or the request is wrong.
 
         """
         positions = tuple(resume)
@@ -462,7 +462,7 @@ class AsyncReads:
         return replace(freshness, at_least=at_least if freshness.at_least is None else at_least | freshness.at_least)
 
     def _saw(self, token: Token) -> None:
-        """Take the token of an answer."""
+        """Note the token of an answer."""
 
     def _wire(self, store: str, freshness: Freshness, at_least: Token | None) -> types_pb2.Freshness | None:
         return conversion.to_freshness(self._bounds(freshness, at_least), store)
@@ -477,7 +477,7 @@ class AsyncReads:
         bounds: Callable[[], types_pb2.Freshness | None],
         timeout_s: float | None,
     ) -> AsyncIterator[PageResponse]:
-        """Read page after page, each as it is asked for, with the bounds that there are then."""
+        """Read page after page, each when the caller asks for it, with the bounds of that moment."""
         seconds = self._seconds(timeout_s)
         while True:
             if (freshness := bounds()) is not None:

@@ -1,4 +1,4 @@
-"""Where a key's copies are, as a router tells it by WatchFleet. Pure."""
+"""Where a key's copies are, from a router's WatchFleet. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from statehouse.errors import LookupFailure
-from statehouse.membership import LEAVING_STATES, target
+from statehouse.membership import LEAVING_STATES, TaskState, target
 from statehouse.paging import serialized_key
 from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES, Serde
@@ -15,8 +15,8 @@ from statehouse.v1 import fleet_service_pb2, types_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A run of a query node's process, and its address as gRPC wants it."""
+class NodeIncarnation:
+    """One run of a query node's process, and its address in gRPC's form."""
 
     instance_id: str
     incarnation: str
@@ -24,28 +24,28 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The task or global store that a key is in, and who may be asked about it straight away.
+class KeyRoute:
+    """The task or global store that holds a key, and the nodes that a client may ask directly.
 
-    Of a task only the active: when that one can't answer, choosing another is the router's part. Of a global store all
-    that have a copy, which are as good as each other.
+    For a task that is only the active: if it can't answer, the router chooses another. For a global store it is every
+    node with a copy: all copies are equally good.
     """
 
-    held_as: str
-    nodes: tuple[Node, ...]
+    task: str
+    nodes: tuple[NodeIncarnation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
     key_serde: Serde
-    places: tuple[Place | None, ...]
+    routes: tuple[KeyRoute | None, ...]
     """By partition."""
 
 
-class Routes:
-    """One description of the fleet. Stores that this version can't route are left out of it."""
+class FleetRoutes:
+    """One description of the fleet, without the stores that this version can't route."""
 
-    def __init__(self, epoch: int, nodes: frozenset[Node], stores: dict[str, _Store]) -> None:
+    def __init__(self, epoch: int, nodes: frozenset[NodeIncarnation], stores: dict[str, _Store]) -> None:
         """Made by `of`."""
         self.epoch, self.nodes = epoch, nodes
         self._stores = stores
@@ -54,32 +54,34 @@ class Routes:
     def of(cls, fleet: fleet_service_pb2.GetFleetResponse) -> Self:
         """Read a router's description."""
         nodes = {
-            info.host.instance_id: Node(info.host.instance_id, info.incarnation, target(info.host.host, info.host.port))
+            info.host.instance_id: NodeIncarnation(
+                info.host.instance_id, info.incarnation, target(info.host.host, info.host.port)
+            )
             for info in fleet.nodes
             if info.host.host and info.host.port
         }
         leaving = {info.host.instance_id for info in fleet.nodes if info.state in LEAVING_STATES}
-        places = {}
+        routes = {}
         for task in fleet.tasks:
             if task.active:
-                holders = [task.active]
+                names = [task.active]
             else:
-                holders = [each.instance_id for each in task.replicas if _answers(each, leaving)]
-            found = tuple(nodes[name] for name in holders if name in nodes)
+                names = [each.instance_id for each in task.replicas if _answers(each, leaving)]
+            found = tuple(nodes[name] for name in names if name in nodes)
             if found:
-                places[task.task] = Place(task.task, found)
+                routes[task.task] = KeyRoute(task.task, found)
         stores = {
             info.name: _Store(
                 SERDES[info.key_serde],
-                tuple(places.get(_held_as(info, number)) for number in range(info.partition_count)),
+                tuple(routes.get(_task_of(info, number)) for number in range(info.partition_count)),
             )
             for info in fleet.stores
             if info.partitioner == MURMUR2 and info.key_serde in SERDES and info.partition_count
         }
         return cls(fleet.epoch, frozenset(nodes.values()), stores)
 
-    def place(self, store: str, key: types_pb2.Key) -> Place | None:
-        """Return where a key is, None if that isn't known, or if the key is wrong: a router then says what is."""
+    def route(self, store: str, key: types_pb2.Key) -> KeyRoute | None:
+        """Return where a key is; None if that isn't known or the key is wrong: the router's error then says why."""
         routed = self._stores.get(store)
         if routed is None:
             return None
@@ -87,16 +89,16 @@ class Routes:
             data = serialized_key(key, routed.key_serde)
         except LookupFailure:
             return None
-        return routed.places[partition_for(data, len(routed.places))]
+        return routed.routes[partition_for(data, len(routed.routes))]
 
 
-def _held_as(store: fleet_service_pb2.StoreInfo, partition: int) -> str:
+def _task_of(store: fleet_service_pb2.StoreInfo, partition: int) -> str:
     if store.HasField("sub_topology"):
         return str(TaskId(store.sub_topology, partition))
     return str(GlobalId(store.name))
 
 
 def _answers(copy: fleet_service_pb2.ReplicaReport, leaving: set[str]) -> bool:
-    """Whether a copy of a global store may be asked; a task without an active has nobody to ask straight away."""
+    """Whether the replica is a global store's copy that may be asked directly."""
     is_global = copy.role == types_pb2.REPLICA_ROLE_GLOBAL
-    return is_global and copy.state == "running" and copy.instance_id not in leaving
+    return is_global and copy.state == TaskState.RUNNING and copy.instance_id not in leaving

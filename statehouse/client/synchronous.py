@@ -31,7 +31,7 @@ _SHUT_DOWN_S: Final = 1.0
 def _blocking(
     method: Callable[Concatenate[AsyncReads, Arguments], Coroutine[Any, Any, Item]],
 ) -> Callable[Concatenate[_Reads, Arguments], Item]:
-    """Make a blocking method of one that is awaited."""
+    """Turn an awaited method into a blocking one."""
 
     @functools.wraps(method)
     def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Item:
@@ -43,7 +43,7 @@ def _blocking(
 def _iterating(
     method: Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Item]],
 ) -> Callable[Concatenate[_Reads, Arguments], Iterator[Item]]:
-    """Make a method that gives an iterator of one that gives an asynchronous one."""
+    """Turn a method that returns an asynchronous iterator into one that returns an iterator."""
 
     @functools.wraps(method)
     def call(self: _Reads, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
@@ -120,7 +120,7 @@ class _Reads:
 
 
 class Client(_Reads):
-    """`AsyncClient` with blocking calls; see there for what they take, return and raise.
+    """`AsyncClient` with blocking calls; see there for arguments, results and errors.
 
     An event loop in a thread of its own does the work, so there is one implementation, and any number of threads may
     share a client. Close it, or use it as a context manager.
@@ -135,7 +135,7 @@ class Client(_Reads):
         direct: bool = True,
     ) -> None:
         loop = asyncio.new_event_loop()
-        # A daemon: a program that forgets to close its client must still be able to end.
+        # A daemon thread: a program that does not close its client must still be able to end.
         self._thread = threading.Thread(target=loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
         self._thread.start()
         self._client = asyncio.run_coroutine_threadsafe(
@@ -144,7 +144,7 @@ class Client(_Reads):
         super().__init__(self._client, loop)
 
     def locate(self, store: str, key: KeyLike, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
-        """Tell where a key lives."""
+        """Return where a key lives."""
         return self._run(self._client.locate(store, key, freshness=freshness, timeout=timeout))
 
     def explain(
@@ -157,7 +157,7 @@ class Client(_Reads):
         raw: bool = False,
         timeout: float | None = None,
     ) -> Explanation:
-        """Look one key up through the router, and tell what was done for it."""
+        """Look one key up through the router, and return each step."""
         return self._run(
             self._client.explain(store, key, freshness=freshness, at_least=at_least, raw=raw, timeout=timeout)
         )
@@ -171,11 +171,11 @@ class Client(_Reads):
         return self._run(self._client.await_input(store, *records, timeout=timeout))
 
     def session(self, at_least: Token | None = None) -> ReadSession:
-        """Begin a session: reads of which none goes back before what an earlier one saw, whoever answers."""
+        """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica."""
         return ReadSession(self._client.session(at_least), self._loop)
 
     def close(self) -> None:
-        """Close the connection and end the thread. Harmless when closed."""
+        """Close the connection and end the thread. Closing twice does no harm."""
         if self._loop.is_closed():
             return
         self._run(self._shut_down())
@@ -197,7 +197,7 @@ class Client(_Reads):
         return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct)
 
     async def _shut_down(self) -> None:
-        """Close the connection, and give what was under way for other threads the time to end."""
+        """Close the connection, and let other threads' calls end."""
         await self._client.close()
         under_way = asyncio.all_tasks() - {asyncio.current_task()}
         if under_way:

@@ -1,4 +1,4 @@
-"""Watches as the client has them: iterators that remember where they got to."""
+"""The client's watches: iterators that know where to resume."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.positions import Token
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2
+from statehouse.waiting import is_told_to_end
 
 
 class AsyncWatch:
-    """Yields updates until it or its client is closed; raises `LookupFailure` when nobody can serve it any more.
+    """Yields updates until it or its client is closed; raises `LookupFailure` when no replica can serve it any more.
 
     Leave it with `close`, or use it as a context manager.
     """
@@ -38,7 +39,7 @@ class AsyncWatch:
 
     @property
     def positions(self) -> tuple[WatchPosition, ...]:
-        """Where to resume: after the updates that were processed, the last one once the next is asked for."""
+        """Where to resume: after the processed updates. An update is processed when the next one is asked for."""
         return tuple(self._positions.values())
 
     def __aiter__(self) -> Self:
@@ -60,10 +61,9 @@ class AsyncWatch:
         except grpc.RpcError as error:
             raise self._named(from_rpc_error(error)) from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_told_to_end():
                 raise
-            # The call was cancelled, not the task: the watch was closed, maybe by another task, or its client.
+            # Our task was not cancelled, the call was: the watch or its client was closed, maybe by another task.
             raise StopAsyncIteration from None
         if isinstance(response, query_service_pb2.WatchResponse):
             update = conversion.from_watch(response, self._store)
@@ -75,7 +75,7 @@ class AsyncWatch:
         if update.position is not None:
             self._positions[update.partition] = update.position
         elif update.current:
-            self._positions.pop(update.partition, None)  # what it was resumed from is not where it is
+            self._positions.pop(update.partition, None)  # the position it resumed from is no longer its position
 
     async def close(self) -> None:
         """Leave."""

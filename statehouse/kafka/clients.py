@@ -1,29 +1,14 @@
-"""Configurations of librdkafka clients, in one place, so that every client behaves alike.
-
-A client may be lost for good: since 2.10 librdkafka drops every broker that a metadata answer does not name, and one
-that is just starting, with no other around, names none (confluentinc/librdkafka#5301). The client then has nobody left
-to ask. It happens to a few of a hundred clients in each restart of the only broker; no setting prevents it, and older
-versions wait a second at a time for what now takes milliseconds. So who reads or writes for long makes its client anew
-when it hears nothing: a reader after `SILENCE_S` without a record of a log that goes on, a writer when a record was not
-delivered in time.
-"""
+"""Configurations of librdkafka clients, in one place, so that every client behaves alike."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 # librdkafka's own lines (reconnects, fencing) go through here instead of stderr.
 _LOG = logging.getLogger("statehouse.kafka")
-
-T = TypeVar("T")
-
-SILENCE_S: Final = 5.0
-"""How long a reader waits for records that it knows to be there before it takes its client for lost."""
 
 # Reconnect quickly: brokers restart, and staleness grows for as long as we are away. But a consumer whose only broker
 # is away never backs off further than its first pause (it looks for its group's coordinator anew each time), and spends
@@ -69,28 +54,3 @@ def producer(bootstrap: str, client_id: str, **overrides: str | float | bool) ->
 def admin(bootstrap: str, client_id: str) -> AdminClient:
     """Return an admin client."""
     return AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, **_COMMON}, logger=_LOG)
-
-
-class RenewedAdmin:
-    """An admin client for who asks the brokers again and again: after a question that failed it is made anew.
-
-    What a client remembers of a broker that was away has kept it from asking the one that came back. Threads may share
-    it: of two that fail at once each renews it.
-    """
-
-    def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._bootstrap, self._client_id = bootstrap, client_id
-        self._admin = admin(bootstrap, client_id)
-
-    def ask(self, question: Callable[[AdminClient], T]) -> T:
-        """Return what a question that is put with the client is answered.
-
-        Raises:
-            KafkaException: it failed; the next one is put with another client.
-
-        """
-        try:
-            return question(self._admin)
-        except KafkaException:
-            self._admin = admin(self._bootstrap, self._client_id)
-            raise

@@ -10,6 +10,10 @@ PARTITION_EOF: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 AUTO_OFFSET_RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 NO_LEADER_KNOWN: Final = KafkaError._NOENT  # noqa: SLF001
 TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001
+TRANSPORT: Final = KafkaError._TRANSPORT  # noqa: SLF001
+ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+WAIT_COORDINATOR: Final = KafkaError._WAIT_COORD  # noqa: SLF001
+QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001
 FATAL: Final = KafkaError._FATAL  # noqa: SLF001
 """A producer is asked for more after an error that it can't recover from, as when it was fenced."""
 FENCED: Final = frozenset(

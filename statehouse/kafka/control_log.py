@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 
-from statehouse.kafka import clients, codes
+from statehouse.kafka import clients, codes, renewed
 from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 
 log = structlog.get_logger(__name__)
 
@@ -28,14 +29,20 @@ _BATCH = 500
 _REMIND_S = 10.0
 # An end that is not reached by then may be that of a log that was there before.
 _ASK_ANEW_S = 5.0
+_STOPS_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Where the log ended when it was asked for (monotonic seconds): the next offset."""
+    """The log's end (the next offset), and when it was asked for (monotonic seconds)."""
 
     asked_at: float
     offset: int
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the log should have been read so far by now."""
+        return time.monotonic() - self.asked_at > renewed.SILENCE_S
 
 
 class ControlLogReader:
@@ -73,11 +80,11 @@ class ControlLogReader:
         """Begin reading."""
         self._thread.start()
 
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop reading; waits for the callback under way, at most `timeout_s`."""
+    def stop(self) -> None:
+        """Stop reading; waits for the callback under way, but not for ever."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout_s)
+            self._thread.join(_STOPS_WITHIN_S)
 
     def wait_caught_up(self, timeout_s: float) -> bool:
         """Wait until all records that were there at the start were delivered; False if it took too long."""
@@ -101,16 +108,16 @@ class ControlLogReader:
             self._on_broken(error)
 
     def _read(self) -> None:
-        consumer = clients.consumer(self._bootstrap, self._client_id, **_CONSUMER)
-        admin = clients.RenewedAdmin(self._bootstrap, self._client_id)
+        consumer = RenewedConsumer(lambda: clients.consumer(self._bootstrap, self._client_id, **_CONSUMER))
+        admin = RenewedAdmin(self._bootstrap, self._client_id)
         try:
-            if not self._wait_for_topic(consumer):
+            if not self._wait_for_topic(consumer.client):
                 return
-            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-            position, ask_at, heard_at = 0, 0.0, time.monotonic()
+            consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            position, ask_at = 0, 0.0
             asked: _End | None = None
             while not self._stop.is_set():
-                # Before anything is delivered: who acts on it is to know soon after that it is the newest.
+                # Before anything is delivered, so that readers learn soon after a record that it is the newest.
                 if (now := time.monotonic()) >= ask_at:
                     ask_at = now + self._confirm_interval_s
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:
@@ -121,17 +128,12 @@ class ControlLogReader:
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
-                for message in consumer.consume(_BATCH, _POLL_S):
+                for message in consumer.client.consume(_BATCH, _POLL_S):
                     position = max(position, self._deliver(message))
-                    if not codes.is_complaint(message):
-                        heard_at = time.monotonic()
-                now = time.monotonic()
-                if asked is not None and now - max(asked.asked_at, heard_at) > clients.SILENCE_S:
+                    consumer.note(message)
+                if asked is not None and asked.is_overdue and consumer.is_silent:
                     log.warning("nothing comes of a log that goes on: the client is made anew", topic=self._topic)
-                    consumer.close()
-                    consumer = clients.consumer(self._bootstrap, self._client_id, **_CONSUMER)
-                    consumer.assign([TopicPartition(self._topic, 0, position or OFFSET_BEGINNING)])
-                    heard_at = now
+                    consumer.renew().assign([TopicPartition(self._topic, 0, position or OFFSET_BEGINNING)])
         finally:
             consumer.close()
 
@@ -146,7 +148,7 @@ class ControlLogReader:
         self._on_record(message.key(), message.value(), message.timestamp()[1])
         return int(message.offset()) + 1
 
-    def _ask_for_end(self, admin: clients.RenewedAdmin) -> _End | None:
+    def _ask_for_end(self, admin: RenewedAdmin) -> _End | None:
         """Ask the broker where the log ends; None if it doesn't say.
 
         Raises:

@@ -11,7 +11,7 @@ import shutil
 import string
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from typing import Final, Self
 
 from statehouse.client import Client
 from statehouse.errors import LookupFailure
-from statehouse.local.cluster_parts import LEADERBOARD, ClusterPart, LocalApplication, PartFactory
+from statehouse.local.applications import LocalApplication, installed_application
+from statehouse.local.cluster_parts import ClusterPart, PartFactory
 from statehouse.local.cluster_state import ClusterState, locked
 from statehouse.local.errors import LocalError
 from statehouse.local.java import find_java
@@ -38,7 +39,7 @@ _OWN_SMALL_FILES: Final = ("kafka.ready", _FED_MARKER, "state.json", "state.json
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ClusterProgress:
     """Something that happens to a part, for progress shown to people.
 
     `event` is "starting", "ready", "stopped" or "killed"; `seconds` is how long the part took to get there.
@@ -50,7 +51,7 @@ class Step:
     detail: str = ""
 
 
-Progress = Callable[[Step], None]
+OnProgress = Callable[[ClusterProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,10 @@ class ClusterPorts:
 class LocalCluster:
     """A cluster in a run directory.
 
-    One that runs there already is taken charge of, with its ports; `ports` and `nodes` then have no effect.
+    One that runs there already is taken charge of, with its ports; `ports` and `nodes` then have no effect. It must be
+    the same application's.
 
-        with LocalCluster(tmp_path, ClusterPorts.free()) as cluster:
+        with LocalCluster(tmp_path, application, ClusterPorts.free()) as cluster:
             cluster.node("node-a").kill()
 
     `processor`, `nodes`, … are parts that can be started, stopped, killed and restarted one by one. Not thread-safe.
@@ -100,11 +102,11 @@ class LocalCluster:
     def __init__(
         self,
         run_dir: Path,
+        application: LocalApplication,
         ports: ClusterPorts | None = None,
         nodes: int = 3,
         *,
-        application: LocalApplication = LEADERBOARD,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> None:
         if not 1 <= nodes <= _NODES_MAX:
             raise LocalError(f"a local cluster has 1 to {_NODES_MAX} nodes, not {nodes}.")
@@ -115,7 +117,11 @@ class LocalCluster:
         # One of which nothing runs any more (a failed start, a reboot) has left data, and no claim to its ports.
         if found is None or not any(process.is_alive for process in found.processes.values()):
             names = [f"node-{letter}" for letter in string.ascii_lowercase[:nodes]]
-            found = ClusterState(application.application_id, (ports or ClusterPorts()).resolved(names))
+            found = ClusterState(application.name, (ports or ClusterPorts()).resolved(names))
+        elif found.application != application.name:
+            raise LocalError(
+                f"{self.run_dir} has the cluster of {found.application!r}, not of {application.name!r}: stop that."
+            )
         self._state = found
         self._saving = threading.Lock()
         factory = PartFactory(application, self.run_dir, found.ports, self._save)
@@ -222,21 +228,21 @@ class LocalCluster:
 
     def _start(self, missing: list[ClusterPart]) -> None:
         if self.kafka in missing:
-            self._progress(Step("kafka", "starting"))
-            self._progress(Step("kafka", "ready", self.kafka.start(), self.kafka.address))
+            self._progress(ClusterProgress("kafka", "starting"))
+            self._progress(ClusterProgress("kafka", "ready", self.kafka.start(), self.kafka.address))
         self._feed()
         # All at once: each waits for what it needs, and the slow ones (Spark) start while the others do.
         begin = time.monotonic()
         waiting = [part for part in missing if part is not self.kafka]
         for part in waiting:
-            self._progress(Step(part.name, "starting"))
+            self._progress(ClusterProgress(part.name, "starting"))
             part.spawn()
         while waiting:
             for part in list(waiting):
                 waited_s = time.monotonic() - begin
                 if part.is_ready(waited_s):
                     waiting.remove(part)
-                    self._progress(Step(part.name, "ready", waited_s, part.address))
+                    self._progress(ClusterProgress(part.name, "ready", waited_s, part.address))
             time.sleep(_POLL_S if waiting else 0)
         self._await_lookup()
 
@@ -246,14 +252,14 @@ class LocalCluster:
         if marker.exists():
             return
         producer = self._factory.sample_data()
-        self._progress(Step(producer.name, "starting"))
+        self._progress(ClusterProgress(producer.name, "starting"))
         try:
             producer.start()
             seconds = producer.wait_ready(lambda: producer.exit_code == 0, _PRODUCE_TIMEOUT_S)
         finally:
             producer.kill()
         marker.touch()
-        self._progress(Step(producer.name, "ready", seconds))
+        self._progress(ClusterProgress(producer.name, "ready", seconds))
 
     def _await_lookup(self) -> None:
         """Return once a lookup of the application's key through the router is answered."""
@@ -263,7 +269,7 @@ class LocalCluster:
             while time.monotonic() - begin < _LOOKUP_TIMEOUT_S:
                 try:
                     if client.get(self.application.store, self.application.key).found:
-                        self._progress(Step("lookups", "ready", time.monotonic() - begin))
+                        self._progress(ClusterProgress("lookups", "ready", time.monotonic() - begin))
                         return
                     failure = f"key {self.application.key} is not in store {self.application.store}"
                 except LookupFailure as error:
@@ -287,7 +293,7 @@ class LocalCluster:
             if part.is_running:
                 went = end(part)
                 event = "stopped" if went else "killed"
-                self._progress(Step(part.name, event, time.monotonic() - begin))
+                self._progress(ClusterProgress(part.name, event, time.monotonic() - begin))
 
         for group in (ending & front, ending & middle, ending & {self.kafka}):
             if group:
@@ -310,7 +316,20 @@ class LocalCluster:
             self.run_dir.rmdir()
 
 
-def local_addresses(run_dir: Path) -> Mapping[str, str]:
-    """Return the addresses of the parts of the cluster that was started in a run directory; none if there is none."""
-    state = ClusterState.load(run_dir)
-    return {} if state is None else {name: f"127.0.0.1:{port}" for name, port in state.ports.items()}
+def cluster_of(
+    run_dir: Path,
+    default: str,
+    ports: ClusterPorts | None = None,
+    nodes: int = 3,
+    *,
+    progress: OnProgress | None = None,
+) -> LocalCluster:
+    """Return the cluster of a run directory: of the application that was started there, else of the default one.
+
+    Raises:
+        LocalError: no installed package offers the application.
+
+    """
+    found = ClusterState.load(run_dir)
+    application = installed_application(default if found is None else found.application)
+    return LocalCluster(run_dir, application, ports, nodes, progress=progress)

@@ -10,7 +10,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.local.applications import LocalApplication
 from statehouse.local.ports import LOOPBACK, ensure_free
 from statehouse.local.process import ManagedProcess, ProcessFailed, Ready
 from statehouse.topology import commits_topic
@@ -33,33 +33,6 @@ _BASELINE_TIMEOUT_S: Final = 10.0
 # Variables that say how this machine is set up. All others of ours would configure every part alike: three nodes
 # can't have one port.
 _KEPT_VARIABLES: Final = frozenset({"STATEHOUSE_CACHE_DIR", "STATEHOUSE_IVY_SETTINGS", "STATEHOUSE_LOG_LEVEL"})
-
-
-@dataclass(frozen=True, slots=True)
-class LocalApplication:
-    """The application a local cluster runs, by the names of its modules (each is run by `python -m`).
-
-    `producer` creates the source topics and feeds the sample data; `store` and `key` are what a first lookup asks for.
-    """
-
-    application_id: str
-    topology: str
-    producer: str
-    http_api: str
-    http_probe: str
-    store: str
-    key: str
-
-
-LEADERBOARD: Final = LocalApplication(
-    application_id="video-game-leaderboard",
-    topology="examples.leaderboard.topology",
-    producer="examples.leaderboard.produce",
-    http_api="examples.leaderboard.http_api",
-    http_probe="/leaderboard/count",
-    store="leader-boards",
-    key="1",
-)
 
 
 class ClusterPart:
@@ -333,10 +306,8 @@ def _http_answers(url: str) -> Ready:
 
 __all__ = (
     "HEARTBEAT_INTERVAL_MS",
-    "LEADERBOARD",
     "SESSION_TIMEOUT_MS",
     "ClusterPart",
-    "LocalApplication",
     "PartFactory",
     "ProcessFailed",
 )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from statehouse.local.errors import LocalError
 from statehouse.local.process import ProcessIdentity
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _FILE: Final = "state.json"
 _LOCK: Final = "lock"
 
@@ -27,9 +27,9 @@ class RunDirectoryBusy(LocalError):
 
 @dataclass(slots=True)
 class ClusterState:
-    """The cluster's application, its ports by part, and the processes that were started, by part."""
+    """The name of the cluster's application, its ports by part, and the processes that were started, by part."""
 
-    application_id: str
+    application: str
     ports: dict[str, int]
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class ClusterState:
         """Write the state, whole or not at all."""
         document = {
             "version": _VERSION,
-            "application_id": self.application_id,
+            "application": self.application,
             "ports": self.ports,
             "processes": {
                 name: {"pid": identity.pid, "started": identity.started} for name, identity in self.processes.items()
@@ -70,7 +70,7 @@ class ClusterState:
                 for name, entry in document["processes"].items()
             }
             ports = {name: int(port) for name, port in document["ports"].items()}
-            return cls(str(document["application_id"]), ports, processes)
+            return cls(str(document["application"]), ports, processes)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

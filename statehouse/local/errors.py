@@ -40,8 +40,6 @@ class JavaTooOld(LocalError):
             f"{path} is Java {major}, and Java {required_major} or newer is needed. Install a newer one, and set "
             "JAVA_HOME to its directory (it is looked at before the PATH)."
         )
-        self.path = path
-        self.major = major
 
 
 class PortTaken(LocalError):
@@ -52,8 +50,6 @@ class PortTaken(LocalError):
             f"port {port} on {host} is in use. Stop whatever listens there, or choose another with {setting} "
             "(0 picks a free one)."
         )
-        self.port = port
-        self.setting = setting
 
 
 class ResolverMissing(LocalError):
@@ -67,7 +63,7 @@ class ResolverMissing(LocalError):
 
 
 class ResolverUnreachable(LocalError):
-    """The resolver ran and did not bring the jars; `output` holds the end of what it printed."""
+    """The resolver ran and did not bring the jars; the message quotes the end of what it printed."""
 
     def __init__(self, what: str, reason: str, output: Sequence[str], settings_variable: str) -> None:
         super().__init__(
@@ -76,20 +72,16 @@ class ResolverUnreachable(LocalError):
             f"{settings_variable} to an Ivy settings file. What was fetched so far is kept for the next try."
             f"{_quoted('The resolver', output)}"
         )
-        self.output = tuple(output)
 
 
 class BrokerDied(LocalError):
-    """The broker's process ended; carries its exit code (negative: the signal) and its last log lines."""
+    """The broker's process ended; the message has its exit code (negative: the signal) and its last log lines."""
 
     def __init__(self, what: str, exit_code: int, log_path: Path, log_lines: Sequence[str]) -> None:
         super().__init__(
             f"{what} ended with exit code {exit_code}. The cause is usually in its last lines, below; all of them are "
             f"in {log_path}.{_quoted('The broker', log_lines)}"
         )
-        self.exit_code = exit_code
-        self.log_path = log_path
-        self.log_lines = tuple(log_lines)
 
 
 class BrokerNotReady(LocalError):
@@ -100,8 +92,6 @@ class BrokerNotReady(LocalError):
             f"the broker gave no metadata answer within {deadline_s:g} s and was stopped. On a busy machine allow more "
             f"time with ready_timeout_s; otherwise see {log_path}.{_quoted('The broker', log_lines)}"
         )
-        self.log_path = log_path
-        self.log_lines = tuple(log_lines)
 
 
 def _quoted(speaker: str, lines: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from statehouse.local.errors import ResolverMissing, ResolverUnreachable
 from statehouse.local.java import find_java
 
 JarSetName = Literal["broker", "spark"]
-Progress = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 CACHE_DIR_VARIABLE: Final = "STATEHOUSE_CACHE_DIR"
 IVY_SETTINGS_VARIABLE: Final = "STATEHOUSE_IVY_SETTINGS"
@@ -100,7 +100,9 @@ _SETTINGS_XML: Final = """\
 """
 
 
-def resolve_jars(name: JarSetName, cache_dir: Path | None = None, progress: Progress | None = None) -> tuple[Path, ...]:
+def resolve_jars(
+    name: JarSetName, cache_dir: Path | None = None, progress: ShowProgress | None = None
+) -> tuple[Path, ...]:
     """The jars of a set, fetched first if this machine does not have them; sorted by file name.
 
     Only a first call starts a JVM. Several processes may call at once: one fetches while the others wait for it.
@@ -198,7 +200,7 @@ def _run_resolver(jar_set: JarSet, module_xml: str, scratch: Path, staged: Path,
         settings_path = str(scratch / "settings.xml")
         Path(settings_path).write_text(_SETTINGS_XML)
     command = [
-        str(find_java().path),
+        str(find_java()),
         "-jar",
         str(_resolver_jar()),
         *("-settings", settings_path),

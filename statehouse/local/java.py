@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,16 +20,8 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _VERSION_TIMEOUT_S: Final = 30
 
 
-@dataclass(frozen=True, slots=True)
-class JavaRuntime:
-    """A `java` program that is new enough."""
-
-    path: Path
-    major: int
-
-
-def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
-    """The runtime JAVA_HOME names, else the `java` on the PATH.
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the `java` program that JAVA_HOME names, else the one on the PATH.
 
     A JAVA_HOME that is set and wrong is an error, not a reason to look further: whoever set it meant it, and Spark
     would follow it too.
@@ -41,7 +32,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     major = _major_of(path, environ)
     if major < REQUIRED_MAJOR:
         raise JavaTooOld(path, major, REQUIRED_MAJOR)
-    return JavaRuntime(path, major)
+    return path
 
 
 def _locate(environ: Mapping[str, str]) -> Path:

@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from statehouse.local import broker_config
 from statehouse.local.errors import BrokerDied, BrokerNotReady, LocalError
-from statehouse.local.jars import Progress, class_path, resolve_jars
+from statehouse.local.jars import ShowProgress, class_path, resolve_jars
 from statehouse.local.java import find_java
 from statehouse.local.ports import LOOPBACK, ensure_free, free_port
 
@@ -69,7 +69,7 @@ class EmbeddedKafka:
         config: Mapping[str, str] = _NO_CONFIG,
         *,
         ready_timeout_s: float = READY_TIMEOUT_S,
-        progress: Progress | None = None,
+        progress: ShowProgress | None = None,
     ) -> None:
         broker_config.check_overrides(config)
         self._is_temporary = data_dir is None
@@ -124,7 +124,7 @@ class EmbeddedKafka:
             raise LocalError(f"the broker is already running (pid {self.pid}); stop it first.")
         if self._port != 0:
             ensure_free(self._port)  # before a download that may take a minute
-        java = find_java().path
+        java = find_java()
         jars = class_path(resolve_jars("broker", progress=self._progress))
         if self._port == 0:
             self._port = free_port()
@@ -143,13 +143,13 @@ class EmbeddedKafka:
             raise
         return self
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop in order, by SIGTERM, and by SIGKILL if that took longer than `timeout_s`. Harmless when stopped."""
+    def stop(self) -> None:
+        """Stop in order, by SIGTERM, and by SIGKILL if that takes too long. Harmless when stopped."""
         process = self._process
         if process is not None:
             process.terminate()
             try:
-                process.wait(timeout_s)
+                process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

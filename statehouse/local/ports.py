@@ -33,24 +33,24 @@ _ATTEMPTS_MAX: Final = 200
 _random = random.SystemRandom()
 
 
-def free_port(host: str = LOOPBACK) -> int:
+def free_port() -> int:
     """A port on which nothing listens now, and which nobody else is given while this process lives.
 
     Raises LocalError when none is found, which takes a machine with nearly all of them in use.
     """
     for _ in range(_ATTEMPTS_MAX):
         port = _random.randrange(_LOWEST, _HIGHEST)
-        if _is_free(port, host) and _reserve(port):
+        if _is_free(port) and _reserve(port):
             return port
     raise LocalError(
-        f"no free port between {_LOWEST} and {_HIGHEST} on {host} in {_ATTEMPTS_MAX} tries. Stop what occupies them."
+        f"no free port between {_LOWEST} and {_HIGHEST} in {_ATTEMPTS_MAX} tries. Stop what occupies them."
     )
 
 
-def ensure_free(port: int, setting: str = "--port", host: str = LOOPBACK) -> None:
+def ensure_free(port: int, setting: str = "--port") -> None:
     """Raise PortTaken if something listens on `port`; `setting` is what the message tells the user to change."""
-    if not _is_free(port, host):
-        raise PortTaken(port, setting, host)
+    if not _is_free(port):
+        raise PortTaken(port, setting, LOOPBACK)
 
 
 # What this process was given: a process's own locks never stand in its way.
@@ -79,12 +79,12 @@ def _reservations() -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def _is_free(port: int, host: str) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As Java's server sockets do: connections of an earlier broker in TIME_WAIT must not count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((LOOPBACK, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False

@@ -32,14 +32,11 @@ _PROC: Final = Path("/proc")
 
 
 class ProcessFailed(LocalError):
-    """A process ended by itself, or did not become ready in time; carries its last log lines."""
+    """A process ended by itself, or did not become ready in time; the message has its last log lines."""
 
     def __init__(self, name: str, what: str, log_path: Path, log_lines: Sequence[str]) -> None:
         said = "\n".join(f"    {line}" for line in log_lines) if log_lines else "    (nothing)"
         super().__init__(f"{name} {what}. Its last log lines are below, all of them in {log_path}:\n{said}")
-        self.name = name
-        self.log_path = log_path
-        self.log_lines = tuple(log_lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +182,18 @@ class ManagedProcess:
         """Return the error for a process that took too long."""
         return ProcessFailed(self.name, f"was not ready within {timeout_s:g} s", self.log_path, self.last_log_lines())
 
-    def stop(self, timeout_s: float | None = None) -> bool:
-        """Ask the process to end, and end it by SIGKILL after `timeout_s`; return whether it went by itself.
+    def stop(self) -> bool:
+        """Ask the process to end, and end it by SIGKILL after `stop_timeout_s`; return whether it went by itself.
 
         Harmless when it does not run. What it started is gone afterwards, too.
         """
-        identity, bound_s = self._identity, self._stop_timeout_s if timeout_s is None else timeout_s
+        identity = self._identity
         if identity is None or not self.is_running:
             self._reap()
             return True
         children = descendants(identity.pid)
         identity.send(self._stop_signal)
-        went = self._wait_gone(bound_s)
+        went = self._wait_gone(self._stop_timeout_s)
         if not went:
             children = list({*children, *descendants(identity.pid)})
             identity.send(signal.SIGKILL)
@@ -226,7 +223,7 @@ class ManagedProcess:
         if self._identity is not None:
             self._identity.send(number)
 
-    def last_log_lines(self, count: int = _LOG_LINES_SHOWN) -> list[str]:
+    def last_log_lines(self) -> list[str]:
         """Return the end of what the process wrote since it was last started, for people."""
         try:
             with self.log_path.open("rb") as log:
@@ -234,7 +231,7 @@ class ManagedProcess:
                 lines = log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return []
-        return [line[:_LOG_LINE_CHARACTERS_MAX] for line in lines if line.strip()][-count:]
+        return [line[:_LOG_LINE_CHARACTERS_MAX] for line in lines if line.strip()][-_LOG_LINES_SHOWN:]
 
     def _wait_gone(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

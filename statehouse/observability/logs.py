@@ -36,12 +36,12 @@ class _CurrentStderr(logging.StreamHandler[Any]):
 
     @property
     def stream(self) -> Any:  # noqa: ANN401 - whatever stands in
-        """Return it."""
+        """Return the current standard error."""
         return sys.stderr
 
     @stream.setter
     def stream(self, _: object) -> None:
-        """Leave it as it is."""
+        """Ignore a new value: the current standard error always counts."""
 
 
 def configure(level: str = "INFO") -> None:

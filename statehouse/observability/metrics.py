@@ -6,8 +6,9 @@ import threading
 from wsgiref.simple_server import WSGIServer
 
 import prometheus_client
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
+from statehouse.backoff import OnPause
 from statehouse.errors import ConfigurationError
 
 
@@ -15,6 +16,17 @@ def new_registry() -> CollectorRegistry:
     """Return an empty registry, of a process or of one of several in it. Series tell no time of their creation."""
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     return CollectorRegistry()
+
+
+def count_pauses(component: str, registry: CollectorRegistry) -> OnPause:
+    """Return what counts the pauses before another try, by cause."""
+    pauses = Counter(
+        f"statehouse_{component}_backoffs",
+        "Pauses before another try, by what had failed",
+        ("cause",),
+        registry=registry,
+    )
+    return lambda cause: pauses.labels(cause).inc()
 
 
 class MetricsServer:

@@ -25,7 +25,7 @@ def channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.min_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 1_000),
-            # What may be tried again is decided by who knows the replicas.
+            # Retries are decided where the replicas are known.
             ("grpc.enable_retries", 0),
             ("grpc.use_local_subchannel_pool", 1),
             *KEEPALIVE,

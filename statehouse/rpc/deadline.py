@@ -13,7 +13,7 @@ _ANSWER_MARGIN_SHARE = 0.1
 
 
 class HasTime(Protocol):
-    """A call of somebody's who may wait for so long only."""
+    """A call whose caller waits for a limited time."""
 
     def time_remaining(self) -> float | None:
         """Return the seconds left, None for a call without a deadline."""

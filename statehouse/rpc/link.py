@@ -40,7 +40,7 @@ class FromProxy(IntEnum):
     GET = 3
     BATCH_GET = 4
     LEFT = 5
-    """The caller has."""
+    """The caller has left."""
     CALLED = 6
     """The answer to a call of the server's."""
     CALL_FAILED = 7
@@ -58,7 +58,7 @@ class ToProxy(IntEnum):
     CALL = 5
     """Make one: its time in ms, the address and the method, each after its length in a byte, and the request."""
     LEAVE = 6
-    """Nobody waits for that call of the server's."""
+    """No caller waits for that call of the server any more."""
     DROP = 7
     """Make further calls to an address over another connection: how many ms the others may go on, and the address."""
 
@@ -67,7 +67,7 @@ CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class LinkContext:
     """What a call over the link has of a gRPC call's context: `until` when its caller waits, in the loop's time."""
 
     until: float | None
@@ -77,7 +77,7 @@ class Remaining:
         return None if self.until is None else self.until - asyncio.get_running_loop().time()
 
 
-Handler = Callable[[bytes, Remaining], bytes | Awaitable[bytes]]
+LinkHandler = Callable[[bytes, LinkContext], bytes | Awaitable[bytes]]
 """Answers a serialized request, at once or as something to await; raises, or has it raise, what gRPC handlers may."""
 
 
@@ -133,7 +133,7 @@ class Link(asyncio.Protocol):
     `handlers`: by the names in `CALLS`.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler], on_lost: Callable[[], None]) -> None:
+    def __init__(self, handlers: Mapping[str, LinkHandler], on_lost: Callable[[], None]) -> None:
         self._handlers = {int(kind): (name, handlers[name]) for kind, name in CALLS.items()}
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -149,7 +149,7 @@ class Link(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - why does not matter
-        """See asyncio. Whoever called has lost his connection, too."""
+        """See asyncio. The callers have lost their connections, too."""
         for task in self._tasks.values():
             task.cancel()
         for call in self._calls.values():
@@ -233,10 +233,10 @@ class Link(asyncio.Protocol):
             else:
                 call.set_exception(CallFailed(status_pb2.Status.FromString(content)))
 
-    def _begin(self, name: str, handler: Handler, number: int, content: bytes) -> None:
+    def _begin(self, name: str, handler: LinkHandler, number: int, content: bytes) -> None:
         """Have a call answered."""
         (timeout_ms,) = _TIME.unpack_from(content)
-        remaining = Remaining(None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000)
+        remaining = LinkContext(None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000)
         try:
             answer = handler(content[_TIME.size :], remaining)
         except Exception as error:  # noqa: BLE001 - the caller is told, and the log

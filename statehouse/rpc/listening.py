@@ -1,4 +1,4 @@
-"""What is said of an address that can't be listened on."""
+"""The error for an address that can't be listened on."""
 
 from __future__ import annotations
 

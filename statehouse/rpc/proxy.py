@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from statehouse.errors import ConfigurationError, StatehouseError
-from statehouse.rpc.link import FromProxy, Handler, Link, ToProxy, first_frame
+from statehouse.rpc.link import FromProxy, Link, LinkHandler, ToProxy, first_frame
 from statehouse.rpc.listening import cant_listen
 from statehouse.settings import ServerSettings
 
@@ -121,7 +121,7 @@ class Proxy:
         """The process."""
         return self._process.pid
 
-    async def serve(self, handlers: Mapping[str, Handler]) -> None:
+    async def serve(self, handlers: Mapping[str, LinkHandler]) -> None:
         """Have it accept calls; the server behind it is to be started before. `handlers` are as `Link`'s."""
         self._socket.setblocking(False)
         _, self.link = await asyncio.get_running_loop().create_unix_connection(

@@ -1,9 +1,9 @@
 """Requests that can't be read, or never come, refused like any other wrong one.
 
 gRPC would end a call with a request that can't be read with UNKNOWN and write a traceback to the log, as if the server
-were at fault. A call that its caller closes before he has sent the request it would not end at all: its asyncio server
-takes it for a cancelled one. So our methods are streams of requests to it, of which they read one; on the wire there is
-no difference.
+were at fault. If a caller closes a call before they have sent the request, gRPC would not end the call at all: its
+asyncio server takes it for cancelled. So our methods are request streams to gRPC, and read one request; on the wire
+there is no difference.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from google.protobuf.message import DecodeError
 
 from statehouse.errors import LookupFailure, Reason
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+GrpcHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What a handler gets in place of a request that isn't there, or whose bytes are no message of its method."""
+    """Given to a handler in place of a missing request, or of bytes that are not a message of its method."""
 
     error: str
 
@@ -57,7 +57,7 @@ class TolerantServer:
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
         """Add the methods of a service."""
         tolerant = {name: _tolerant(handler) for name, handler in handlers.items()}
         self._server.add_registered_method_handlers(service, tolerant)
@@ -66,7 +66,7 @@ class TolerantServer:
         """Do nothing: generated code adds the same methods in both ways."""
 
 
-def _tolerant(handler: Handler) -> Handler:
+def _tolerant(handler: GrpcHandler) -> GrpcHandler:
     parse: Callable[[bytes], Any] | None = handler.request_deserializer
     write: Callable[[Any], bytes] | None = handler.response_serializer
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary

@@ -12,10 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from statehouse.rpc.channels import KEEPALIVE
-from statehouse.rpc.link import Handler
+from statehouse.rpc.link import LinkHandler
 from statehouse.rpc.listening import cant_listen
 from statehouse.rpc.proxy import Proxy
 from statehouse.rpc.requests import TolerantServer
+from statehouse.rpc.serving import ServingStatus
 
 
 class RpcServer:
@@ -24,7 +25,7 @@ class RpcServer:
     `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `set_serving`.
     `share_port`: several processes may bind the port (SO_REUSEPORT); off, a taken port is an error.
 
-    `proxy`: what serves in front of it, by `proxy_for`. With one, `quick` answers the lookups that it passes on, as
+    `proxy`: what serves in front of it, by `proxy_for`. With one, `proxied` answers the lookups that it passes on, as
     `Link` says; all else is done by what is registered, as without one.
     """
 
@@ -36,7 +37,7 @@ class RpcServer:
         *,
         max_message_bytes: int,
         proxy: Proxy | None,
-        quick: Mapping[str, Handler],
+        proxied: Mapping[str, LinkHandler],
         share_port: bool = False,
     ) -> None:
         self._server = grpc.aio.server(
@@ -51,13 +52,14 @@ class RpcServer:
         )
         self._services = tuple(services)
         self._health = health.aio.HealthServicer()
+        self._status = ServingStatus(self._tell_health)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         # Generated code asks for a whole server, and uses no more of it than this.
         register(cast(grpc.aio.Server, TolerantServer(self._server)))
         reflection.enable_server_reflection(
             [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
         )
-        self._proxy, self._quick = proxy, quick
+        self._proxy, self._proxied = proxy, proxied
         try:
             port = self._server.add_insecure_port(bind if proxy is None else proxy.target)
         except RuntimeError as error:
@@ -66,19 +68,23 @@ class RpcServer:
 
     async def start(self) -> None:
         """Begin to accept calls."""
-        await self.set_serving(serving=False)
+        await self._tell_health(serving=False)
         await self._server.start()
         if self._proxy is not None:
-            await self._proxy.serve(self._quick)
+            await self._proxy.serve(self._proxied)
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Tell health checks."""
+    def set_serving(self, *, serving: bool) -> None:
+        """Have health checks told; of several calls the latest counts. To be called on the event loop."""
+        self._status.set(serving=serving)
+
+    async def _tell_health(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *self._services):
             await self._health.set(service, status)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give those under way `grace_s` seconds."""
+        await self._status.close()
         await self._health.enter_graceful_shutdown()
         ends = [self._server.stop(grace_s)]
         if self._proxy is not None:

@@ -30,7 +30,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 def to_status(failure: LookupFailure) -> status_pb2.Status:
     """Return the status with `ErrorInfo` (for any client) and `LookupError` (for ours) as details.
 
-    Whoever is told that the server is overloaded is told by `RetryInfo` when to ask it again.
+    A caller that the server refuses as overloaded learns from `RetryInfo` when to ask again.
     """
     info = error_details_pb2.ErrorInfo(reason=wire_name(failure.reason), domain=DOMAIN, metadata=failure.metadata)
     status = status_pb2.Status(code=failure.code, message=failure.message)
@@ -68,7 +68,7 @@ def failing_cleanly(
 
 
 def told(name: str, error: Exception) -> status_pb2.Status:
-    """Return what the caller of a method is told of what its handler raised; a defect goes to the log."""
+    """Return the failure to send for a handler's exception; a defect is logged."""
     if not isinstance(error, LookupFailure):
         log.error("defect in a handler", method=name, exc_info=error)
         error = internal_error()

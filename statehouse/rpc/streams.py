@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from statehouse.background import log_defect
 from statehouse.errors import LookupFailure, Reason
 
 FIRST_RESPONSE_S: Final = 1.0
@@ -13,10 +14,10 @@ FIRST_RESPONSE_S: Final = 1.0
 PROGRESS_INTERVAL_S: Final = 2.0
 """How often a node sends something on each stream, changes or not."""
 SILENCE_S: Final = 3 * PROGRESS_INTERVAL_S
-"""After so long without anything on a stream, who is at its other end is taken to be frozen or cut off."""
+"""After this many seconds without a message on a stream, the other end counts as frozen or cut off."""
 
 
-class Streams:
+class OpenStreams:
     """The streams that a server has open, at most `limit`. Lives on the event loop."""
 
     def __init__(self, limit: int, owner: str) -> None:
@@ -53,7 +54,8 @@ class Streams:
             self._tasks.remove(task)
             if not task.done():  # the caller has left
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await asyncio.wait({task})
+                log_defect(task, LookupFailure)
         if task.cancelled():
             raise self._shutting_down()
         task.result()

@@ -37,26 +37,26 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_INVALID_PAGE_TOKEN: _ErrorReason.ValueType  # 4
     """The page token is damaged or belongs to another scan."""
     ERROR_REASON_PARTITION_NOT_OWNED: _ErrorReason.ValueType  # 5
-    """This node does not hold the partition; the route in the details is the
-    newest it knows.
+    """This node does not hold the partition. The details have the newest route
+    that it knows.
     """
     ERROR_REASON_PARTITION_RESTORING: _ErrorReason.ValueType  # 6
     """The replica is still reading its changelog."""
     ERROR_REASON_TASK_FAILED: _ErrorReason.ValueType  # 7
     """The replica's task stopped with an error."""
     ERROR_REASON_NOT_ACTIVE: _ErrorReason.ValueType  # 8
-    """The active was demanded and this replica is not it."""
+    """The caller demands the active, and this replica is not the active."""
     ERROR_REASON_ACTIVE_UNCONFIRMED: _ErrorReason.ValueType  # 9
-    """Named active, but out of touch with Kafka for longer than the session
-    timeout, so another may have been named since; or a copy of a global store
-    on such a node.
+    """The replica is named active, but its node has been out of touch with Kafka
+    for longer than the session timeout, so another may be active by now. Or
+    it is a copy of a global store on such a node.
     """
     ERROR_REASON_LAG_EXCEEDS_BOUND: _ErrorReason.ValueType  # 10
     """The lag is larger than the bound, or unknown."""
     ERROR_REASON_STALENESS_EXCEEDS_BOUND: _ErrorReason.ValueType  # 11
     """The staleness is larger than the bound, or unknown."""
     ERROR_REASON_NO_REPLICA_AVAILABLE: _ErrorReason.ValueType  # 12
-    """No replica could answer; the candidates in the details say why, one by
+    """No replica could answer. The candidates in the details say why, one by
     one.
     """
     ERROR_REASON_ROUTING_NOT_READY: _ErrorReason.ValueType  # 13
@@ -68,7 +68,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_NODE_SHUTTING_DOWN: _ErrorReason.ValueType  # 15
     """The node is shutting down."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 16
-    """The node or router has as much work as it admits."""
+    """The node or router has as much work as it accepts."""
     ERROR_REASON_ATTEMPT_TIMED_OUT: _ErrorReason.ValueType  # 17
     """The candidate did not answer within the attempt's time."""
     ERROR_REASON_UNREACHABLE: _ErrorReason.ValueType  # 18
@@ -88,22 +88,20 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_BEFORE_HISTORY: _ErrorReason.ValueType  # 25
     """The as-of time is before the history that the store keeps."""
     ERROR_REASON_SCAN_TOO_LONG: _ErrorReason.ValueType  # 26
-    """A scan or exact count took longer than the server lets one stay open."""
+    """A scan or an exact count took longer than the server allows."""
     ERROR_REASON_POSITION_NOT_REACHED: _ErrorReason.ValueType  # 27
-    """The replica has not reached a position of the bound within the time there
-    was.
-    """
+    """The replica did not reach a position of the bound before the deadline."""
     ERROR_REASON_WOULD_WAIT: _ErrorReason.ValueType  # 28
-    """An entry of a batch would have had to wait for its bound; asked alone it
-    may.
+    """An entry of a batch would have to wait for its bound. A lookup of that key
+    alone may wait.
     """
     ERROR_REASON_INPUT_NOT_PROCESSED: _ErrorReason.ValueType  # 29
-    """The processor has not committed an input record within the time there was."""
+    """The processor did not commit an input record before the deadline."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a request failed. The same name travels as google.rpc.ErrorInfo.reason
-    (domain "statehouse") in the status details. The gRPC status, the meaning
-    and what to do for each are in docs/errors.md.
+    """Why a request failed. The status details carry the same name as
+    google.rpc.ErrorInfo.reason (domain "statehouse"). docs/errors.md says for
+    each reason the gRPC status, the meaning and what to do.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
@@ -117,26 +115,26 @@ ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 3
 ERROR_REASON_INVALID_PAGE_TOKEN: ErrorReason.ValueType  # 4
 """The page token is damaged or belongs to another scan."""
 ERROR_REASON_PARTITION_NOT_OWNED: ErrorReason.ValueType  # 5
-"""This node does not hold the partition; the route in the details is the
-newest it knows.
+"""This node does not hold the partition. The details have the newest route
+that it knows.
 """
 ERROR_REASON_PARTITION_RESTORING: ErrorReason.ValueType  # 6
 """The replica is still reading its changelog."""
 ERROR_REASON_TASK_FAILED: ErrorReason.ValueType  # 7
 """The replica's task stopped with an error."""
 ERROR_REASON_NOT_ACTIVE: ErrorReason.ValueType  # 8
-"""The active was demanded and this replica is not it."""
+"""The caller demands the active, and this replica is not the active."""
 ERROR_REASON_ACTIVE_UNCONFIRMED: ErrorReason.ValueType  # 9
-"""Named active, but out of touch with Kafka for longer than the session
-timeout, so another may have been named since; or a copy of a global store
-on such a node.
+"""The replica is named active, but its node has been out of touch with Kafka
+for longer than the session timeout, so another may be active by now. Or
+it is a copy of a global store on such a node.
 """
 ERROR_REASON_LAG_EXCEEDS_BOUND: ErrorReason.ValueType  # 10
 """The lag is larger than the bound, or unknown."""
 ERROR_REASON_STALENESS_EXCEEDS_BOUND: ErrorReason.ValueType  # 11
 """The staleness is larger than the bound, or unknown."""
 ERROR_REASON_NO_REPLICA_AVAILABLE: ErrorReason.ValueType  # 12
-"""No replica could answer; the candidates in the details say why, one by
+"""No replica could answer. The candidates in the details say why, one by
 one.
 """
 ERROR_REASON_ROUTING_NOT_READY: ErrorReason.ValueType  # 13
@@ -148,7 +146,7 @@ works.
 ERROR_REASON_NODE_SHUTTING_DOWN: ErrorReason.ValueType  # 15
 """The node is shutting down."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 16
-"""The node or router has as much work as it admits."""
+"""The node or router has as much work as it accepts."""
 ERROR_REASON_ATTEMPT_TIMED_OUT: ErrorReason.ValueType  # 17
 """The candidate did not answer within the attempt's time."""
 ERROR_REASON_UNREACHABLE: ErrorReason.ValueType  # 18
@@ -168,22 +166,22 @@ ERROR_REASON_WRONG_STORE_KIND: ErrorReason.ValueType  # 24
 ERROR_REASON_BEFORE_HISTORY: ErrorReason.ValueType  # 25
 """The as-of time is before the history that the store keeps."""
 ERROR_REASON_SCAN_TOO_LONG: ErrorReason.ValueType  # 26
-"""A scan or exact count took longer than the server lets one stay open."""
+"""A scan or an exact count took longer than the server allows."""
 ERROR_REASON_POSITION_NOT_REACHED: ErrorReason.ValueType  # 27
-"""The replica has not reached a position of the bound within the time there
-was.
-"""
+"""The replica did not reach a position of the bound before the deadline."""
 ERROR_REASON_WOULD_WAIT: ErrorReason.ValueType  # 28
-"""An entry of a batch would have had to wait for its bound; asked alone it
-may.
+"""An entry of a batch would have to wait for its bound. A lookup of that key
+alone may wait.
 """
 ERROR_REASON_INPUT_NOT_PROCESSED: ErrorReason.ValueType  # 29
-"""The processor has not committed an input record within the time there was."""
+"""The processor did not commit an input record before the deadline."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final
 class Route(_message.Message):
-    """Who may answer for a partition, by the newest assignment the sender knows."""
+    """The replicas that may answer for a partition, by the newest assignment that
+    the sender knows.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -197,10 +195,10 @@ class Route(_message.Message):
     partition: _builtins.int
     """Changelog partition. Always set."""
     epoch: _builtins.int
-    """Epoch of the assignment this route is taken from. Always set."""
+    """Epoch of the assignment that this route comes from. Always set."""
     @_builtins.property
     def active(self) -> _types_pb2.Host:
-        """The active, absent while no node lives."""
+        """The active; absent while no node lives."""
 
     @_builtins.property
     def standbys(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Host]:
@@ -248,13 +246,15 @@ class Candidate(_message.Message):
     eligible: _builtins.bool
     """Whether the lookup may use it. Always set."""
     reason: Global___ErrorReason.ValueType
-    """Why it was not used, or not eligible; unset for one that is eligible."""
+    """Why it was not used, or is not eligible; unset for an eligible candidate."""
     detail: _builtins.str
-    """The same, for people."""
+    """The same in words."""
     position: _builtins.int
-    """Last position the node reported. Absent if unknown."""
+    """Last position that the node reported. Absent if unknown."""
     lag: _builtins.int
-    """Lag against the largest end anyone reported. Absent if unknown."""
+    """Lag, measured against the largest end that any node reported. Absent if
+    unknown.
+    """
     @_builtins.property
     def host(self) -> _types_pb2.Host:
         """The node."""
@@ -328,18 +328,18 @@ class LookupError(_message.Message):
     code: _builtins.int
     """The gRPC status code, as a number (google.rpc.Code)."""
     message: _builtins.str
-    """The same for people, with what to do."""
+    """The same in words, with what to do."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The variable parts of the message."""
 
     @_builtins.property
     def route(self) -> Global___Route:
-        """The newest route the answering process knows, for wrong-owner errors."""
+        """For wrong-owner errors, the newest route that the answering process knows."""
 
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """Each candidate and why it was not used, from a router."""
+        """From a router: each candidate, and why it was not used."""
 
     def __init__(
         self,

@@ -31,23 +31,23 @@ class _AttemptOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Attemp
     ATTEMPT_OUTCOME_UNSPECIFIED: _AttemptOutcome.ValueType  # 0
     """Unknown."""
     ATTEMPT_OUTCOME_ANSWERED: _AttemptOutcome.ValueType  # 1
-    """It answered."""
+    """The node answered."""
     ATTEMPT_OUTCOME_FAILED: _AttemptOutcome.ValueType  # 2
-    """It failed, for the reason that is given."""
+    """The call failed; the attempt has the reason."""
     ATTEMPT_OUTCOME_OVERTAKEN: _AttemptOutcome.ValueType  # 3
-    """It was given up because another replica answered first."""
+    """The router gave up the call because another replica answered first."""
 
 class AttemptOutcome(_AttemptOutcome, metaclass=_AttemptOutcomeEnumTypeWrapper):
-    """What became of one call to a node."""
+    """How one call to a node ended."""
 
 ATTEMPT_OUTCOME_UNSPECIFIED: AttemptOutcome.ValueType  # 0
 """Unknown."""
 ATTEMPT_OUTCOME_ANSWERED: AttemptOutcome.ValueType  # 1
-"""It answered."""
+"""The node answered."""
 ATTEMPT_OUTCOME_FAILED: AttemptOutcome.ValueType  # 2
-"""It failed, for the reason that is given."""
+"""The call failed; the attempt has the reason."""
 ATTEMPT_OUTCOME_OVERTAKEN: AttemptOutcome.ValueType  # 3
-"""It was given up because another replica answered first."""
+"""The router gave up the call because another replica answered first."""
 Global___AttemptOutcome: _TypeAlias = AttemptOutcome  # noqa: Y015
 
 @_typing.final
@@ -96,7 +96,7 @@ class GetFleetResponse(_message.Message):
 
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskInfo]:
-        """Who holds what."""
+        """The holders of each task and global store."""
 
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryInfo]:
@@ -151,7 +151,7 @@ class WatchFleetResponse(_message.Message):
     FLEET_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fleet(self) -> Global___GetFleetResponse:
-        """All of it, as GetFleet gives it."""
+        """The whole fleet, as GetFleet returns it."""
 
     def __init__(
         self,
@@ -197,12 +197,12 @@ class StoreInfo(_message.Message):
     partition_count: _builtins.int
     """Number of partitions, fixed."""
     sub_topology: _builtins.int
-    """Sub-topology it belongs to. Set but for global stores."""
+    """Sub-topology that the store belongs to. Set except for global stores."""
     ephemeral: _builtins.bool
-    """Without a changelog: a replica starts empty and follows the updates."""
+    """The store has no changelog: a replica starts empty and follows the updates."""
     partitioner: _builtins.str
-    """How a serialized key gives the partition: "murmur2", as Kafka's own
-    producers place it.
+    """How the partition follows from a serialized key: "murmur2", as in Kafka's
+    own producers.
     """
     def __init__(
         self,
@@ -229,7 +229,7 @@ Global___StoreInfo: _TypeAlias = StoreInfo  # noqa: Y015
 
 @_typing.final
 class QueryInfo(_message.Message):
-    """A query of the processor, by its last commit record."""
+    """A query of the processor, according to its last commit record."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -244,18 +244,20 @@ class QueryInfo(_message.Message):
     name: _builtins.str
     """Name."""
     idle: _builtins.bool
-    """Whether it had nothing to do when the record was written."""
+    """Whether the query had nothing to do when the record was written."""
     stopped: _builtins.bool
-    """Whether its processor ended in an orderly way with this record."""
+    """Whether this is the last record of a processor that stopped in an orderly
+    way.
+    """
     record_age_ms: _builtins.int
-    """Milliseconds since the record was written: one a batch, and one a heartbeat
-    interval when idle. Always set.
+    """Milliseconds since the record was written. There is one record per batch,
+    and one per heartbeat interval when idle. Always set.
     """
     batch_id: _builtins.int
     """Newest committed batch."""
     batch_age_ms: _builtins.int
-    """Milliseconds since it was committed, by the driver's clock and the
-    router's; unset if that was an earlier process.
+    """Milliseconds since the batch was committed, by the clocks of the driver and
+    the router; unset if an earlier process committed it.
     """
     @_builtins.property
     def stores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -263,7 +265,7 @@ class QueryInfo(_message.Message):
 
     @_builtins.property
     def status(self) -> Global___QueryStatus:
-        """How the query does; unset until its process has completed a batch."""
+        """The query's figures; unset until its process has completed a batch."""
 
     def __init__(
         self,
@@ -294,7 +296,7 @@ Global___QueryInfo: _TypeAlias = QueryInfo  # noqa: Y015
 
 @_typing.final
 class QueryStatus(_message.Message):
-    """How a query does, by its last completed batch."""
+    """Figures of a query, from its last completed batch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -306,15 +308,17 @@ class QueryStatus(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     input_rows_per_second: _builtins.float
-    """Rows read of all sources since the batch before began; 0 when idle."""
+    """Rows per second read from all sources since the previous batch began; 0
+    when idle.
+    """
     backlog: _builtins.int
-    """Offsets that the sources held beyond what is processed."""
+    """Offsets in the sources that are not processed yet."""
     backlog_eta_ms: _builtins.int
-    """Milliseconds until nothing of it is left, arrivals going on as they do;
-    unset if it doesn't shrink.
+    """Milliseconds until the backlog is empty if rows arrive as now; unset if the
+    backlog doesn't shrink.
     """
     watermark_ms: _builtins.int
-    """Event time up to which rows are late, in milliseconds of the epoch; unset
+    """Rows with an event time up to this are late, epoch milliseconds; unset
     without a watermark.
     """
     state_rows: _builtins.int
@@ -322,7 +326,7 @@ class QueryStatus(_message.Message):
     state_bytes: _builtins.int
     """Memory of its state stores."""
     dead_letters: _builtins.int
-    """Records refused and kept in the dead-letter topic since the process
+    """Records refused and sent to the dead-letter topic since the process
     started.
     """
     def __init__(
@@ -353,7 +357,7 @@ Global___QueryStatus: _TypeAlias = QueryStatus  # noqa: Y015
 
 @_typing.final
 class NodeInfo(_message.Message):
-    """A node, by its last heartbeat."""
+    """A node, according to its last heartbeat."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -378,11 +382,11 @@ class NodeInfo(_message.Message):
     version: _builtins.str
     """Software version."""
     epoch: _builtins.int
-    """Newest epoch the node acts on. Always set."""
+    """Newest epoch that the node acts on. Always set."""
     heartbeat_age_ms: _builtins.int
     """Milliseconds since the router read its last heartbeat. Always set."""
     reachable: _builtins.bool
-    """Whether the router's last calls to it got through."""
+    """Whether the router's last calls to the node succeeded."""
     capacity: _builtins.int
     """Capacity weight. Always set."""
     dynamic: _builtins.bool
@@ -426,7 +430,7 @@ Global___NodeInfo: _TypeAlias = NodeInfo  # noqa: Y015
 
 @_typing.final
 class TaskInfo(_message.Message):
-    """Who holds a task, or has a copy of a global store."""
+    """The holders of a task, or of copies of a global store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -437,13 +441,13 @@ class TaskInfo(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
-    """Task id, "<sub-topology>_<partition>"; of a global store "global/<store>"."""
+    """Task id, "<sub-topology>_<partition>"; for a global store "global/<store>"."""
     active: _builtins.str
     """Instance id of the active; empty while no node lives, and for global
     stores.
     """
     reason: _builtins.str
-    """Why it was last changed."""
+    """Why the holders last changed."""
     @_builtins.property
     def standbys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Instance ids of the standbys."""
@@ -454,7 +458,7 @@ class TaskInfo(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaReport]:
-        """What each holder last reported."""
+        """The last report of each holder."""
 
     def __init__(
         self,
@@ -476,8 +480,8 @@ Global___TaskInfo: _TypeAlias = TaskInfo  # noqa: Y015
 
 @_typing.final
 class ReplicaReport(_message.Message):
-    """A replica, by its node's last heartbeat: of a task, or of one partition of a
-    store.
+    """A replica of a task, or of one partition of a store, according to its node's
+    last heartbeat.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -490,18 +494,18 @@ class ReplicaReport(_message.Message):
     instance_id: _builtins.str
     """The node's instance id."""
     role: _types_pb2.ReplicaRole.ValueType
-    """Role the node acts in."""
+    """Role that the node acts in."""
     state: _builtins.str
     """Task state on the node: created, restoring, running, suspended, closed or
     error.
     """
     position: _builtins.int
-    """Of a task the sum of its stores' positions, of a global store over its
-    partitions. Absent if unknown.
+    """For a task the sum of its stores' positions, for a global store the sum of
+    its partitions' positions. Absent if unknown.
     """
     lag: _builtins.int
-    """Of a task the sum of its stores' lags, of a global store the largest of a
-    partition. Absent if unknown.
+    """For a task the sum of its stores' lags, for a global store the largest lag
+    of a partition. Absent if unknown.
     """
     def __init__(
         self,
@@ -529,7 +533,7 @@ Global___ReplicaReport: _TypeAlias = ReplicaReport  # noqa: Y015
 
 @_typing.final
 class LocateKeyRequest(_message.Message):
-    """Asks for a key's place."""
+    """Asks which partition a key belongs to, and which replicas may answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -544,7 +548,7 @@ class LocateKeyRequest(_message.Message):
 
     @_builtins.property
     def freshness(self) -> _types_pb2.Freshness:
-        """The bound under which the candidates are judged."""
+        """The bound that the candidates must meet."""
 
     def __init__(
         self,
@@ -563,7 +567,7 @@ Global___LocateKeyRequest: _TypeAlias = LocateKeyRequest  # noqa: Y015
 
 @_typing.final
 class LocateKeyResponse(_message.Message):
-    """A key's place."""
+    """The partition of a key, and the replicas that may answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -593,7 +597,9 @@ Global___LocateKeyResponse: _TypeAlias = LocateKeyResponse  # noqa: Y015
 
 @_typing.final
 class AwaitInputRequest(_message.Message):
-    """Names records of a store's input topics, such as the caller has produced."""
+    """Names records of a store's input topics, for example records that the caller
+    has produced.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -603,7 +609,7 @@ class AwaitInputRequest(_message.Message):
     """Store name."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputRecord]:
-        """The records: at most one a topic partition is needed, the latest."""
+        """The records. For each topic partition only the latest is needed."""
 
     def __init__(
         self,
@@ -621,7 +627,7 @@ Global___AwaitInputRequest: _TypeAlias = AwaitInputRequest  # noqa: Y015
 
 @_typing.final
 class InputRecord(_message.Message):
-    """Where a record is."""
+    """The place of a record."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -658,9 +664,9 @@ class AwaitInputResponse(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def at_least(self) -> _types_pb2.Positions:
-        """For the at_least of Freshness: changelog positions that hold everything the
-        processor has published of them. A result that is only emitted later, when a
-        window closes say, is not among it.
+        """For Freshness.at_least: changelog positions that include every result that
+        the processor has published for the records. They don't include results
+        that it emits later, for example when a window closes.
         """
 
     def __init__(
@@ -678,7 +684,7 @@ Global___AwaitInputResponse: _TypeAlias = AwaitInputResponse  # noqa: Y015
 
 @_typing.final
 class ExplainGetRequest(_message.Message):
-    """Asks for a lookup, and for what is done for it."""
+    """Asks for a lookup and its explanation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -702,7 +708,7 @@ Global___ExplainGetRequest: _TypeAlias = ExplainGetRequest  # noqa: Y015
 
 @_typing.final
 class ExplainGetResponse(_message.Message):
-    """A lookup, and what was done for it."""
+    """A lookup and its explanation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -715,15 +721,15 @@ class ExplainGetResponse(_message.Message):
     HEDGE_AFTER_MS_FIELD_NUMBER: _builtins.int
     RETRY_BUDGET_REFUSED_FIELD_NUMBER: _builtins.int
     took_ms: _builtins.float
-    """Milliseconds from its arrival at the router to its end. Always set."""
+    """Milliseconds from the lookup's arrival at the router to its end. Always
+    set.
+    """
     hedge_after_ms: _builtins.float
-    """After how many milliseconds without an answer a hedge would have been sent.
+    """Milliseconds without an answer after which the router would send a hedge.
     Always set.
     """
     retry_budget_refused: _builtins.str
-    """What the retry budget did not allow: "hedge" or "retry". Empty: nothing
-    was refused.
-    """
+    """What the retry budget refused: "hedge" or "retry". Empty: nothing."""
     @_builtins.property
     def response(self) -> _query_service_pb2.GetResponse:
         """The answer."""
@@ -734,17 +740,17 @@ class ExplainGetResponse(_message.Message):
 
     @_builtins.property
     def route(self) -> _errors_pb2.Route:
-        """Partition, epoch, active and standbys, as the lookup began."""
+        """Partition, epoch, active and standbys when the lookup began."""
 
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[_errors_pb2.Candidate]:
-        """Every replica with its verdict as the lookup began, in the order in which
-        they were to be asked; copies of a global store take turns.
+        """Every replica with its verdict when the lookup began, in the order in which
+        the router would ask them. Copies of a global store take turns.
         """
 
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___LookupAttempt]:
-        """What was asked, in the order it was sent."""
+        """The calls to nodes, in the order they were sent."""
 
     def __init__(
         self,
@@ -795,19 +801,21 @@ class LookupAttempt(_message.Message):
     role: _types_pb2.ReplicaRole.ValueType
     """Its role in the assignment."""
     round: _builtins.int
-    """The pass over the candidates it belongs to, from 1. Always set."""
+    """The pass over the candidates that the call belongs to, from 1. Always set."""
     hedge: _builtins.bool
-    """It was sent beside another one that was late."""
+    """The call was sent while another call was late."""
     sent_after_ms: _builtins.float
-    """When it was sent, milliseconds after the lookup's arrival. Always set."""
+    """When the call was sent, milliseconds after the lookup's arrival. Always
+    set.
+    """
     took_ms: _builtins.float
-    """How long it took, milliseconds. Always set."""
+    """How long the call took, milliseconds. Always set."""
     outcome: Global___AttemptOutcome.ValueType
-    """What became of it."""
+    """How the call ended."""
     reason: _errors_pb2.ErrorReason.ValueType
-    """Why it failed."""
+    """Why the call failed."""
     detail: _builtins.str
-    """The same, for people."""
+    """The same in words."""
     @_builtins.property
     def host(self) -> _types_pb2.Host:
         """The node."""
@@ -994,7 +1002,7 @@ class PartitionInfo(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
-    """Id of the task it belongs to, "<sub-topology>_<partition>"; of a global
+    """Id of the partition's task, "<sub-topology>_<partition>"; for a global
     store "global/<store>".
     """
     @_builtins.property
@@ -1003,8 +1011,8 @@ class PartitionInfo(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaReport]:
-        """What each replica last reported, in the order in which a lookup without
-        bounds would ask them.
+        """The last report of each replica, in the order in which a lookup without
+        bounds would ask the replicas.
         """
 
     def __init__(

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FleetServiceStub:
-    """What a router knows of the fleet.
+    """Shows the fleet as a router knows it.
     """
 
     def __init__(self, channel):
@@ -78,18 +78,18 @@ class FleetServiceStub:
 
 
 class FleetServiceServicer:
-    """What a router knows of the fleet.
+    """Shows the fleet as a router knows it.
     """
 
     def GetFleet(self, request, context):
-        """The newest assignment, the nodes and what each last reported.
+        """Returns the newest assignment, the nodes, and each node's last report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LocateKey(self, request, context):
-        """Which partition a key belongs to, who may answer for it, and for each
+        """Returns the partition of a key, the replicas that may answer, and for each
         candidate whether it would be used (KIP-535's queryMetadataForKey).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -97,11 +97,11 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchFleet(self, request, context):
-        """The fleet now, and again each time lookups may have to go elsewhere: with
-        a new epoch, when a node comes, goes, restarts or changes its address or
-        state, and when a copy of a global store begins or ceases to answer. Not
-        for each heartbeat. A slow reader gets the newest only. Ends with
-        ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+        """Sends the fleet now, and again each time lookups may have to go elsewhere:
+        with a new epoch, when a node comes, goes, restarts or changes its address
+        or state, and when a copy of a global store starts or stops answering. It
+        does not send each heartbeat. A slow reader gets only the newest state.
+        Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,31 +116,31 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainGet(self, request, context):
-        """Reads a key as QueryService.Get does, and tells what was done for it:
-        which replicas were asked in which order, what each said and when. A
-        lookup that fails is an answer, too.
+        """Reads a key as QueryService.Get does, and shows how: which replicas were
+        asked in which order, what each answered and when. A failed lookup is an
+        answer, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStores(self, request, context):
-        """The stores of the newest assignment.
+        """Returns the stores of the newest assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """The nodes that have a live entry in the members topic.
+        """Returns the nodes that have a live entry in the members topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPartitions(self, request, context):
-        """The partitions of a store, who may answer for each, and what each replica
-        last reported of it.
+        """Returns the partitions of a store, the replicas that may answer for each,
+        and each replica's last report.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,7 +198,7 @@ def add_FleetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FleetService:
-    """What a router knows of the fleet.
+    """Shows the fleet as a router knows it.
     """
 
     @staticmethod

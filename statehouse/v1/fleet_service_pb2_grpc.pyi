@@ -27,81 +27,81 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FleetServiceStub:
-    """What a router knows of the fleet."""
+    """Shows the fleet as a router knows it."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FleetServiceAsyncStub: ...
     GetFleet: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.GetFleetRequest, _fleet_service_pb2.GetFleetResponse]
-    """The newest assignment, the nodes and what each last reported."""
+    """Returns the newest assignment, the nodes, and each node's last report."""
     LocateKey: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.LocateKeyRequest, _fleet_service_pb2.LocateKeyResponse]
-    """Which partition a key belongs to, who may answer for it, and for each
+    """Returns the partition of a key, the replicas that may answer, and for each
     candidate whether it would be used (KIP-535's queryMetadataForKey).
     """
     WatchFleet: _grpc.UnaryStreamMultiCallable[_fleet_service_pb2.WatchFleetRequest, _fleet_service_pb2.WatchFleetResponse]
-    """The fleet now, and again each time lookups may have to go elsewhere: with
-    a new epoch, when a node comes, goes, restarts or changes its address or
-    state, and when a copy of a global store begins or ceases to answer. Not
-    for each heartbeat. A slow reader gets the newest only. Ends with
-    ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+    """Sends the fleet now, and again each time lookups may have to go elsewhere:
+    with a new epoch, when a node comes, goes, restarts or changes its address
+    or state, and when a copy of a global store starts or stops answering. It
+    does not send each heartbeat. A slow reader gets only the newest state.
+    Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
     """
     AwaitInput: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]
     """Waits until the processor has committed input records, within the
     deadline, and returns the positions that reads must reach to see them.
     """
     ExplainGet: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ExplainGetRequest, _fleet_service_pb2.ExplainGetResponse]
-    """Reads a key as QueryService.Get does, and tells what was done for it:
-    which replicas were asked in which order, what each said and when. A
-    lookup that fails is an answer, too.
+    """Reads a key as QueryService.Get does, and shows how: which replicas were
+    asked in which order, what each answered and when. A failed lookup is an
+    answer, too.
     """
     ListStores: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListStoresRequest, _fleet_service_pb2.ListStoresResponse]
-    """The stores of the newest assignment."""
+    """Returns the stores of the newest assignment."""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListNodesRequest, _fleet_service_pb2.ListNodesResponse]
-    """The nodes that have a live entry in the members topic."""
+    """Returns the nodes that have a live entry in the members topic."""
     ListPartitions: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListPartitionsRequest, _fleet_service_pb2.ListPartitionsResponse]
-    """The partitions of a store, who may answer for each, and what each replica
-    last reported of it.
+    """Returns the partitions of a store, the replicas that may answer for each,
+    and each replica's last report.
     """
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
-    """What a router knows of the fleet."""
+    """Shows the fleet as a router knows it."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetFleet: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.GetFleetRequest, _fleet_service_pb2.GetFleetResponse]  # type: ignore[assignment]
-    """The newest assignment, the nodes and what each last reported."""
+    """Returns the newest assignment, the nodes, and each node's last report."""
     LocateKey: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.LocateKeyRequest, _fleet_service_pb2.LocateKeyResponse]  # type: ignore[assignment]
-    """Which partition a key belongs to, who may answer for it, and for each
+    """Returns the partition of a key, the replicas that may answer, and for each
     candidate whether it would be used (KIP-535's queryMetadataForKey).
     """
     WatchFleet: _aio.UnaryStreamMultiCallable[_fleet_service_pb2.WatchFleetRequest, _fleet_service_pb2.WatchFleetResponse]  # type: ignore[assignment]
-    """The fleet now, and again each time lookups may have to go elsewhere: with
-    a new epoch, when a node comes, goes, restarts or changes its address or
-    state, and when a copy of a global store begins or ceases to answer. Not
-    for each heartbeat. A slow reader gets the newest only. Ends with
-    ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+    """Sends the fleet now, and again each time lookups may have to go elsewhere:
+    with a new epoch, when a node comes, goes, restarts or changes its address
+    or state, and when a copy of a global store starts or stops answering. It
+    does not send each heartbeat. A slow reader gets only the newest state.
+    Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
     """
     AwaitInput: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.AwaitInputRequest, _fleet_service_pb2.AwaitInputResponse]  # type: ignore[assignment]
     """Waits until the processor has committed input records, within the
     deadline, and returns the positions that reads must reach to see them.
     """
     ExplainGet: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ExplainGetRequest, _fleet_service_pb2.ExplainGetResponse]  # type: ignore[assignment]
-    """Reads a key as QueryService.Get does, and tells what was done for it:
-    which replicas were asked in which order, what each said and when. A
-    lookup that fails is an answer, too.
+    """Reads a key as QueryService.Get does, and shows how: which replicas were
+    asked in which order, what each answered and when. A failed lookup is an
+    answer, too.
     """
     ListStores: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListStoresRequest, _fleet_service_pb2.ListStoresResponse]  # type: ignore[assignment]
-    """The stores of the newest assignment."""
+    """Returns the stores of the newest assignment."""
     ListNodes: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListNodesRequest, _fleet_service_pb2.ListNodesResponse]  # type: ignore[assignment]
-    """The nodes that have a live entry in the members topic."""
+    """Returns the nodes that have a live entry in the members topic."""
     ListPartitions: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListPartitionsRequest, _fleet_service_pb2.ListPartitionsResponse]  # type: ignore[assignment]
-    """The partitions of a store, who may answer for each, and what each replica
-    last reported of it.
+    """Returns the partitions of a store, the replicas that may answer for each,
+    and each replica's last report.
     """
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What a router knows of the fleet."""
+    """Shows the fleet as a router knows it."""
 
     @_abc_1.abstractmethod
     def GetFleet(
@@ -109,7 +109,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.GetFleetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_service_pb2.GetFleetResponse, _abc.Awaitable[_fleet_service_pb2.GetFleetResponse]]:
-        """The newest assignment, the nodes and what each last reported."""
+        """Returns the newest assignment, the nodes, and each node's last report."""
 
     @_abc_1.abstractmethod
     def LocateKey(
@@ -117,7 +117,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.LocateKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_service_pb2.LocateKeyResponse, _abc.Awaitable[_fleet_service_pb2.LocateKeyResponse]]:
-        """Which partition a key belongs to, who may answer for it, and for each
+        """Returns the partition of a key, the replicas that may answer, and for each
         candidate whether it would be used (KIP-535's queryMetadataForKey).
         """
 
@@ -127,11 +127,11 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.WatchFleetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fleet_service_pb2.WatchFleetResponse], _abc.AsyncIterator[_fleet_service_pb2.WatchFleetResponse]]:
-        """The fleet now, and again each time lookups may have to go elsewhere: with
-        a new epoch, when a node comes, goes, restarts or changes its address or
-        state, and when a copy of a global store begins or ceases to answer. Not
-        for each heartbeat. A slow reader gets the newest only. Ends with
-        ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
+        """Sends the fleet now, and again each time lookups may have to go elsewhere:
+        with a new epoch, when a node comes, goes, restarts or changes its address
+        or state, and when a copy of a global store starts or stops answering. It
+        does not send each heartbeat. A slow reader gets only the newest state.
+        Ends with ERROR_REASON_NODE_SHUTTING_DOWN when the router stops.
         """
 
     @_abc_1.abstractmethod
@@ -150,9 +150,9 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.ExplainGetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_service_pb2.ExplainGetResponse, _abc.Awaitable[_fleet_service_pb2.ExplainGetResponse]]:
-        """Reads a key as QueryService.Get does, and tells what was done for it:
-        which replicas were asked in which order, what each said and when. A
-        lookup that fails is an answer, too.
+        """Reads a key as QueryService.Get does, and shows how: which replicas were
+        asked in which order, what each answered and when. A failed lookup is an
+        answer, too.
         """
 
     @_abc_1.abstractmethod
@@ -161,7 +161,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.ListStoresRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_service_pb2.ListStoresResponse, _abc.Awaitable[_fleet_service_pb2.ListStoresResponse]]:
-        """The stores of the newest assignment."""
+        """Returns the stores of the newest assignment."""
 
     @_abc_1.abstractmethod
     def ListNodes(
@@ -169,7 +169,7 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.ListNodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_service_pb2.ListNodesResponse, _abc.Awaitable[_fleet_service_pb2.ListNodesResponse]]:
-        """The nodes that have a live entry in the members topic."""
+        """Returns the nodes that have a live entry in the members topic."""
 
     @_abc_1.abstractmethod
     def ListPartitions(
@@ -177,8 +177,8 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_service_pb2.ListPartitionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_service_pb2.ListPartitionsResponse, _abc.Awaitable[_fleet_service_pb2.ListPartitionsResponse]]:
-        """The partitions of a store, who may answer for each, and what each replica
-        last reported of it.
+        """Returns the partitions of a store, the replicas that may answer for each,
+        and each replica's last report.
         """
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -21,14 +21,14 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DrainRequest(_message.Message):
-    """Tells a node to hand over and leave."""
+    """Asks a node to hand over its tasks and leave."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     timeout_ms: _builtins.int
-    """Longest hand-over, milliseconds; the node then stops with what it has.
-    Default: the node's drain_timeout_ms.
+    """Longest hand-over, in milliseconds. Afterwards the node stops even if it
+    still has active tasks. Default: the node's drain_timeout_ms.
     """
     def __init__(
         self,
@@ -47,14 +47,14 @@ Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
 
 @_typing.final
 class DrainResponse(_message.Message):
-    """The drain as it begins."""
+    """The state at the start of the drain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ACTIVE_TASKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def active_tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The tasks the node is active for, which others are to take over."""
+        """The node's active tasks, which other nodes must take over."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class GetNodeResponse(_message.Message):
     state: _builtins.str
     """CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING or ERROR."""
     epoch: _builtins.int
-    """Newest epoch the node acts on. Always set."""
+    """Newest epoch that the node acts on. Always set."""
     @_builtins.property
     def host(self) -> _types_pb2.Host:
         """The node."""
 
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskReplica]:
-        """The replicas it holds, global stores among them."""
+        """The replicas that the node holds, global stores included."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class TaskReplica(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     STORES_FIELD_NUMBER: _builtins.int
     task: _builtins.str
-    """Task id, "<sub-topology>_<partition>"; of a global store "global/<store>"."""
+    """Task id, "<sub-topology>_<partition>"; for a global store "global/<store>"."""
     role: _types_pb2.ReplicaRole.ValueType
     """Role."""
     state: _builtins.str
@@ -151,7 +151,7 @@ class TaskReplica(_message.Message):
     """Why the task is in error."""
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreReplica]:
-        """Its stores; of a global store one entry a partition of its topic."""
+        """Its stores; for a global store one entry per partition of its topic."""
 
     def __init__(
         self,
@@ -192,19 +192,21 @@ class StoreReplica(_message.Message):
     position: _builtins.int
     """Next changelog offset needed. Absent if unknown."""
     end_offset: _builtins.int
-    """Largest end offset known. Absent if unknown."""
+    """Largest known end offset. Absent if unknown."""
     lag: _builtins.int
     """Upper bound on records not yet applied. Absent if unknown."""
     staleness_ms: _builtins.int
     """Milliseconds since it last confirmed being at the end. Absent if never."""
     restored_from: _builtins.int
-    """Position the last restore started from. Absent before the first."""
+    """Position from which the last restore started. Absent before the first."""
     restored_records: _builtins.int
     """Records applied by the last restore."""
     skipped_records: _builtins.int
-    """Records that could not be read as this store's and were passed over."""
+    """Records that this store can't read and that were skipped."""
     late_records: _builtins.int
-    """Records that were older than the store's retention and were dropped."""
+    """Records that were dropped because they are older than the store's
+    retention.
+    """
     partition: _builtins.int
     """Changelog partition. Always set."""
     since_ms: _builtins.int

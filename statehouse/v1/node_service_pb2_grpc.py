@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """What a query node says of itself, and how it is told to leave.
+    """Shows the state of a query node, and makes it leave the fleet.
     """
 
     def __init__(self, channel):
@@ -48,20 +48,20 @@ class NodeServiceStub:
 
 
 class NodeServiceServicer:
-    """What a query node says of itself, and how it is told to leave.
+    """Shows the state of a query node, and makes it leave the fleet.
     """
 
     def GetNode(self, request, context):
-        """State, epoch and replicas of the node.
+        """Returns the state, the epoch and the replicas of the node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Ends the node as SIGTERM does: its active tasks are handed over, then it
-        leaves the fleet and the process ends. Returns as soon as that has begun;
-        GetNode shows how far it is. Idempotent.
+        """Ends the node as SIGTERM does: the node hands over its active tasks, leaves
+        the fleet and ends its process. Returns as soon as the hand-over has begun;
+        GetNode shows its progress. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,7 +89,7 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """What a query node says of itself, and how it is told to leave.
+    """Shows the state of a query node, and makes it leave the fleet.
     """
 
     @staticmethod

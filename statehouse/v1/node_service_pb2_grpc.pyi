@@ -27,35 +27,35 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class NodeServiceStub:
-    """What a query node says of itself, and how it is told to leave."""
+    """Shows the state of a query node, and makes it leave the fleet."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
     GetNode: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]
-    """State, epoch and replicas of the node."""
+    """Returns the state, the epoch and the replicas of the node."""
     Drain: _grpc.UnaryUnaryMultiCallable[_node_service_pb2.DrainRequest, _node_service_pb2.DrainResponse]
-    """Ends the node as SIGTERM does: its active tasks are handed over, then it
-    leaves the fleet and the process ends. Returns as soon as that has begun;
-    GetNode shows how far it is. Idempotent.
+    """Ends the node as SIGTERM does: the node hands over its active tasks, leaves
+    the fleet and ends its process. Returns as soon as the hand-over has begun;
+    GetNode shows its progress. Idempotent.
     """
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
-    """What a query node says of itself, and how it is told to leave."""
+    """Shows the state of a query node, and makes it leave the fleet."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetNode: _aio.UnaryUnaryMultiCallable[_node_service_pb2.GetNodeRequest, _node_service_pb2.GetNodeResponse]  # type: ignore[assignment]
-    """State, epoch and replicas of the node."""
+    """Returns the state, the epoch and the replicas of the node."""
     Drain: _aio.UnaryUnaryMultiCallable[_node_service_pb2.DrainRequest, _node_service_pb2.DrainResponse]  # type: ignore[assignment]
-    """Ends the node as SIGTERM does: its active tasks are handed over, then it
-    leaves the fleet and the process ends. Returns as soon as that has begun;
-    GetNode shows how far it is. Idempotent.
+    """Ends the node as SIGTERM does: the node hands over its active tasks, leaves
+    the fleet and ends its process. Returns as soon as the hand-over has begun;
+    GetNode shows its progress. Idempotent.
     """
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What a query node says of itself, and how it is told to leave."""
+    """Shows the state of a query node, and makes it leave the fleet."""
 
     @_abc_1.abstractmethod
     def GetNode(
@@ -63,7 +63,7 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_service_pb2.GetNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.GetNodeResponse, _abc.Awaitable[_node_service_pb2.GetNodeResponse]]:
-        """State, epoch and replicas of the node."""
+        """Returns the state, the epoch and the replicas of the node."""
 
     @_abc_1.abstractmethod
     def Drain(
@@ -71,9 +71,9 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_service_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_service_pb2.DrainResponse, _abc.Awaitable[_node_service_pb2.DrainResponse]]:
-        """Ends the node as SIGTERM does: its active tasks are handed over, then it
-        leaves the fleet and the process ends. Returns as soon as that has begun;
-        GetNode shows how far it is. Idempotent.
+        """Ends the node as SIGTERM does: the node hands over its active tasks, leaves
+        the fleet and ends its process. Returns as soon as the hand-over has begun;
+        GetNode shows its progress. Idempotent.
         """
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

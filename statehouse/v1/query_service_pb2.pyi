@@ -46,7 +46,7 @@ class GetRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class BatchGetResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetResult]:
-        """One result a request, in the order of the requests."""
+        """One result per request, in the order of the requests."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class ScanRequest(_message.Message):
     may hold fewer and still not be the last.
     """
     page_token: _builtins.str
-    """next_page_token of the page before; all other fields must be as they were
-    then, page_size excepted.
+    """next_page_token of the previous page. All other fields except page_size
+    must be as in that request.
     """
     raw: _builtins.bool
     """Return keys and values as the bytes in the changelog."""
@@ -237,12 +237,12 @@ class ScanRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Only these partitions, of which the node must have all. A node is told
-        either these or one partition; unset in requests to a router.
+        """Only these partitions. The node must hold all of them. A request to a node
+        sets either this or partition; unset in requests to a router.
         """
 
     def __init__(
@@ -337,7 +337,7 @@ Global___ScanResponse: _TypeAlias = ScanResponse  # noqa: Y015
 
 @_typing.final
 class CountRequest(_message.Message):
-    """Asks how many entries a store has."""
+    """Asks for the number of entries of a store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -349,10 +349,10 @@ class CountRequest(_message.Message):
     store: _builtins.str
     """Store name. Required."""
     exact: _builtins.bool
-    """Count by a scan instead of the engine's estimate."""
+    """Count by a scan, instead of returning the engine's estimate."""
     partition: _builtins.int
-    """Only this partition. Required at a node but for global stores, optional at a
-    router.
+    """Only this partition. Required at a node except for global stores, optional
+    at a router.
     """
     @_builtins.property
     def freshness(self) -> _types_pb2.Freshness:
@@ -360,7 +360,7 @@ class CountRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -383,7 +383,7 @@ Global___CountRequest: _TypeAlias = CountRequest  # noqa: Y015
 
 @_typing.final
 class CountResponse(_message.Message):
-    """How many entries a store has."""
+    """The number of entries of a store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -393,7 +393,9 @@ class CountResponse(_message.Message):
     count: _builtins.int
     """Number of entries. Always set."""
     exact: _builtins.bool
-    """Whether it was counted, or is the engine's estimate. Always set."""
+    """Whether the entries were counted; false is the engine's estimate. Always
+    set.
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
         """Who answered for each partition, and how fresh its copy was."""
@@ -442,15 +444,15 @@ class FetchWindowsRequest(_message.Message):
     """Return values as the bytes in the changelog."""
     from_ms: _builtins.int
     """Earliest window start, inclusive, epoch milliseconds. Absent: from the
-    first that is kept.
+    first one kept.
     """
     to_ms: _builtins.int
     """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
     page_size: _builtins.int
     """Most windows to return; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
-    """next_page_token of the page before; all other fields must be as they were
-    then, page_size excepted.
+    """next_page_token of the previous page. All other fields except page_size
+    must be as in that request.
     """
     reverse: _builtins.bool
     """Latest first."""
@@ -464,7 +466,7 @@ class FetchWindowsRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -599,8 +601,8 @@ class FetchSessionsRequest(_message.Message):
     page_size: _builtins.int
     """Most sessions to return; 0 means 100, more than 1,000 means 1,000."""
     page_token: _builtins.str
-    """next_page_token of the page before; all other fields must be as they were
-    then, page_size excepted.
+    """next_page_token of the previous page. All other fields except page_size
+    must be as in that request.
     """
     reverse: _builtins.bool
     """Latest first."""
@@ -614,7 +616,7 @@ class FetchSessionsRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -720,7 +722,7 @@ Global___FetchSessionsResponse: _TypeAlias = FetchSessionsResponse  # noqa: Y015
 
 @_typing.final
 class GetAsOfRequest(_message.Message):
-    """Asks for the value a key had at a time."""
+    """Asks for the value that a key had at a time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -735,8 +737,8 @@ class GetAsOfRequest(_message.Message):
     raw: _builtins.bool
     """Return the value as the bytes in the changelog."""
     as_of_ms: _builtins.int
-    """The time, epoch milliseconds. One before the history that the store keeps
-    fails with ERROR_REASON_BEFORE_HISTORY. Absent: now, the latest value.
+    """The time, epoch milliseconds. A time before the store's history fails with
+    ERROR_REASON_BEFORE_HISTORY. Absent: now, so the latest value.
     """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
@@ -748,7 +750,7 @@ class GetAsOfRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -772,7 +774,7 @@ Global___GetAsOfRequest: _TypeAlias = GetAsOfRequest  # noqa: Y015
 
 @_typing.final
 class GetAsOfResponse(_message.Message):
-    """Answers with the value a key had at a time."""
+    """Answers with the value that a key had at a time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -783,10 +785,10 @@ class GetAsOfResponse(_message.Message):
     found: _builtins.bool
     """Whether the key had a value then. Always set."""
     timestamp_ms: _builtins.int
-    """Since when the value held, epoch milliseconds; set if found."""
+    """The time from which the value is valid, epoch milliseconds; set if found."""
     @_builtins.property
     def value(self) -> _types_pb2.Value:
-        """The value, if it had one."""
+        """The value, if found."""
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
@@ -817,7 +819,7 @@ Global___GetAsOfResponse: _TypeAlias = GetAsOfResponse  # noqa: Y015
 
 @_typing.final
 class ScanWindowsRequest(_message.Message):
-    """Asks for a page of windows of a range of keys."""
+    """Asks for a page of windows, for a range of keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -844,8 +846,8 @@ class ScanWindowsRequest(_message.Message):
     may hold fewer and still not be the last.
     """
     page_token: _builtins.str
-    """next_page_token of the page before; all other fields must be as they were
-    then, page_size excepted.
+    """next_page_token of the previous page. All other fields except page_size
+    must be as in that request.
     """
     raw: _builtins.bool
     """Return keys and values as the bytes in the changelog."""
@@ -853,7 +855,7 @@ class ScanWindowsRequest(_message.Message):
     """Only this partition. Optional at a router."""
     from_ms: _builtins.int
     """Earliest window start, inclusive, epoch milliseconds. Absent: from the
-    first that is kept.
+    first one kept.
     """
     to_ms: _builtins.int
     """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
@@ -877,12 +879,12 @@ class ScanWindowsRequest(_message.Message):
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Only these partitions, of which the node must have all. A node is told
-        either these or one partition; unset in requests to a router.
+        """Only these partitions. The node must hold all of them. A request to a node
+        sets either this or partition; unset in requests to a router.
         """
 
     def __init__(
@@ -932,8 +934,8 @@ class KeyedWindow(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Tells the values of one window start apart in a store that retains
-    duplicates; 0 elsewhere.
+    """Numbers the values with the same key and window start, in a store that
+    retains duplicates; 0 in other stores.
     """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
@@ -994,7 +996,7 @@ Global___ScanWindowsResponse: _TypeAlias = ScanWindowsResponse  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
-    """Asks for a key's, a prefix's or a store's changes."""
+    """Asks for the changes of a key, a prefix or a store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1011,7 +1013,7 @@ class WatchRequest(_message.Message):
     raw: _builtins.bool
     """Return keys and values as the bytes in the changelog."""
     partition: _builtins.int
-    """Only this partition. At a node required without a key, optional at a
+    """Only this partition. Required at a node if there is no key, optional at a
     router.
     """
     @_builtins.property
@@ -1030,13 +1032,13 @@ class WatchRequest(_message.Message):
 
     @_builtins.property
     def resume(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchPosition]:
-        """Where an earlier watch of the same keys got to; partitions without an
-        entry begin with their current values.
+        """The positions that an earlier watch of the same keys reached. Partitions
+        without an entry begin with their current values.
         """
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,
@@ -1062,7 +1064,7 @@ Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
 
 @_typing.final
 class WatchPosition(_message.Message):
-    """How far a watch has got in a partition."""
+    """The position of a watch in one partition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1072,10 +1074,12 @@ class WatchPosition(_message.Message):
     partition: _builtins.int
     """Changelog partition. Always set."""
     position: _builtins.int
-    """Offset of the next changelog record the watcher has not seen. Always set."""
+    """Offset of the first changelog record that the watcher has not seen. Always
+    set.
+    """
     topic_id: _builtins.str
-    """Id of the changelog topic that the position is of: a topic that was
-    deleted and created anew has another. Empty: not compared.
+    """Id of the changelog topic that the position belongs to. A topic that was
+    deleted and created again has another id. Empty: not compared.
     """
     def __init__(
         self,
@@ -1101,7 +1105,7 @@ Global___WatchPosition: _TypeAlias = WatchPosition  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
-    """What a watch sends: current values at first (and after a gap), then changes."""
+    """A response of a watch: first (and after a gap) current values, then changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1113,23 +1117,23 @@ class WatchResponse(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     BEGINS_FIELD_NUMBER: _builtins.int
     position: _builtins.int
-    """Where to resume the partition once these events are processed. Absent
-    until its current values are complete.
+    """The position at which to resume the partition once these events are
+    processed. Absent until its current values are complete.
     """
     gap: _builtins.bool
-    """Changes before these current values may have been missed: it could not be
-    proved that the log still had all of them.
+    """Changes before these current values may be missing: the node could not
+    prove that the log still had all of them.
     """
     current: _builtins.bool
     """These events are current values, not changes. They come in one or more
-    responses, the first with begins.
+    responses; the first has begins set.
     """
     topic_id: _builtins.str
-    """Id of the changelog topic that the position is of. Set with position."""
+    """Id of the changelog topic that the position belongs to. Set with position."""
     begins: _builtins.bool
-    """The first of current values: these and those that follow replace all that
-    the watcher knew of the partition, incomplete current values included.
-    What is not among them is not there.
+    """These are the first current values. They and the following ones replace
+    everything that the watcher knew about the partition, incomplete current
+    values included. A key that is not among them does not exist.
     """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchEvent]:
@@ -1137,7 +1141,7 @@ class WatchResponse(_message.Message):
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
-        """Who sent it, and how fresh its copy was. One partition a response."""
+        """Who sent it, and how fresh its copy was. A response is about one partition."""
 
     def __init__(
         self,
@@ -1229,7 +1233,7 @@ Global___WatchEvent: _TypeAlias = WatchEvent  # noqa: Y015
 
 @_typing.final
 class QueryStoreRequest(_message.Message):
-    """Asks a custom store a query of its own."""
+    """Asks for a query that a custom store defines itself."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1242,12 +1246,12 @@ class QueryStoreRequest(_message.Message):
     store: _builtins.str
     """Store name. Required."""
     query: _builtins.str
-    """The query's name; those that a store has are in its documentation, and in
-    the failure of an unknown one.
+    """The query's name. The store's documentation lists its queries, and so does
+    the failure of an unknown query.
     """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
-        """Key: decides the partition that is asked. Required."""
+        """Key. It decides which partition answers. Required."""
 
     @_builtins.property
     def freshness(self) -> _types_pb2.Freshness:
@@ -1255,11 +1259,11 @@ class QueryStoreRequest(_message.Message):
 
     @_builtins.property
     def arguments(self) -> _struct_pb2.Struct:
-        """What the query needs beside the key."""
+        """The query's arguments beside the key."""
 
     @_builtins.property
     def forwarding(self) -> _types_pb2.Forwarding:
-        """Set by whoever chose the node; unset in requests to a router."""
+        """Set by the sender that chose the node; unset in requests to a router."""
 
     def __init__(
         self,

@@ -28,8 +28,8 @@ if _version_not_supported:
 class QueryServiceStub:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated. Requests for one key all begin with the
-    fields of GetRequest, so that a router need not know the rest of them.
+    read-only and may be repeated. All requests for one key begin with the
+    fields of GetRequest, so that a router need not know their other fields.
     """
 
     def __init__(self, channel):
@@ -93,8 +93,8 @@ class QueryServiceStub:
 class QueryServiceServicer:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated. Requests for one key all begin with the
-    fields of GetRequest, so that a router need not know the rest of them.
+    read-only and may be repeated. All requests for one key begin with the
+    fields of GetRequest, so that a router need not know their other fields.
     """
 
     def Get(self, request, context):
@@ -105,8 +105,8 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGet(self, request, context):
-        """Reads several keys, of any stores and partitions; each has an outcome of
-        its own.
+        """Reads several keys, of any stores and partitions. Each key has its own
+        outcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,32 +142,33 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetAsOf(self, request, context):
-        """Reads the value a key had at a time, from a versioned store (KIP-889).
+        """Reads the value that a key had at a time, from a versioned store
+        (KIP-889).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScanWindows(self, request, context):
-        """Reads a page of the windows of a range of keys within a span of time, in
-        key order (unsigned byte order of the serialized key), each key's windows
-        by start.
+        """Reads a page of windows, for a range of keys and a span of time. The keys
+        are in unsigned byte order of their serialized form; the windows of a key
+        are ordered by start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Sends what a key, a prefix or a store holds now, then every change as it
-        comes, in the order of each partition's changelog. Goes on by itself at
-        another replica when the partition moves.
+        """Sends the current values of a key, a prefix or a store, then every change
+        as it comes, in the order of each partition's changelog. At a router, goes
+        on by itself at another replica when the partition moves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryStore(self, request, context):
-        """Asks a custom store a query of its own.
+        """Runs a query that a custom store defines itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,8 +238,8 @@ def add_QueryServiceServicer_to_server(servicer, server):
 class QueryService:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated. Requests for one key all begin with the
-    fields of GetRequest, so that a router need not know the rest of them.
+    read-only and may be repeated. All requests for one key begin with the
+    fields of GetRequest, so that a router need not know their other fields.
     """
 
     @staticmethod

@@ -29,8 +29,8 @@ GRPC_VERSION: str
 class QueryServiceStub:
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated. Requests for one key all begin with the
-    fields of GetRequest, so that a router need not know the rest of them.
+    read-only and may be repeated. All requests for one key begin with the
+    fields of GetRequest, so that a router need not know their other fields.
     """
 
     @_typing.overload
@@ -40,8 +40,8 @@ class QueryServiceStub:
     Get: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.GetRequest, _query_service_pb2.GetResponse]
     """Reads one key."""
     BatchGet: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.BatchGetRequest, _query_service_pb2.BatchGetResponse]
-    """Reads several keys, of any stores and partitions; each has an outcome of
-    its own.
+    """Reads several keys, of any stores and partitions. Each key has its own
+    outcome.
     """
     Scan: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.ScanRequest, _query_service_pb2.ScanResponse]
     """Reads a page of entries in key order (unsigned byte order of the
@@ -54,34 +54,36 @@ class QueryServiceStub:
     FetchSessions: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.FetchSessionsRequest, _query_service_pb2.FetchSessionsResponse]
     """Reads the sessions of one key that overlap a span of time, oldest first."""
     GetAsOf: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.GetAsOfRequest, _query_service_pb2.GetAsOfResponse]
-    """Reads the value a key had at a time, from a versioned store (KIP-889)."""
+    """Reads the value that a key had at a time, from a versioned store
+    (KIP-889).
+    """
     ScanWindows: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.ScanWindowsRequest, _query_service_pb2.ScanWindowsResponse]
-    """Reads a page of the windows of a range of keys within a span of time, in
-    key order (unsigned byte order of the serialized key), each key's windows
-    by start.
+    """Reads a page of windows, for a range of keys and a span of time. The keys
+    are in unsigned byte order of their serialized form; the windows of a key
+    are ordered by start.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]
-    """Sends what a key, a prefix or a store holds now, then every change as it
-    comes, in the order of each partition's changelog. Goes on by itself at
-    another replica when the partition moves.
+    """Sends the current values of a key, a prefix or a store, then every change
+    as it comes, in the order of each partition's changelog. At a router, goes
+    on by itself at another replica when the partition moves.
     """
     QueryStore: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.QueryStoreRequest, _query_service_pb2.QueryStoreResponse]
-    """Asks a custom store a query of its own."""
+    """Runs a query that a custom store defines itself."""
 
 @_typing.type_check_only
 class QueryServiceAsyncStub(QueryServiceStub):
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated. Requests for one key all begin with the
-    fields of GetRequest, so that a router need not know the rest of them.
+    read-only and may be repeated. All requests for one key begin with the
+    fields of GetRequest, so that a router need not know their other fields.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Get: _aio.UnaryUnaryMultiCallable[_query_service_pb2.GetRequest, _query_service_pb2.GetResponse]  # type: ignore[assignment]
     """Reads one key."""
     BatchGet: _aio.UnaryUnaryMultiCallable[_query_service_pb2.BatchGetRequest, _query_service_pb2.BatchGetResponse]  # type: ignore[assignment]
-    """Reads several keys, of any stores and partitions; each has an outcome of
-    its own.
+    """Reads several keys, of any stores and partitions. Each key has its own
+    outcome.
     """
     Scan: _aio.UnaryUnaryMultiCallable[_query_service_pb2.ScanRequest, _query_service_pb2.ScanResponse]  # type: ignore[assignment]
     """Reads a page of entries in key order (unsigned byte order of the
@@ -94,25 +96,27 @@ class QueryServiceAsyncStub(QueryServiceStub):
     FetchSessions: _aio.UnaryUnaryMultiCallable[_query_service_pb2.FetchSessionsRequest, _query_service_pb2.FetchSessionsResponse]  # type: ignore[assignment]
     """Reads the sessions of one key that overlap a span of time, oldest first."""
     GetAsOf: _aio.UnaryUnaryMultiCallable[_query_service_pb2.GetAsOfRequest, _query_service_pb2.GetAsOfResponse]  # type: ignore[assignment]
-    """Reads the value a key had at a time, from a versioned store (KIP-889)."""
+    """Reads the value that a key had at a time, from a versioned store
+    (KIP-889).
+    """
     ScanWindows: _aio.UnaryUnaryMultiCallable[_query_service_pb2.ScanWindowsRequest, _query_service_pb2.ScanWindowsResponse]  # type: ignore[assignment]
-    """Reads a page of the windows of a range of keys within a span of time, in
-    key order (unsigned byte order of the serialized key), each key's windows
-    by start.
+    """Reads a page of windows, for a range of keys and a span of time. The keys
+    are in unsigned byte order of their serialized form; the windows of a key
+    are ordered by start.
     """
     Watch: _aio.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]  # type: ignore[assignment]
-    """Sends what a key, a prefix or a store holds now, then every change as it
-    comes, in the order of each partition's changelog. Goes on by itself at
-    another replica when the partition moves.
+    """Sends the current values of a key, a prefix or a store, then every change
+    as it comes, in the order of each partition's changelog. At a router, goes
+    on by itself at another replica when the partition moves.
     """
     QueryStore: _aio.UnaryUnaryMultiCallable[_query_service_pb2.QueryStoreRequest, _query_service_pb2.QueryStoreResponse]  # type: ignore[assignment]
-    """Asks a custom store a query of its own."""
+    """Runs a query that a custom store defines itself."""
 
 class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reads from state stores. Query nodes and routers serve the same service: a
     node answers for the partitions it holds, a router for all. Every call is
-    read-only and may be repeated. Requests for one key all begin with the
-    fields of GetRequest, so that a router need not know the rest of them.
+    read-only and may be repeated. All requests for one key begin with the
+    fields of GetRequest, so that a router need not know their other fields.
     """
 
     @_abc_1.abstractmethod
@@ -129,8 +133,8 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_service_pb2.BatchGetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_service_pb2.BatchGetResponse, _abc.Awaitable[_query_service_pb2.BatchGetResponse]]:
-        """Reads several keys, of any stores and partitions; each has an outcome of
-        its own.
+        """Reads several keys, of any stores and partitions. Each key has its own
+        outcome.
         """
 
     @_abc_1.abstractmethod
@@ -173,7 +177,9 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_service_pb2.GetAsOfRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_service_pb2.GetAsOfResponse, _abc.Awaitable[_query_service_pb2.GetAsOfResponse]]:
-        """Reads the value a key had at a time, from a versioned store (KIP-889)."""
+        """Reads the value that a key had at a time, from a versioned store
+        (KIP-889).
+        """
 
     @_abc_1.abstractmethod
     def ScanWindows(
@@ -181,9 +187,9 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_service_pb2.ScanWindowsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_service_pb2.ScanWindowsResponse, _abc.Awaitable[_query_service_pb2.ScanWindowsResponse]]:
-        """Reads a page of the windows of a range of keys within a span of time, in
-        key order (unsigned byte order of the serialized key), each key's windows
-        by start.
+        """Reads a page of windows, for a range of keys and a span of time. The keys
+        are in unsigned byte order of their serialized form; the windows of a key
+        are ordered by start.
         """
 
     @_abc_1.abstractmethod
@@ -192,9 +198,9 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_service_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_query_service_pb2.WatchResponse], _abc.AsyncIterator[_query_service_pb2.WatchResponse]]:
-        """Sends what a key, a prefix or a store holds now, then every change as it
-        comes, in the order of each partition's changelog. Goes on by itself at
-        another replica when the partition moves.
+        """Sends the current values of a key, a prefix or a store, then every change
+        as it comes, in the order of each partition's changelog. At a router, goes
+        on by itself at another replica when the partition moves.
         """
 
     @_abc_1.abstractmethod
@@ -203,6 +209,6 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_service_pb2.QueryStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_service_pb2.QueryStoreResponse, _abc.Awaitable[_query_service_pb2.QueryStoreResponse]]:
-        """Asks a custom store a query of its own."""
+        """Runs a query that a custom store defines itself."""
 
 def add_QueryServiceServicer_to_server(servicer: QueryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

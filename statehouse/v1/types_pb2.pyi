@@ -29,39 +29,43 @@ class _ReplicaRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaRo
     REPLICA_ROLE_UNSPECIFIED: _ReplicaRole.ValueType  # 0
     """Unknown."""
     REPLICA_ROLE_ACTIVE: _ReplicaRole.ValueType  # 1
-    """Named active by the newest assignment the node knows."""
+    """The newest assignment that the node knows names it active."""
     REPLICA_ROLE_STANDBY: _ReplicaRole.ValueType  # 2
     """A replica that follows the changelog and may answer within the caller's
     bound.
     """
     REPLICA_ROLE_WARM_UP: _ReplicaRole.ValueType  # 3
-    """A standby being built so that it can take the active over; answers as a
-    standby once it has restored.
+    """A standby that is being built to become the active. Once it has restored,
+    it answers as a standby.
     """
     REPLICA_ROLE_DORMANT: _ReplicaRole.ValueType  # 4
-    """State left on a node's disk that no assignment names; it answers nothing."""
+    """State that is left on a node's disk although the node no longer holds the
+    task. It answers nothing.
+    """
     REPLICA_ROLE_GLOBAL: _ReplicaRole.ValueType  # 5
-    """A copy of a global store, which every node holds; all are equals."""
+    """A copy of a global store. Every node holds one, and all are equal."""
 
 class ReplicaRole(_ReplicaRole, metaclass=_ReplicaRoleEnumTypeWrapper):
-    """What a replica is to its partition, as it may claim it in an answer."""
+    """The role of a replica, as it may claim it in an answer."""
 
 REPLICA_ROLE_UNSPECIFIED: ReplicaRole.ValueType  # 0
 """Unknown."""
 REPLICA_ROLE_ACTIVE: ReplicaRole.ValueType  # 1
-"""Named active by the newest assignment the node knows."""
+"""The newest assignment that the node knows names it active."""
 REPLICA_ROLE_STANDBY: ReplicaRole.ValueType  # 2
 """A replica that follows the changelog and may answer within the caller's
 bound.
 """
 REPLICA_ROLE_WARM_UP: ReplicaRole.ValueType  # 3
-"""A standby being built so that it can take the active over; answers as a
-standby once it has restored.
+"""A standby that is being built to become the active. Once it has restored,
+it answers as a standby.
 """
 REPLICA_ROLE_DORMANT: ReplicaRole.ValueType  # 4
-"""State left on a node's disk that no assignment names; it answers nothing."""
+"""State that is left on a node's disk although the node no longer holds the
+task. It answers nothing.
+"""
 REPLICA_ROLE_GLOBAL: ReplicaRole.ValueType  # 5
-"""A copy of a global store, which every node holds; all are equals."""
+"""A copy of a global store. Every node holds one, and all are equal."""
 Global___ReplicaRole: _TypeAlias = ReplicaRole  # noqa: Y015
 
 @_typing.final
@@ -77,7 +81,7 @@ class Key(_message.Message):
     "42"). An unparsable text fails with ERROR_REASON_INVALID_KEY.
     """
     raw: _builtins.bytes
-    """The serialized key, as it stands in the changelog."""
+    """The serialized key, as it is in the changelog."""
     def __init__(
         self,
         *,
@@ -170,9 +174,9 @@ Global___Host: _TypeAlias = Host  # noqa: Y015
 
 @_typing.final
 class Freshness(_message.Message):
-    """How fresh an answer must be. All bounds that are set must hold. With none
-    set, the active answers if it can, else the freshest standby, marked as
-    such.
+    """How fresh an answer must be. All bounds that are set must hold. If none is
+    set, the active answers if it can, otherwise the freshest standby; the
+    answer says which.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -182,7 +186,7 @@ class Freshness(_message.Message):
     MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
     active_only: _builtins.bool
-    """Only the active may answer; of a global store any copy whose node is in
+    """Only the active may answer. For a global store: any copy whose node is in
     touch with Kafka.
     """
     max_lag: _builtins.int
@@ -195,9 +199,9 @@ class Freshness(_message.Message):
     """
     @_builtins.property
     def at_least(self) -> Global___Positions:
-        """Positions that the replica must have reached: those of what the caller has
-        written or read before. A replica that has not waits for it within the
-        deadline. Entries of other stores and partitions say nothing.
+        """Positions that the replica must have reached, because the caller has
+        written or read up to there. A replica that has not reached them waits,
+        within the deadline. Entries of other stores and partitions are ignored.
         """
 
     def __init__(
@@ -225,8 +229,8 @@ Global___Freshness: _TypeAlias = Freshness  # noqa: Y015
 
 @_typing.final
 class Positions(_message.Message):
-    """Positions in changelogs: what a caller has seen, to be told to the next
-    replica (KIP-796's Position). The position of an answer is in its
+    """Positions in changelogs that a caller has seen; the caller sends them to the
+    next replica (KIP-796's Position). The position of an answer is in its
     ReplicaStamp.
     """
 
@@ -235,7 +239,7 @@ class Positions(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StorePosition]:
-        """At most one entry a store partition; of several the largest counts."""
+        """One entry per store partition. If there are several, the largest counts."""
 
     def __init__(
         self,
@@ -300,22 +304,22 @@ class ReplicaStamp(_message.Message):
     partition: _builtins.int
     """Changelog partition. Always set."""
     epoch: _builtins.int
-    """Assignment epoch the answering node acted on. Always set."""
+    """The assignment epoch that the answering node acted on. Always set."""
     role: Global___ReplicaRole.ValueType
-    """What the replica was to the partition at the moment of the read."""
+    """The replica's role at the moment of the read."""
     position: _builtins.int
-    """Next changelog offset the replica needs. Absent if unknown."""
+    """Next changelog offset that the replica needs. Absent if unknown."""
     lag: _builtins.int
     """Upper bound on the changelog records not yet applied; 0 exactly when
     caught up. Absent if unknown.
     """
     staleness_ms: _builtins.int
     """Milliseconds since the replica last confirmed with the broker that it
-    was at the end. Absent if it never has.
+    was at the end of the changelog. Absent if it never has.
     """
     ephemeral: _builtins.bool
-    """The store is ephemeral: it holds only what was updated since `since_ms`,
-    and an absent key means "not updated since".
+    """The store is ephemeral: it holds only keys updated since `since_ms`, and an
+    absent key means "not updated since".
     """
     since_ms: _builtins.int
     """When an ephemeral store began to follow its updates, epoch milliseconds.
@@ -371,8 +375,8 @@ Global___ReplicaStamp: _TypeAlias = ReplicaStamp  # noqa: Y015
 
 @_typing.final
 class Forwarding(_message.Message):
-    """What whoever chose the node adds to a request: a router that sends it on, or
-    a client that goes straight to nodes.
+    """Added to a request by the sender that chose the node: a router that passes
+    the request on, or a client that asks nodes directly.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -380,8 +384,8 @@ class Forwarding(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     HOPS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """The sender's assignment epoch. A node that knows an older one answers,
-    but never as active.
+    """The sender's assignment epoch. A node that knows only an older epoch
+    answers, but never as active.
     """
     hops: _builtins.int
     """How many routers have handled the request. A second one refuses it."""

@@ -21,7 +21,7 @@ from examples.leaderboard import topology
 from statehouse.cli.main import app
 from statehouse.local.jars import BROKER_JARS
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.settings import NodeSettings, ProcessSettings, RouterSettings
+from statehouse.settings import PROCESSES, load
 from tests.deploy.files import Service, compose, services
 
 # The specification's schema is published in the module of its reference implementation.
@@ -161,9 +161,8 @@ def _understood(service: Service) -> set[str]:
             context = command.make_context(name, rest, parent=parent)
             if name == "process":
                 assert importlib.import_module(context.params["app"]) is topology
-            settings = {"node": NodeSettings, "router": RouterSettings, "process": ProcessSettings}[name]
-            settings()  # all that has no default is given, and all values are valid
-            return {f"STATEHOUSE_{field.upper()}" for field in settings.model_fields}
+            load(PROCESSES[name], {})  # all that has no default is given, and all values are valid
+            return {setting.variable for setting in PROCESSES[name].declared().values()}
         case "python", ["-m", module, *rest]:
             produce = typer.Typer()
             produce.command()(importlib.import_module(module).main)

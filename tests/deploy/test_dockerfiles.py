@@ -66,7 +66,7 @@ def test_stages_that_are_copied_from_exist(image: Image) -> None:
 def test_copies_every_package_of_the_wheel_and_its_metadata(image: Image) -> None:
     copied = set(_copied(image))
     assert copied >= set(_PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
-    assert copied >= {"pyproject.toml", _PYPROJECT["project"]["readme"]}
+    assert copied >= {"pyproject.toml", _PYPROJECT["project"]["readme"], *_PYPROJECT["project"]["license-files"]}
 
 
 def test_downloads_only_what_is_pinned_by_hash(image: Image) -> None:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.leaderboard.local import APPLICATION
 from statehouse.client import Client
 from statehouse.local.cluster import ClusterPorts, LocalCluster
+from tests.support.tools import tool
 
 Grpcurl = Callable[..., Any]
-
-_ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """The leaderboard with its sample data; a test that breaks something mends it before it ends."""
     run_dir = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(run_dir, ClusterPorts.free()) as running:
+    with LocalCluster(run_dir, APPLICATION, ClusterPorts.free()) as running:
         yield running
 
 
@@ -38,10 +35,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 @pytest.fixture(scope="package")
 def grpcurl(cluster: LocalCluster) -> Grpcurl:
     """Call grpcurl on the router without proto files, as people do."""
-    path = os.pathsep.join([str(_ROOT / ".tools" / "bin"), os.environ.get("PATH", "")])
-    program = shutil.which("grpcurl", path=path)
-    if program is None:
-        pytest.skip("grpcurl is not installed: run `make tools`")
+    program = tool("grpcurl")
 
     def call(*arguments: str, data: object = None) -> Any:
         given = [] if data is None else ["-d", json.dumps(data)]
@@ -51,3 +45,15 @@ def grpcurl(cluster: LocalCluster) -> Grpcurl:
         return done.stdout if data is None else json.loads(done.stdout)
 
     return call
+
+
+def is_settled(client: Client) -> bool:
+    """Whether nothing is being moved, and every partition has an active and a standby that are caught up."""
+    return all(
+        task.active is not None
+        and task.standbys
+        and not task.warm_ups
+        and {replica.instance_id for replica in task.replicas if replica.state == "running" and replica.lag == 0}
+        >= {task.active, *task.standbys}
+        for task in client.fleet().tasks
+    )

@@ -20,7 +20,7 @@ from statehouse.client import Answer, AsyncClient, Client, InputRecord
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka import clients
 from statehouse.local.cluster import LocalCluster
-from tests.e2e.conftest import Grpcurl
+from tests.e2e.conftest import Grpcurl, is_settled
 from tests.support.polling import poll_until
 
 # The start of the cluster counts towards the first test that asks for it.
@@ -221,18 +221,6 @@ def is_reachable(client: Client) -> bool:
         if failure.reason is Reason.UNREACHABLE:
             return False
         raise
-
-
-def is_settled(client: Client) -> bool:
-    """Whether nothing is being moved, and every partition has an active and a standby that are caught up."""
-    return all(
-        task.active is not None
-        and task.standbys
-        and not task.warm_ups
-        and {replica.instance_id for replica in task.replicas if replica.state == "running" and replica.lag == 0}
-        >= {task.active, *task.standbys}
-        for task in client.fleet().tasks
-    )
 
 
 # Last, because it changes the leaderboards.

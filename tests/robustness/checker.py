@@ -87,7 +87,7 @@ def is_excused(lookup: LookupRecord, faults: Iterable[FaultRecord]) -> bool:
 def monotonic_reads(history: History) -> list[Violation]:
     """A client that carries a token never sees an older position of a partition, or an older version of a key, than it
     had seen when it asked."""
-    found = []
+    found: list[Violation] = []
     by_client: dict[str, list[LookupRecord]] = defaultdict(list)
     for lookup in history.lookups:
         if lookup.bound == AT_LEAST and lookup.answered:

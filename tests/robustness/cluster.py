@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import grpc
 
@@ -19,6 +19,7 @@ from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.local.ports import LOOPBACK
+from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
@@ -38,9 +39,10 @@ NO_DOORS: Final[Mapping[str, Door]] = MappingProxyType({})
 class ClusterShape:
     """How large a cluster is, and its timing; the defaults are the product's own.
 
-    `attempt_timeout_ms` of the routers; None is their default. `nice` of the broker and the nodes, and `starting_nice`
-    of nodes until they listen: elsewhere each has a machine of its own, here one that starts, or a broker that tidies
-    its logs, would take the processors from the router that all lookups go through, and from the other nodes.
+    `attempt_timeout_ms` and `hold_window_ms` of the routers; None is their default. `nice` of the broker and the nodes,
+    and `starting_nice` of nodes until they listen: elsewhere each has a machine of its own, here one that starts, or a
+    broker that tidies its logs, would take the processors from the router that all lookups go through, and from the
+    other nodes.
     """
 
     nodes: int = 5
@@ -50,6 +52,7 @@ class ClusterShape:
     heartbeat_interval_ms: int = 1_000
     session_timeout_ms: int = 10_000
     attempt_timeout_ms: int | None = None
+    hold_window_ms: int | None = None
     nice: int = 10
     starting_nice: int = 19
 
@@ -121,8 +124,8 @@ class RobustCluster(Servers):
             self._log.start()
             for name in [self._begin_node() for _ in range(self.shape.nodes)]:
                 self._end_start(name)
-            patience = self.shape.attempt_timeout_ms
-            options = {} if patience is None else {"attempt_timeout_ms": patience}
+            asked = {name: getattr(self.shape, name) for name in ("attempt_timeout_ms", "hold_window_ms")}
+            options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
             for number in range(self.shape.routers):
                 self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}", **options)
             self.wait_settled()
@@ -278,7 +281,7 @@ class RobustCluster(Servers):
 
 
 def _is_caught_up(task: node_service_pb2.TaskReplica) -> bool:
-    return task.state == "running" and all(
+    return task.state == TaskState.RUNNING and all(
         store.HasField("lag") and store.HasField("staleness_ms") and store.lag <= _CAUGHT_UP_LAG
         for store in task.stores
     )

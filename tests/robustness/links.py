@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -118,7 +118,7 @@ def _read_stale(node: ServerProcess, key: str, since: float) -> query_service_pb
     return answer
 
 
-def _refusal(node: ServerProcess, key: str, **bound: object) -> Reason | None:
+def _refusal(node: ServerProcess, key: str, **bound: Any) -> Reason | None:
     try:
         node.get(key, **bound)
     except LookupFailure as failure:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from statehouse.errors import LookupFailure
+from statehouse.membership import TaskState
 from tests.robustness.cluster import RobustCluster
 from tests.robustness.history import ACTIVE_ONLY, MAX_LAG, MAX_STALENESS, History
 from tests.robustness.run import Run, Size
@@ -92,7 +93,7 @@ def full_disk(size: Size, directory: Path) -> History:
 
 def _errors(cluster: RobustCluster, name: str) -> list[str]:
     """Return why tasks of a node have stopped."""
-    return [task.error for task in cluster.nodes[name].node().tasks if task.state == "error"]
+    return [task.error for task in cluster.nodes[name].node().tasks if task.state == TaskState.ERROR]
 
 
 def _wait_confirmed(run: Run) -> None:

@@ -15,7 +15,12 @@ from tests.robustness.history import History, LookupRecord
 
 _BIN_S: Final = 1.0
 # The same history gives the same file: names of parts are derived from a fixed salt, and there is no date in it.
-_STYLE: Final = {"svg.hashsalt": "statehouse", "svg.fonttype": "none", "font.size": 8, "axes.grid": True}
+_STYLE: Final[dict[Any, Any]] = {
+    "svg.hashsalt": "statehouse",
+    "svg.fonttype": "none",
+    "font.size": 8,
+    "axes.grid": True,
+}
 _ACTIVE, _STANDBY, _FAILED, _FAULT, _MAX = "#4477aa", "#66ccee", "#ee6677", "#ccbb44", "#bbbbbb"
 
 

@@ -125,7 +125,10 @@ class Writer:
     def _connected(self) -> Producer:
         """Return the producer; a new one first ends, one way or the other, what the last left open."""
         if self._producer is None:
-            settings = {"transactional.id": f"{self._topic}-writer", "transaction.timeout.ms": 10_000}
+            settings: dict[str, str | float | bool] = {
+                "transactional.id": f"{self._topic}-writer",
+                "transaction.timeout.ms": 10_000,
+            }
             producer = clients.producer(self._bootstrap, "robustness-writer", **settings)
             producer.init_transactions(_CALL_TIMEOUT_S)
             self._producer = producer

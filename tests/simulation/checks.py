@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from processor.ownership.model import NodeView, PlannerSettings
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.partitioning import partition_for
-from statehouse.topology import HeldId, Role, TaskId
+from statehouse.topology import AnyTaskId, Role, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.kafka import Kafka
 from tests.simulation.world import World
@@ -49,7 +49,7 @@ class Checks:
         self.current = Assignment()
         self.published_at = 0.0
         self._handed_over_at: dict[TaskId, float] = {}
-        self._believers: dict[tuple[int, HeldId], str] = {}
+        self._believers: dict[tuple[int, AnyTaskId], str] = {}
 
     # Assignments.
 
@@ -100,7 +100,7 @@ class Checks:
             if holders != was:
                 yield "with nobody there nothing moves"
             return
-        if holders.active not in live:
+        if holders.active is None or holders.active not in live:
             yield "one live active while any node lives"
             return
         if len(set(holders.replicas)) < len(holders.replicas):

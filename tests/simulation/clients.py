@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.table import RoutingTable
+from router.fleet.table import RoutingTable
 from statehouse.errors import LookupFailure
 from statehouse.partitioning import partition_for
 from statehouse.topology import Role, TaskId
@@ -18,7 +18,7 @@ from tests.simulation.kafka import Kafka
 from tests.simulation.node import SimulatedNode
 from tests.simulation.router import SimulatedRouter
 from tests.simulation.settings import SimulationSettings
-from tests.simulation.world import KAFKA, World
+from tests.simulation.world import KAFKA, LONGEST_DELAY_S, World
 
 TIMEOUT_S = 4.0
 ABSENT = "absent"
@@ -164,13 +164,9 @@ class Clients:
                 continue
             if bound.active_only and not self._was_active(process, task, tables, since):
                 continue
-            if bound.HasField("max_lag") or bound.HasField("max_staleness_ms"):
-                at = process.replicas[task].of(spec, partition)
-                in_touch = self._world.net.is_well(process.machine, KAFKA, since - 2 * self._settings.session_timeout_s)
-                if at is None or not in_touch or process.running_since[task] > since - 1.5:
-                    continue
-                if bound.HasField("max_lag") and self._settings.writes_per_s > 1:
-                    continue
+            is_bounded = bound.HasField("max_lag") or bound.HasField("max_staleness_ms")
+            if is_bounded and not self._knew_the_end(process, task, since):
+                continue
             return process
         return None
 
@@ -191,6 +187,20 @@ class Clients:
             if replica.instance_id == process.instance_id:
                 return replica.node is not None and replica.node.host == process.machine
         return False
+
+    def _knew_the_end(self, process: SimulatedNode, task: TaskId, since: float) -> bool:
+        """Whether Kafka must have told it where the log ends, so that it keeps any of `BOUNDS`.
+
+        It asks once an interval, and as soon as it thaws; the answer takes a message each way. `BOUNDS` are wider
+        than two intervals, and it reads what it is told of.
+        """
+        answered_s = 2 * LONGEST_DELAY_S
+        asked_and_answered_s = self._settings.confirm_interval_s + answered_s
+        return (
+            process.undisturbed_since <= since - answered_s
+            and process.running_since[task] <= since - asked_and_answered_s
+            and self._world.net.is_well(process.machine, KAFKA, since - asked_and_answered_s)
+        )
 
     def _was_active(
         self, process: SimulatedNode, task: TaskId, tables: tuple[RoutingTable, RoutingTable], since: float

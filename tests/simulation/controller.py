@@ -11,16 +11,17 @@ from typing import Any
 
 from processor.ownership.core import OwnershipCore
 from statehouse.assignment import Assignment, AssignmentReader, encode
+from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.membership import decode_member
 from tests.simulation.checks import Checks, Knowledge
 from tests.simulation.kafka import FencedByKafka, Follower, Kafka
 from tests.simulation.settings import SimulationSettings
-from tests.simulation.world import KAFKA, Process, World
+from tests.simulation.world import KAFKA, Process, World, settle
 
 STEPS = ("read", "open", "started", "proposed", "published", "noted")
 _TICK_S = 0.1
 _TIMEOUT_S = 2.0
-_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.1, 2.0
+_PUBLISHING = BackoffPolicy("publish_assignment", first_s=0.1, longest_s=2.0)
 
 
 class _Failed(Exception):
@@ -47,7 +48,7 @@ class SimulatedController(Process):
         self._record_at: float | None = None
         self._members: Follower | None = None
         self.producer_epoch: int | None = None
-        self._backoff_s = _BACKOFF_FIRST_S
+        self._backoff = Backoff(_PUBLISHING)
         self._work = world.task(self._run())
 
     def kill(self) -> None:
@@ -119,8 +120,7 @@ class SimulatedController(Process):
             return
 
     async def _back_off(self) -> None:
-        await self.sleep(self._backoff_s)
-        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+        await self.sleep(self._backoff.failed())
 
     async def _request(self, carry_out: Callable[[], Any]) -> Any:
         """Have Kafka do something and wait for its word on it."""
@@ -131,9 +131,9 @@ class SimulatedController(Process):
                 result = carry_out()
             except FencedByKafka:
                 fenced = FencedByKafka()
-                self.world.net.send(KAFKA, self.machine, lambda: reply.done() or reply.set_exception(fenced))
+                self.world.net.send(KAFKA, self.machine, lambda: None if reply.done() else reply.set_exception(fenced))
             else:
-                self.world.net.send(KAFKA, self.machine, lambda: reply.done() or reply.set_result(result))
+                self.world.net.send(KAFKA, self.machine, lambda: settle(reply, result))
 
         self.send(KAFKA, at_broker, may_be_late=True)
         try:
@@ -184,7 +184,7 @@ class SimulatedController(Process):
             await self._reopen()
             return
         await self._step("published")
-        self._backoff_s = _BACKOFF_FIRST_S
+        self._backoff.succeeded()
         self.core.published(complete, self.world.now)
         await self._step("noted")
 

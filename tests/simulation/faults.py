@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import product
 
-from query_service.lifecycle import TaskState
+from statehouse.membership import TaskState
 from tests.simulation.controller import STEPS
 from tests.simulation.fleet import Fleet
 from tests.simulation.node import SimulatedNode
@@ -51,7 +51,7 @@ class Faults:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._world = fleet, fleet.world
-        self._undo: dict[int, Callable[[], None]] = {}
+        self._undo: dict[int, Callable[[], object]] = {}
         self._undone = 0
         self._is_over = False
         self._joined = 0
@@ -95,6 +95,7 @@ class Faults:
     def end(self) -> None:
         """Take back all faults: links are well, everybody runs again who has not left for good."""
         self._is_over = True
+        self._world.disks_refuse = False
         fleet = self._fleet
         fleet.trap = None
         for undo in list(self._undo.values()):
@@ -109,7 +110,7 @@ class Faults:
 
     # Helpers.
 
-    def _for_a_while(self, undo: Callable[[], None], *, is_long: bool | None = None) -> float:
+    def _for_a_while(self, undo: Callable[[], object], *, is_long: bool | None = None) -> float:
         """Have something undone later; return when."""
         rng, timeout_s = self._world.rng, self._fleet.settings.session_timeout_s
         if is_long is None:
@@ -139,7 +140,12 @@ class Faults:
         net = self._world.net
         for link in links:
             net.cut(*link)
-        seconds = self._for_a_while(lambda: [net.heal(*link) for link in links] and None)
+
+        def heal() -> None:
+            for link in links:
+                net.heal(*link)
+
+        seconds = self._for_a_while(heal)
         self._world.note("FAULT", "cut {} for {:.1f} s", links, seconds)
 
     # Faults. Each says whether it could be done.
@@ -215,12 +221,12 @@ class Faults:
     def _fail_task(self, _kind: str) -> bool:
         if (node := self._node()) is None:
             return False
-        running = [task for task, replica in node.replicas.items() if replica.is_in(TaskState.RUNNING)]
+        running = [task for task, replica in node.replicas.items() if replica.state is TaskState.RUNNING]
         if not running:
             return False
         task = self._world.rng.choice(running)
         self._world.note("FAULT", "{} fails on {}", task, node.name)
-        node.fail_task(task, wiped=self._world.rng.random() < 0.5)
+        node.tasks.fail(task, wiped=self._world.rng.random() < 0.5)
         return True
 
     def _cut_from_kafka(self, kind: str) -> bool:
@@ -249,7 +255,12 @@ class Faults:
                 net.disturb(*link, loss=rng.uniform(0.2, 0.7))
             else:
                 net.disturb(*link, delay_s=rng.uniform(0.1, 1.0))
-        seconds = self._for_a_while(lambda: [net.disturb(*link) for link in links] and None)
+
+        def mend() -> None:
+            for link in links:
+                net.disturb(*link)
+
+        seconds = self._for_a_while(mend)
         self._world.note("FAULT", "{} {} for {:.1f} s", kind, links, seconds)
         return True
 
@@ -267,7 +278,7 @@ class Faults:
         if kind == "controller crashes":
             self._world.note(controller.name, "crashes")
             controller.kill()
-            self._for_a_while(lambda: fleet.start_controller() and None)
+            self._for_a_while(fleet.start_controller)
         elif kind == "controller freezes":
             self._world.note(controller.name, "frozen")
             controller.freeze()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from processor.ownership.numbering import numbered
+from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId
 from tests.simulation.checks import Checks
@@ -165,10 +166,7 @@ class Fleet:
         acting = [
             each
             for each in self.controllers
-            if each.is_alive
-            and each.producer_epoch == self.kafka.producer_epoch
-            and each.core.is_settled
-            and not each.core.held_back
+            if each.is_alive and each.producer_epoch == self.kafka.producer_epoch and not each.core.damped
         ]
         if not acting:
             return "no controller is at rest"
@@ -180,7 +178,7 @@ class Fleet:
             if node.ownership.epoch != epoch:
                 yield f"{node.name} is at epoch {node.ownership.epoch} of {epoch}"
             held = {task: (replica.role, replica.state.value) for task, replica in node.replicas.items()}
-            wanted = {task: (role, "running") for task, role in node.ownership.wanted.items()}
+            wanted = {task: (role, TaskState.RUNNING) for task, role in node.ownership.wanted.items()}
             if held != wanted:
                 yield f"{node.name} holds {held}, wanted is {wanted}"
             behind = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
-from query_service.stores.base import Record
+from query_service.stores.base import ChangelogRecord
 from statehouse.topology import StoreSpec, TaskId
 from tests.simulation.world import KAFKA, Process, World
 
@@ -132,7 +132,7 @@ class Changelog:
         self._world = world
         self.spec, self.partition = spec, partition
         self.end = 0
-        self._records: list[Record] = []
+        self._records: list[ChangelogRecord] = []
         self._ends: list[tuple[float, int]] = [(0.0, 0)]
         self._of_key: dict[bytes, list[tuple[int, bytes | None]]] = {}
         self.watchers: list[Callable[[], bool]] = []
@@ -145,14 +145,14 @@ class Changelog:
         """Commit a transaction; its marker takes an offset."""
         wall_ms = int(self._world.time() * 1000)
         for key, value in entries:
-            self._records.append(Record(key, value, wall_ms, self.end))
+            self._records.append(ChangelogRecord(key, value, wall_ms, self.end))
             self._of_key.setdefault(key, []).append((self.end, value))
             self.end += 1
         self.end += 1
         self._ends.append((self._world.now, self.end))
         self.watchers = [watcher for watcher in self.watchers if watcher()]
 
-    def read(self, position: int, limit: int) -> tuple[Sequence[Record], int]:
+    def read(self, position: int, limit: int) -> tuple[Sequence[ChangelogRecord], int]:
         """Return records from a position on, and the position after them."""
         at = bisect_left(self._records, position, key=lambda record: record.offset)
         found = self._records[at : at + limit]

@@ -8,19 +8,19 @@ from typing import Any
 
 import grpc
 
-from query_service.position_waits import PositionNotReached
-from router.attempts import Attempts
-from router.budget import RetryBudget
-from router.coalesce import Coalescer
-from router.dispatch import Dispatcher
-from router.fleet import FleetTracker
-from router.health import NodeHealth
-from router.hold import HoldLimits, Holds
-from router.holder import TableHolder
-from router.lateness import Lateness
-from router.locate import keyed_call
-from router.metrics import RouterMetrics
-from router.table import Node, RoutingTable
+from query_service.reads.position_waits import PositionNotReached
+from router.calls.attempts import Attempts
+from router.calls.coalesce import Coalescer
+from router.calls.health import NodeHealth
+from router.choice.answer_times import AnswerTimes
+from router.choice.budget import RetryBudget
+from router.choice.hold import HoldLimits, Holds
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutedNode, RoutingTable
+from router.fleet.tracker import FleetTracker
+from router.lookups.dispatch import Dispatcher
+from router.lookups.locate import keyed_call
+from router.telemetry.metrics import RouterMetrics
 from statehouse.assignment import AssignmentReader
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import decode_member
@@ -31,7 +31,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.node import SimulatedNode
 from tests.simulation.settings import SimulationSettings
-from tests.simulation.world import Process, World
+from tests.simulation.world import Process, World, settle
 
 ATTEMPT_TIMEOUT_S = 0.25
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -52,7 +52,7 @@ class _RpcError(grpc.RpcError):
     def details(self) -> str:
         return self._details
 
-    def trailing_metadata(self) -> tuple[tuple[str, Any], ...]:
+    def trailing_metadata(self) -> Any:
         return self._trailing
 
 
@@ -70,19 +70,19 @@ class SimulatedRouter(Process):
     ) -> None:
         super().__init__(world, name, name)
         self._nodes, self._checks = nodes, checks
-        self.tables = TableHolder()
+        self.tables = CurrentTable()
         self.health = NodeHealth(self._probe, probe_timeout_s=ATTEMPT_TIMEOUT_S)
         self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_s)
-        self._lateness = Lateness(quantile=0.95, least_s=0.01, most_s=ATTEMPT_TIMEOUT_S)
+        self._answer_times = AnswerTimes(quantile=0.95, least_s=0.01, most_s=ATTEMPT_TIMEOUT_S)
         metrics = RouterMetrics()
         coalescer = Coalescer(self._call, metrics, max_message_bytes=_MAX_MESSAGE_BYTES)
         self._dispatcher = Dispatcher(
             self.tables,
-            Attempts(coalescer.ask, self.health, self._lateness),
-            RetryBudget(10.0),
+            Attempts(coalescer.ask, self.health, self._answer_times),
+            RetryBudget(10.0, 5),
             metrics,
             attempt_timeout_s=ATTEMPT_TIMEOUT_S,
-            holds=Holds(HoldLimits()),
+            holds=Holds(HoldLimits(window_s=settings.hold_window_s, most=10, min_interval_s=5.0)),
         )
         self._reader = AssignmentReader()
         self._members_log = Follower(
@@ -115,7 +115,7 @@ class SimulatedRouter(Process):
 
     def _on_table(self, table: RoutingTable) -> None:
         self.health.retain(table.nodes)
-        self._lateness.retain(table.nodes.keys(), table.stores.keys())
+        self._answer_times.retain(table.nodes.keys(), table.stores.keys())
 
     def _assignment_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
         assignment = self._reader.feed(key, value)
@@ -130,11 +130,11 @@ class SimulatedRouter(Process):
         age_s = 0.0 if self._members_log.is_caught_up else self.world.now - written_at
         self.tracker.on_member(decode_member(value), age_s)
 
-    async def _call(self, node: Node, method: str, body: bytes, timeout_s: float) -> bytes:
+    async def _call(self, node: RoutedNode, method: str, body: bytes, timeout_s: float) -> bytes:
         reply: asyncio.Future[bytes | _RpcError] = self.world.loop.create_future()
 
         def answer(outcome: bytes | _RpcError) -> None:
-            self.world.net.send(node.host, self.machine, lambda: reply.done() or reply.set_result(outcome))
+            self.world.net.send(node.host, self.machine, lambda: settle(reply, outcome))
 
         def arrive() -> None:
             process = self._nodes.get(node.host)
@@ -144,7 +144,7 @@ class SimulatedRouter(Process):
                 process.enter(self._serve, process, method, body, timeout_s, answer)
 
         self.send(node.host, arrive)
-        outcome = await self._reply(reply, timeout_s)
+        outcome: bytes | _RpcError = await self._reply(reply, timeout_s)
         if isinstance(outcome, _RpcError):
             raise outcome
         return outcome
@@ -202,12 +202,12 @@ class SimulatedRouter(Process):
         self.world.counts[f"refused: {failure.reason.name}"] += 1
         return _RpcError(grpc.StatusCode.FAILED_PRECONDITION, failure.message, failure)
 
-    async def _probe(self, node: Node, timeout_s: float) -> bool:
+    async def _probe(self, node: RoutedNode, timeout_s: float) -> bool:
         reply: asyncio.Future[bool] = self.world.loop.create_future()
 
         def answer(process: SimulatedNode) -> None:
             up = process.is_listening
-            self.world.net.send(node.host, self.machine, lambda: reply.done() or reply.set_result(up))
+            self.world.net.send(node.host, self.machine, lambda: settle(reply, up))
 
         def arrive() -> None:
             process = self._nodes.get(node.host)

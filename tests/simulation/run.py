@@ -6,17 +6,18 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 from unittest.mock import patch
 
 import structlog
 
-import query_service.admission
-import query_service.ownership
-import query_service.replica
+import query_service.reads.admission
+import query_service.replicas.replica
+import query_service.states.ownership
 import tests.simulation.controller
 import tests.simulation.router
 from statehouse.errors import LookupFailure
@@ -35,6 +36,9 @@ _SETTLES_WITHIN_S = 150.0
 _POLL_S = 0.5
 _HEARTBEATS_KEPT = 256
 
+Story = Callable[[World], Coroutine[Any, Any, None]]
+"""What happens in a run."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -48,14 +52,14 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, *, is_traced: bool = False) -> Outcome:
-    """Run a seed from beginning to end."""
+def run_seed(seed: int, story: Story | None = None, *, is_traced: bool = False) -> Outcome:
+    """Run a seed from beginning to end, or a `story` of one's own in its world."""
     started = time.perf_counter()
     loop = VirtualLoop()
     world = World(seed, loop, is_traced=is_traced)
     with _simulated_clocks(world):
         try:
-            loop.run_until_complete(_until_broken(world, _story(world)))
+            loop.run_until_complete(_until_broken(world, (story or _story)(world)))
         finally:
             _cancel_all(loop)
             loop.close()
@@ -63,14 +67,14 @@ def run_seed(seed: int, *, is_traced: bool = False) -> Outcome:
     return Outcome(seed, world.violation, world.counts, loop.now, took_s, world.trace or [])
 
 
-async def _until_broken(world: World, story: object) -> None:
+async def _until_broken(world: World, story: Coroutine[Any, Any, None]) -> None:
     story_task = world.task(story)
     broken = asyncio.ensure_future(world.broken.wait())
     await asyncio.wait((story_task, broken), return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _story(world: World) -> None:
-    settings = SimulationSettings.drawn(world.rng)
+    settings = SimulationSettings.drawn(world.rng, world.seed)
     world.note("RUN", "seed {}: {}", world.seed, settings)
     fleet = Fleet(world, settings)
     fleet.start()
@@ -91,8 +95,9 @@ async def _settles(world: World, fleet: Fleet) -> None:
     """Every plan converges when faults stop."""
     began_at = settled_at = world.now
     epoch, what = 0, "it has not been looked at"
-    # What everybody has come to is known to the controller, and acted upon, within two heartbeats.
-    while world.now - settled_at < 2 * fleet.settings.heartbeat_interval_s + _POLL_S:
+    # What everybody has come to is known to the controller, and acted upon, within two heartbeats and a linger.
+    quiet_s = 2 * fleet.settings.heartbeat_interval_s + fleet.settings.ownership.linger_s + _POLL_S
+    while world.now - settled_at < quiet_s:
         await asyncio.sleep(_POLL_S)
         what = fleet.unsettled()
         if what or fleet.checks.current.epoch != epoch:
@@ -139,11 +144,11 @@ def _simulated_clocks(world: World) -> Iterator[None]:
     """Have the modules that read clocks read the simulation's, and keep their logs to themselves."""
     logging_before = structlog.get_config()
     with ExitStack() as patches:
-        for module in (query_service.admission, query_service.replica):
+        for module in (query_service.reads.admission, query_service.replicas.replica):
             patches.enter_context(patch.object(module, "time", world))
         # Everybody reads the same heartbeats: they are taken apart once.
         decode = lru_cache(_HEARTBEATS_KEPT)(decode_member)
-        for module in (query_service.ownership, tests.simulation.controller, tests.simulation.router):
+        for module in (query_service.states.ownership, tests.simulation.controller, tests.simulation.router):
             patches.enter_context(patch.object(module, "decode_member", decode))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         try:

@@ -14,11 +14,15 @@ from unittest.mock import patch
 import pytest
 
 import processor.ownership.planner
-import query_service.admission
-from processor.ownership.model import Fleet, Slot, Standing
-from query_service.ownership import claimed_role
-from query_service.replica import StoreReplica
-from statehouse.topology import Role
+import query_service.reads.admission
+from processor.ownership.model import LiveNodes, Readiness, Slot
+from query_service.replicas.replica import StoreReplica
+from query_service.states.faults import Fault
+from query_service.states.ownership import claimed_role
+from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
+from query_service.states.task_machine import TaskMachine
+from statehouse.membership import TaskState
+from statehouse.topology import AnyTaskId, Role
 from tests.simulation.__main__ import outcomes
 from tests.simulation.controller import STEPS
 from tests.simulation.faults import KINDS
@@ -28,6 +32,8 @@ SEEDS = 12
 LONG_SEEDS = 5_000
 CAUGHT_WITHIN = 25
 """Seeds within which every variant that is broken on purpose must be caught."""
+SILENCE_S = 2.0
+"""How long a node that is well is never without an end."""
 
 
 def check_clean(found: list[Outcome]) -> Counter[str]:
@@ -70,6 +76,8 @@ def test_thousands_of_seeds_are_clean() -> None:
         "records compacted",
         "refused: PARTITION_NOT_OWNED",
         "refused: ACTIVE_UNCONFIRMED",
+        "steps that failed",
+        "folders removed",
     ):
         assert counts[what] > LONG_SEEDS / 100, what
 
@@ -101,10 +109,10 @@ def test_a_violation_is_printed_with_its_trace(capsys: pytest.CaptureFixture[str
 def drop_the_caught_up_rule() -> AbstractContextManager[object]:
     """Whoever holds anything of a task is taken for caught up."""
 
-    def standing(_fleet: Fleet, slot: Slot, node: str) -> Standing:
-        return Standing.CAUGHT_UP if node in slot.views else Standing.NOTHING
+    def readiness(_fleet: LiveNodes, slot: Slot, node: str) -> Readiness:
+        return Readiness.CAUGHT_UP if node in slot.views else Readiness.NOTHING
 
-    return patch.object(Fleet, "standing", standing)
+    return patch.object(LiveNodes, "readiness", readiness)
 
 
 def forget_the_epoch_of_the_request() -> AbstractContextManager[object]:
@@ -113,7 +121,7 @@ def forget_the_epoch_of_the_request() -> AbstractContextManager[object]:
     def claims(role: Role, *, confirmed: bool, epoch: int, requested_epoch: int) -> Role:
         return claimed_role(role, confirmed=confirmed, epoch=epoch, requested_epoch=min(epoch, requested_epoch))
 
-    return patch.object(query_service.admission, "claimed_role", claims)
+    return patch.object(query_service.reads.admission, "claimed_role", claims)
 
 
 def count_lag_to_an_old_end() -> AbstractContextManager[object]:
@@ -126,14 +134,51 @@ def count_lag_to_an_old_end() -> AbstractContextManager[object]:
     return patch.object(StoreReplica, "lag", lag)
 
 
+def learn_nothing_after_a_silence() -> AbstractContextManager[object]:
+    """A replica that wasn't told an end for a while takes none any more, and gets staler and staler."""
+    note_end = StoreReplica.note_end
+    told_at: dict[StoreReplica, float] = {}
+
+    def note(replica: StoreReplica, offset: int, asked_at: float, wall_ms: int) -> None:
+        if asked_at - told_at.setdefault(replica, asked_at) < SILENCE_S:
+            told_at[replica] = asked_at
+            note_end(replica, offset, asked_at, wall_ms)
+
+    return patch.object(StoreReplica, "note_end", note)
+
+
 def break_before_make() -> AbstractContextManager[object]:
     """Copies that are relieved are dropped in the epoch that relieves them."""
     drop = processor.ownership.planner._drop_surplus
 
-    def drop_at_once(slot: Slot, fleet: Fleet, *, fresh: bool) -> bool:
+    def drop_at_once(slot: Slot, fleet: LiveNodes, *, fresh: bool) -> bool:
         return drop(slot, fleet, fresh=False)
 
     return patch.object(processor.ownership.planner, "_drop_surplus", drop_at_once)
+
+
+def forget_a_retry() -> AbstractContextManager[object]:
+    """A task that has failed is never tried again."""
+    fail = TaskMachine._fail
+
+    def fail_for_good(machine: TaskMachine, node_task: NodeTask, fault: Fault, error: str) -> list[Action]:
+        return [action for action in fail(machine, node_task, fault, error) if not isinstance(action, RetryAfter)]
+
+    return patch.object(TaskMachine, "_fail", fail_for_good)
+
+
+def close_a_store_while_it_opens() -> AbstractContextManager[object]:
+    """A task that is no longer wanted is closed at once, whatever is under way."""
+    follows = TaskMachine._next
+
+    def close_at_once(machine: TaskMachine, task: AnyTaskId) -> list[Action]:
+        node_task = machine.tasks.get(task)
+        if node_task is None or node_task.state is not TaskState.CREATED or task in machine._wanted:
+            return follows(machine, task)
+        node_task.state = TaskState.SUSPENDED
+        return [machine._begin(task, Step.CLOSE, Close(node_task, has_failed=False))]
+
+    return patch.object(TaskMachine, "_next", close_at_once)
 
 
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
@@ -158,6 +203,9 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         ),
         (forget_the_epoch_of_the_request, ("ACTIVE is not claimed at an epoch older than the request's",)),
         (count_lag_to_an_old_end, ("lag is true of a session timeout ago",)),
+        (forget_a_retry, ("every plan converges when faults stop",)),
+        (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
+        (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),
         (
             break_before_make,
             ("a relieved replica lingers", "make before break: the old active stays as standby"),

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.simulation.loop import VirtualLoop
 
@@ -17,6 +17,16 @@ KAFKA = "kafka"
 _DELAY_S = (0.001, 0.01)
 _SPIKE_SHARE = 0.02
 _SPIKE_S = (0.02, 0.06)
+LONGEST_DELAY_S = _DELAY_S[1] + _SPIKE_S[1]
+"""What a message over a link takes at most with which nothing is wrong."""
+
+T = TypeVar("T")
+
+
+def settle(reply: asyncio.Future[T], result: T) -> None:
+    """Hand a result over, unless nobody waits for it any more."""
+    if not reply.done():
+        reply.set_result(result)
 
 
 class World:
@@ -29,6 +39,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.violation = ""
         self.broken = asyncio.Event()
+        self.disks_refuse = True
+        """Now and then."""
         self.net = Network(self)
         loop.set_exception_handler(self._defect)
 
@@ -83,7 +95,7 @@ class Network:
         self._cut: Counter[tuple[str, str]] = Counter()
         self._loss: dict[tuple[str, str], float] = {}
         self._slow: dict[tuple[str, str], float] = {}
-        self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._held: dict[tuple[str, str], list[Callable[[], object]]] = {}
         self._disturbed_at: dict[tuple[str, str], float] = {}
 
     def cut(self, source: str, target: str) -> None:
@@ -115,7 +127,7 @@ class Network:
                 return False
         return True
 
-    def send(self, source: str, target: str, deliver: Callable[[], None], *, may_be_late: bool = False) -> bool:
+    def send(self, source: str, target: str, deliver: Callable[[], object], *, may_be_late: bool = False) -> bool:
         """Deliver after the link's delay; a cut or lossy link loses it, or keeps it until it is healed.
 
         False: it was lost at once.
@@ -196,6 +208,6 @@ class Process:
         self.is_alive = False
         self._deferred.clear()
 
-    def send(self, target: str, deliver: Callable[[], None], *, may_be_late: bool = False) -> bool:
+    def send(self, target: str, deliver: Callable[[], object], *, may_be_late: bool = False) -> bool:
         """Send from this process' machine."""
         return self.world.net.send(self.machine, target, deliver, may_be_late=may_be_late)

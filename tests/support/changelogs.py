@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from query_service.checkpoint import Checkpoint
-from query_service.stores.base import Record
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.catalog import open_store
 from query_service.stores.resources import StoreResources
 from statehouse.composite import SessionKey, WindowKey
@@ -25,20 +25,20 @@ _KEYS = [b"key-%d" % nth for nth in range(20)]
 _RETENTIONS = 30
 
 
-def changelog(kind: str, seed: int, records: int) -> list[Record]:
+def changelog(kind: str, seed: int, records: int) -> list[ChangelogRecord]:
     """Return the log: few keys, some tombstones, some records late."""
     choice = random.Random(seed)
     return [_record(kind, choice, nth * _RETENTIONS * RETENTION_MS // records) for nth in range(records)]
 
 
-def _record(kind: str, choice: random.Random, now_ms: int) -> Record:
+def _record(kind: str, choice: random.Random, now_ms: int) -> ChangelogRecord:
     at_ms = max(0, now_ms - choice.choice((0, 0, 0, 30_000, 2 * RETENTION_MS)))
     key, value = choice.choice(_KEYS), None if choice.random() < 0.2 else choice.randbytes(choice.choice((3, 300)))
     if kind == WINDOW:
         key = WindowKey(key, at_ms // 10_000 * 10_000).to_bytes()
     elif kind == SESSION:
         key = SessionKey(key, at_ms // 10_000 * 10_000, at_ms // 10_000 * 10_000 + 5_000).to_bytes()
-    return Record(key, value, at_ms)
+    return ChangelogRecord(key, value, at_ms)
 
 
 def opened(kind: str, directory: Path) -> Any:
@@ -53,7 +53,7 @@ def position_of(store: Any) -> int:
     return 0 if checkpoint is None else checkpoint.position
 
 
-def apply_rest(store: Any, log: list[Record], largest_batch: int) -> Iterator[int]:
+def apply_rest(store: Any, log: list[ChangelogRecord], largest_batch: int) -> Iterator[int]:
     """Apply what a store lacks, in batches of any size; yield the position after each."""
     position = position_of(store)
     while position < len(log):
@@ -63,7 +63,7 @@ def apply_rest(store: Any, log: list[Record], largest_batch: int) -> Iterator[in
         yield position
 
 
-def versions(log: list[Record]) -> dict[bytes, dict[int, bytes | None]]:
+def versions(log: list[ChangelogRecord]) -> dict[bytes, dict[int, bytes | None]]:
     """Return the versions that a versioned store takes from a log, by key and time."""
     held: dict[bytes, dict[int, bytes | None]] = {}
     stream_time_ms = -1
@@ -74,7 +74,7 @@ def versions(log: list[Record]) -> dict[bytes, dict[int, bytes | None]]:
     return held
 
 
-def entries(kind: str, log: list[Record]) -> dict[Any, bytes]:
+def entries(kind: str, log: list[ChangelogRecord]) -> dict[Any, bytes]:
     """Return what any other store holds after a log."""
     held: dict[Any, bytes] = {}
     times: dict[Any, int] = {}

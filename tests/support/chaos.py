@@ -83,7 +83,8 @@ class CommitGap:
 
     def written(self) -> int:
         """Return the newest batch that a partition's marker names; -1 if there is none."""
-        return max(at.offset for at in self._consumer.committed(self._at, timeout=10.0)) - 1
+        offsets: list[int] = [at.offset for at in self._consumer.committed(self._at, timeout=10.0)]
+        return max(offsets) - 1
 
     def is_committed(self, batch_id: int) -> bool:
         """Whether Spark has committed a batch."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis.strategies import SearchStrategy
 
 FEW, MANY = 100, 1_000
 
 
-def given_many(*strategies: Any) -> Callable[[Callable[..., None]], Callable[[int], None]]:
+def given_many(*strategies: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[[int], None]]:
     """Hypothesis' `given`, with `FEW` examples in normal runs and `MANY` in `make test-long`."""
 
     def decorate(test: Callable[..., None]) -> Callable[[int], None]:

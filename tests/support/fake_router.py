@@ -274,7 +274,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         return response
 
     def WatchFleet(  # noqa: N802 - the service's name
-        self, _request: fleet_service_pb2.WatchFleetRequest, context: Any
+        self, _request: fleet_service_pb2.WatchFleetRequest, context: grpc.ServicerContext
     ) -> Iterator[fleet_service_pb2.WatchFleetResponse]:
         """Have no such call, like a node: all lookups come here."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such call")
@@ -313,7 +313,8 @@ def _value(value: Any, *, raw: bool) -> types_pb2.Value:
 @contextmanager
 def fake_router() -> Iterator[FakeRouter]:
     """Run one on a free port."""
-    router = FakeRouter()
+    # Calls that it lacks answer UNIMPLEMENTED, which the generated base class does.
+    router = FakeRouter()  # type: ignore[abstract]
     server = grpc.server(ThreadPoolExecutor(4))
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(router, server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(router, server)

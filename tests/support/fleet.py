@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from statehouse.assignment import Assignment, TaskAssignment, encode
 from statehouse.errors import LookupFailure
 from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.topology import (
@@ -178,7 +179,8 @@ class ServerProcess:
         request = query_service_pb2.GetRequest(
             store=store, key=types_pb2.Key(text=key), freshness=types_pb2.Freshness(**freshness)
         )
-        return self.call(self.query.Get, request, timeout)
+        answer: query_service_pb2.GetResponse = self.call(self.query.Get, request, timeout)
+        return answer
 
     @staticmethod
     def call(method: Any, request: Any, timeout: float = 5.0) -> Any:
@@ -234,7 +236,9 @@ class Servers:
         port = free_port()
         common = {"application-id": self.application_id, "bootstrap": self.bootstrap, "port": port}
         given = {key.replace("_", "-"): value for key, value in options.items()}
-        process = ServerProcess(name, module, common | own | given, port, self.directory, prefix=prefix, host=host)
+        process = ServerProcess(
+            name, module, {**common, **own, **given}, port, self.directory, prefix=prefix, host=host
+        )
         self.processes.append(process)
         return process.start()
 
@@ -348,11 +352,11 @@ class Fleet(Servers):
     def wait_running(self, processes: Iterable[ServerProcess], timeout_s: float = 30.0) -> None:
         """Wait until every task the nodes hold at the newest epoch runs."""
         for process in processes:
-            assigned = {str(held) for held in self.assignment.held_by(process.name)}
+            assigned = {str(task) for task in self.assignment.all_tasks_of(process.name)}
 
             def settled(process: ServerProcess = process, assigned: set[str] = assigned) -> bool:
                 node = process.node()
-                running = {task.task for task in node.tasks if task.state == "running"}
+                running = {task.task for task in node.tasks if task.state == TaskState.RUNNING}
                 return node.epoch == self.assignment.epoch and running == assigned and len(node.tasks) == len(running)
 
             poll_until(settled, timeout_s, f"{process.name} to run its tasks")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from statehouse.assignment import Assignment
-from statehouse.membership import Member, ReplicaReport, StorePosition
+from statehouse.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState
 from statehouse.topology import Role, TaskId
 
 
@@ -19,7 +19,7 @@ class FakeMember:
     rack: str = ""
     incarnation: str = "first"
     started_at_ms: int = 1_000
-    state: str = "RUNNING"
+    state: str = NodeState.RUNNING
     capacity: int = 1
     epoch: int = 0
     beats: int = 0
@@ -30,7 +30,7 @@ class FakeMember:
         task: TaskId,
         position: int | None = 100,
         end: int | None = 100,
-        state: str = "running",
+        state: str = TaskState.RUNNING,
         role: Role = Role.STANDBY,
     ) -> None:
         """Say something of a task from the next heartbeat on."""
@@ -45,17 +45,17 @@ class FakeMember:
             if restored:
                 self.report(task, role=role)
             elif known is None:
-                self.report(task, position=0, end=1_000_000, state="restoring", role=role)
+                self.report(task, position=0, end=1_000_000, state=TaskState.RESTORING, role=role)
         for task in self.replicas.keys() - assigned.keys():
-            self.report(task, state="closed", role=Role.DORMANT)
+            self.report(task, state=TaskState.CLOSED, role=Role.DORMANT)
 
-    def restart(self, state: str = "CREATED") -> None:
+    def restart(self, state: str = NodeState.CREATED) -> None:
         """Become a newer process with the same disk."""
         self.incarnation += "+"
         self.started_at_ms += 1_000
         self.state, self.epoch, self.beats = state, 0, 0
         for task in self.replicas:
-            self.report(task, state="closed", role=Role.DORMANT)
+            self.report(task, state=TaskState.CLOSED, role=Role.DORMANT)
 
     def beat(self) -> Member:
         """The next heartbeat."""

@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from statehouse.backoff import Backoff, BackoffPolicy
+
 T = TypeVar("T")
 
-_FIRST_PAUSE_S: Final = 0.005
-_LONGEST_PAUSE_S: Final = 0.1
+_PAUSES: Final = BackoffPolicy("poll", first_s=0.005, longest_s=0.1)
 
 
-def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+def poll_until(predicate: Callable[[], T | None], timeout_s: float, what: str) -> T:
     """Call `predicate` until it returns something truthy, and return that.
 
     Asks once more after the deadline, so a long pause of this process alone fails nothing. Raises AssertionError,
     naming `what` and the last answer; what `predicate` raises is not caught, as it would hide a broken predicate.
     """
     deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
+    backoff = Backoff(_PAUSES)
     while True:
         is_last = time.monotonic() >= deadline
         answer = predicate()
@@ -31,8 +32,7 @@ def poll_until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
             return answer
         if is_last:
             raise AssertionError(f"waited {timeout_s:g} s for {what}; the last answer was {answer!r}")
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        time.sleep(backoff.failed())
 
 
 async def poll_until_async(predicate: Callable[[], object], timeout_s: float, what: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-PROXY: Final = Path(__file__).parents[2] / ".tools" / "bin" / "statehouse-proxy"
+from tests.support.tools import TOOLS
+
+PROXY: Final = TOOLS / "bin" / "statehouse-proxy"
 
 
 def children_of(pid: int) -> set[int]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from statehouse.assignment import TaskAssignment
+from statehouse.membership import TaskState
 from statehouse.v1 import node_service_pb2, query_service_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until
@@ -35,7 +36,7 @@ class NodesByOptions(ExitStack):
         self._bootstrap, self._directories, self._name = bootstrap, directories, name
         self._nodes: dict[frozenset[tuple[str, object]], tuple[Fleet, ServerProcess]] = {}
 
-    def of(self, options: Mapping[str, object]) -> tuple[Fleet, ServerProcess]:
+    def of(self, options: Mapping[str, Any]) -> tuple[Fleet, ServerProcess]:
         """Return the node with these command line options, underscores in their names, and its fleet."""
         key = frozenset(options.items())
         if key not in self._nodes:
@@ -97,7 +98,7 @@ def new_store(
 
     def is_served() -> bool:
         reply = node.node()
-        serving = [task for task in reply.tasks if task.state == "running"]
+        serving = [task for task in reply.tasks if task.state == TaskState.RUNNING]
         return (
             reply.epoch == fleet.assignment.epoch
             and len(serving) == fleet.partitions

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from processor.session import open_session
 from processor.settings import ProcessorSettings
+from processor.spark_session import open_session
 
 
 @contextmanager
 def shared_session() -> Iterator[SparkSession]:
-    settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused", master="local[2]")
+    settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused", spark_master="local[2]")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = open_session("tests", settings)

@@ -1,1 +1,1 @@
-"""How often was a word said: count-min sketches of a channel's words, kept by Spark, answered by a custom store."""
+"""Word counts: Spark keeps a count-min sketch of each channel's words, and a custom store answers from it."""

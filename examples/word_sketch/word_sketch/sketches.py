@@ -1,7 +1,7 @@
-"""The sketch, as the topology makes it and the store reads it.
+"""The sketch that the topology makes and the store reads.
 
-A count-min sketch (Cormode and Muthukrishnan, 2005) counts items in a table of fixed size: each adds to one counter of
-every row, and its estimate is the least of them. Collisions only add, so the estimate is never below the truth.
+A count-min sketch (Cormode and Muthukrishnan, 2005) counts items in a table of fixed size: each item adds to one
+counter in every row, and its estimate is the smallest of these. Collisions only add, so no estimate is too small.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Estimate:
 
     Attributes:
         estimate: at least the true count.
-        lower: at most the true count, with CONFIDENCE: the estimate less RELATIVE_ERROR of all that was counted.
+        lower: at most the true count, with CONFIDENCE: the estimate minus RELATIVE_ERROR times the total count.
 
     """
 
@@ -40,14 +40,14 @@ def read_sketch(data: bytes) -> count_min_sketch:
     """Return a sketch from its serialized form.
 
     Raises:
-        ValueError: the bytes are none.
+        ValueError: the bytes aren't a sketch.
 
     """
     try:
         sketch = count_min_sketch.deserialize(data)
     except (IndexError, ValueError) as error:
         raise ValueError(f"not a count-min sketch: {error}") from error
-    # The library overlooks a few bytes too few, and any too many.
+    # The library accepts a few missing bytes, and any number of extra ones.
     if sketch.get_serialized_size_bytes() != len(data):
         raise ValueError(f"not a count-min sketch: {len(data)} bytes, {sketch.get_serialized_size_bytes()} are due")
     return sketch

@@ -1,6 +1,6 @@
-"""The store: a key-value store of serialized sketches that can say how often an item was counted.
+"""The store: a key-value store of serialized sketches that estimates how often an item was counted.
 
-What it keeps is what the changelog has, the whole sketch of a key, so it restores, compacts and moves like any other.
+Its values are the whole sketches in the changelog, so it restores, compacts and moves like any other store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ESTIMATE: Final = "estimate"
 
 
 class CountMinSketchStore(KeyValueStore):
-    """Sketches by key, with one query of its own."""
+    """Sketches by key, with one custom query."""
 
     query_names = (ESTIMATE,)
 

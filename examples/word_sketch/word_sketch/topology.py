@@ -1,4 +1,4 @@
-"""The topology: messages come with their channel as key; each channel has one sketch of all its words.
+"""The topology: the key of a message is its channel; each channel has one sketch of all its words.
 
 Run it with `statehouse process word_sketch.topology`.
 """
@@ -32,7 +32,7 @@ def build(app: Application) -> None:
 
 
 def sketches(messages: DataFrame) -> DataFrame:
-    """Return a channel's sketch, serialized, whenever a message changed it."""
+    """Return the serialized sketch of a channel each time a message changes it."""
     said = F.lower(F.col(VALUE).cast("string"))
     words = messages.where(F.col(KEY).isNotNull() & F.col(VALUE).isNotNull()).select(
         F.col(KEY).cast("string").alias(_CHANNEL), F.explode(F.split(said, r"\W+")).alias(_WORD), TIMESTAMP
@@ -47,7 +47,7 @@ def sketches(messages: DataFrame) -> DataFrame:
 
 
 class _CountWords(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
-    """Keeps a channel's sketch; puts it out once a batch."""
+    """Keeps the sketch of a channel; puts it out once per batch."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("sketch", "sketch binary")

@@ -45,7 +45,7 @@ class StoreSpec(_message.Message):
     """Store name."""
     kind: _builtins.str
     """Kind of store: "key-value", "window", "session", "versioned", or the name
-    of a custom kind that nodes have a plug-in for.
+    of a custom kind, for which the nodes have a plug-in.
     """
     key_serde: _builtins.str
     """Key serde: string, long, double, bytes or json."""
@@ -56,11 +56,11 @@ class StoreSpec(_message.Message):
     partition_count: _builtins.int
     """Number of partitions, fixed for the store's life."""
     sub_topology: _builtins.int
-    """Sub-topology number; 0 and without meaning for a global store."""
+    """Sub-topology number; for a global store 0, without meaning."""
     partitioner: _builtins.str
     """Partitioner: "murmur2"."""
     in_memory: _builtins.bool
-    """Kept in the node's memory only, within its byte budget."""
+    """The store is kept only in the node's memory, within its budget in bytes."""
     retention_ms: _builtins.int
     """Window and session stores: how long entries are kept, in stream time.
     Versioned stores: how far back as-of reads go. Milliseconds.
@@ -68,12 +68,12 @@ class StoreSpec(_message.Message):
     window_size_ms: _builtins.int
     """Window stores: the length of a window, in milliseconds."""
     retain_duplicates: _builtins.bool
-    """Window stores: several values per key and window start, as join stores
-    need.
+    """Window stores: a key and window start may have several values, as join
+    stores need.
     """
     ephemeral: _builtins.bool
-    """Logging disabled: the topic only carries updates. A replica starts empty at
-    its end, writes no checkpoint and has no standbys.
+    """Logging is disabled: the topic only carries updates. A replica starts empty
+    at the topic's end and writes no checkpoint. There are no standbys.
     """
     @_builtins.property
     def conformance_vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConformanceVector]:
@@ -109,7 +109,7 @@ Global___StoreSpec: _TypeAlias = StoreSpec  # noqa: Y015
 
 @_typing.final
 class ConformanceVector(_message.Message):
-    """A key and the hash the partitioner gives it."""
+    """A key, and the hash that the partitioner computes for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -135,7 +135,7 @@ Global___ConformanceVector: _TypeAlias = ConformanceVector  # noqa: Y015
 
 @_typing.final
 class SubTopology(_message.Message):
-    """Record under the key `task/<sub-topology>`: who holds each of its tasks."""
+    """Record under the key `task/<sub-topology>`: the holders of its tasks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -144,7 +144,7 @@ class SubTopology(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Number, given on first sight of (query name, partition count), never
+    """Number, given when (query name, partition count) is first seen; never
     reused.
     """
     query: _builtins.str
@@ -153,7 +153,7 @@ class SubTopology(_message.Message):
     """Partitions of its stores."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Task]:
-        """One a partition, in order."""
+        """One per partition, in order."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ Global___SubTopology: _TypeAlias = SubTopology  # noqa: Y015
 
 @_typing.final
 class Task(_message.Message):
-    """Who holds a task."""
+    """The holders of a task."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -184,7 +184,7 @@ class Task(_message.Message):
     active: _builtins.str
     """Instance id of the active; empty while no node lives."""
     reason: _builtins.str
-    """Why it was last changed."""
+    """Why the holders last changed."""
     @_builtins.property
     def standbys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Instance ids of the standbys."""
@@ -240,15 +240,15 @@ class Manifest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     CONTROLLER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """The assignment's generation; grows with every publication."""
+    """The assignment's generation. It grows with every publication."""
     reason: _builtins.str
     """Why this epoch was published."""
     controller: _builtins.str
     """Random id of the controller's process run."""
     @_builtins.property
     def keys(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Every key of the assignment and the epoch it was last written at. A
-        reader publishes a snapshot only when it has them all.
+        """Every key of the assignment, with the epoch at which it was last written. A
+        reader publishes a snapshot only when it has exactly these records.
         """
 
     def __init__(

@@ -21,9 +21,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class Commit(_message.Message):
     """A store's entry in `<application_id>-statehouse-commits`, written after all
-    partitions of a micro-batch committed, and again at every heartbeat
-    interval while the query is idle. Key: store name. It says "processed", not
-    "visible".
+    partitions of a micro-batch have committed, and again at every heartbeat
+    interval while the query is idle. Key: store name. It means that the input
+    is processed, not that the results are visible.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -49,28 +49,30 @@ class Commit(_message.Message):
     processor lives.
     """
     stopped: _builtins.bool
-    """Whether this is the last record of a processor that ended in an orderly
-    way. A new one takes it back with its first record.
+    """Whether this is the last record of a processor that stopped in an orderly
+    way. The first record of a new processor clears it.
     """
     committed_at_ms: _builtins.int
-    """When the batch was committed, in milliseconds of the epoch by the driver's
-    clock; unset if that was an earlier process.
+    """When the batch was committed, epoch milliseconds by the driver's clock;
+    unset if an earlier process committed it.
     """
     query: _builtins.str
     """Name of the query."""
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
-        """Source offsets (next to be read) the state includes."""
+        """Source offsets that the state includes: per partition the next offset to
+        read.
+        """
 
     @_builtins.property
     def changelog_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
-        """Last stable offsets of the changelog's partitions, past all records of the
+        """Last stable offsets of the changelog's partitions, after all records of the
         batch.
         """
 
     @_builtins.property
     def figures(self) -> Global___QueryFigures:
-        """How the query does; unset until a batch of this process is completed."""
+        """The query's figures; unset until this process has completed a batch."""
 
     def __init__(
         self,
@@ -98,8 +100,8 @@ Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
 @_typing.final
 class QueryFigures(_message.Message):
-    """How a query does, by its last completed batch: when a batch is committed,
-    that is the one before.
+    """Figures of a query, from its last completed batch. When a batch is committed,
+    that is the previous batch.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -112,15 +114,17 @@ class QueryFigures(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     input_rows_per_second: _builtins.float
-    """Rows read of all sources since the batch before began; 0 when idle."""
+    """Rows per second read from all sources since the previous batch began; 0
+    when idle.
+    """
     backlog: _builtins.int
-    """Offsets that the sources held beyond what is processed."""
+    """Offsets in the sources that are not processed yet."""
     backlog_eta_ms: _builtins.int
-    """Milliseconds until nothing of it is left, arrivals going on as they do;
-    unset if it doesn't shrink.
+    """Milliseconds until the backlog is empty if rows arrive as now; unset if the
+    backlog doesn't shrink.
     """
     watermark_ms: _builtins.int
-    """Event time up to which rows are late, in milliseconds of the epoch; unset
+    """Rows with an event time up to this are late, epoch milliseconds; unset
     without a watermark.
     """
     state_rows: _builtins.int
@@ -128,7 +132,7 @@ class QueryFigures(_message.Message):
     state_bytes: _builtins.int
     """Memory of its state stores."""
     dead_letters: _builtins.int
-    """Records refused and kept in the dead-letter topic since the process
+    """Records refused and sent to the dead-letter topic since the process
     started.
     """
     def __init__(

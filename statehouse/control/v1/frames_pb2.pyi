@@ -20,9 +20,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Frames(_message.Message):
-    """A message that has only one field, repeated messages, with those left as
-    they are on the wire: batches of lookups are taken apart and put together
-    with it, without what is in them being parsed.
+    """Stands for any message whose only field is a list of messages, and leaves
+    these serialized. With it batches of lookups are split and merged without
+    parsing the lookups.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

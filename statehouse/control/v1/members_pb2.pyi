@@ -39,7 +39,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """A copy of a global store."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """What a node's replica is."""
+    """The role of a node's replica."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Unknown."""
@@ -80,8 +80,8 @@ class Member(_message.Message):
     instance_id: _builtins.str
     """The node's stable name."""
     incarnation: _builtins.str
-    """Random id of this run of the process; of two processes with one instance
-    id the newer wins.
+    """Random id of this run of the process. If two processes have the same
+    instance id, the newer one wins.
     """
     started_at_ms: _builtins.int
     """Wall clock at process start, in milliseconds; orders incarnations."""
@@ -98,18 +98,18 @@ class Member(_message.Message):
     or ERROR.
     """
     epoch: _builtins.int
-    """Newest assignment epoch the node acts on."""
+    """Newest assignment epoch that the node acts on."""
     heartbeat: _builtins.int
     """Counts the heartbeats of this incarnation."""
     capacity: _builtins.int
-    """Capacity weight: the node's share of the tasks is in proportion to it. 0,
-    as of a node that doesn't say, counts as 1.
+    """Capacity weight: the node's share of the tasks is proportional to it. 0, as
+    from a node that doesn't set it, counts as 1.
     """
     dynamic: _builtins.bool
-    """The instance id was made up for this run: nobody comes back under it."""
+    """The instance id was made up for this run; no later process will have it."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
-        """Every replica on the node, dormant state on disk included."""
+        """Every task replica on the node, dormant ones on disk included."""
 
     @_builtins.property
     def global_replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___GlobalReplica]:
@@ -153,7 +153,9 @@ class GlobalReplica(_message.Message):
     store: _builtins.str
     """Store name."""
     state: _builtins.str
-    """As a task's: created, restoring, running, suspended, closed or error."""
+    """State, as for tasks: created, restoring, running, suspended, closed or
+    error.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionPosition]:
         """Position per partition of the store's topic."""
@@ -187,7 +189,7 @@ class PartitionPosition(_message.Message):
     position: _builtins.int
     """Next offset needed; absent if unknown."""
     end_offset: _builtins.int
-    """Largest end offset the node knows; absent if unknown."""
+    """Largest end offset that the node knows; absent if unknown."""
     def __init__(
         self,
         *,
@@ -223,7 +225,7 @@ class Replica(_message.Message):
     task: _builtins.str
     """Task id, "<sub-topology>_<partition>"."""
     role: Global___Role.ValueType
-    """Role it acts in."""
+    """Role that the node acts in."""
     state: _builtins.str
     """Task state: created, restoring, running, suspended, closed or error."""
     @_builtins.property
@@ -260,7 +262,7 @@ class StorePosition(_message.Message):
     position: _builtins.int
     """Next changelog offset needed; absent if the state on disk has none."""
     end_offset: _builtins.int
-    """Largest end offset the node knows; absent if unknown."""
+    """Largest end offset that the node knows; absent if unknown."""
     def __init__(
         self,
         *,

@@ -18,19 +18,19 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class PageToken(_message.Message):
-    """What a page token of a scan holds. Clients treat it as opaque."""
+    """The content of a scan's page token. Clients treat the token as opaque."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LAST_KEY_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     last_key: _builtins.bytes
-    """Last serialized key returned; of windows and sessions the last entry's:
-    the escaped key and its times. Pages are in key order over all partitions,
-    so it is every partition's resume point, whoever owns it by then.
+    """Last serialized key returned. For windows and sessions: the escaped key of
+    the last entry with its times. Pages are in key order over all partitions,
+    so every partition resumes here, whichever node holds it by then.
     """
     fingerprint: _builtins.int
-    """Checksum of the query and its fields, its range among them; a token of
+    """Checksum of the query and its fields, the range included. A token of
     another scan is refused.
     """
     def __init__(

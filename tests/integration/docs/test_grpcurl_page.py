@@ -1,11 +1,7 @@
-"""Every command of docs/grpcurl.md, run against a real fleet; what comes back is what stands on the page."""
+"""Every command of docs/grpcurl-reference.md, run against a real fleet; what comes back is what stands on the page."""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,14 +14,14 @@ from processor.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
-from tests.integration.docs.console import ELIDED, Command, commands, shape
 from tests.integration.routing.routed import UNHEDGED
+from tests.support.console import Shell, commands, play
 from tests.support.fleet import STORE, Fleet, is_answered_by_active
 from tests.support.polling import poll_until
 from tests.support.stores_fleet import BEGIN_MS, StoresFleet
 
 _ROOT: Final = Path(__file__).parents[3]
-PAGE: Final = _ROOT / "docs" / "grpcurl.md"
+PAGE: Final = _ROOT / "docs" / "grpcurl-reference.md"
 VOLATILE: Final = frozenset(
     {
         *("port", "incarnation", "version", "changelog_topic", "application_id"),
@@ -71,49 +67,10 @@ def commit(fleet: Fleet, source_ends: Mapping[tuple[str, int], int]) -> None:
     commits.publish("query", 0, source_ends)
 
 
-class Shell:
-    """Runs the page's commands: its ports become the fleet's, and variables that it sets stay."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        ports = {process.name: str(process.port) for process in fleet.processes}
-        self._ports = {"7100": ports["router"], "7101": ports["node-a"], "7102": ports["node-b"]}
-        path = os.pathsep.join([str(_ROOT / ".tools" / "bin"), os.environ.get("PATH", "")])
-        if shutil.which("grpcurl", path=path) is None:
-            pytest.skip("grpcurl is not installed: run `make tools`")
-        self._environment = {**os.environ, "PATH": path}
-
-    def run(self, command: Command) -> str:
-        """Return what a command prints, failures included."""
-        line = re.sub(r"localhost:(\d+)", lambda found: f"localhost:{self._ports[found[1]]}", command.line)
-        variable = re.match(r"([A-Z]+)=", line)
-        if variable is not None:
-            line += f'; printf %s "${variable[1]}"'
-        done = subprocess.run(
-            ["bash", "-c", line],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        if variable is None:
-            return done.stdout.strip()
-        assert done.stdout, f"{command.line} gave nothing"
-        self._environment[variable[1]] = done.stdout
-        return ""
-
-
 def test_what_the_page_shows_comes_back(fleet: Fleet) -> None:
-    shell = Shell(fleet)
-    listed = commands(PAGE.read_text())
-    assert len(listed) > 30, "the page's commands are found"
-    for command in listed:
-        output = shell.run(command)
-        if command.output == ELIDED:
-            assert output.startswith("{"), command
-        else:
-            assert shape(output, VOLATILE) == shape(command.output, VOLATILE), f"{command.line}\n{output}"
+    ports = {process.name: process.port for process in fleet.processes}
+    shell = Shell({"7100": ports["router"], "7101": ports["node-a"], "7102": ports["node-b"]})
+    assert play(PAGE.read_text(), shell, VOLATILE) > 30, "the page's commands are found"
 
 
 def test_every_call_is_on_the_page() -> None:

@@ -30,16 +30,16 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
 def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 50)]
     fleet.put({key: f"v-{key}" for key in keys})
-    with controller_of(fleet) as controller:
+    with controller_of(fleet) as controlled:
         nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
         router = fleet.router()
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
         poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
 
-        kept = controller.assignment.tasks_of("b")
+        kept = controlled.assignment.tasks_of("b")
         watched = [key for key in keys if kept.get(TaskId(0, fleet.partition_of(key))) is Role.ACTIVE]
         assert watched
-        epoch_before = controller.assignment.epoch
+        epoch_before = controlled.assignment.epoch
         with LookupLoad(f"127.0.0.1:{router.port}", STORE, watched, RATE) as load:
             poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the fault")
             nodes["b"].kill()
@@ -62,13 +62,13 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
                 20,
                 "an answer from the promoted active at a new epoch",
             )
-            poll_until(lambda: settled(controller, nodes, {"a", "c"}), 30, "two copies of everything on two nodes")
+            poll_until(lambda: settled(controlled, nodes, {"a", "c"}), 30, "two copies of everything on two nodes")
             fleet.put({watched[0]: f"v-{watched[0]}"})
             # Besides what it served when it was killed: tasks it had before the fleet first settled.
             on_disk = {TaskId.parse(file.parent.name) for file in (fleet.directory / "b").rglob(".checkpoint")}
             assert set(kept) <= on_disk
             nodes["b"].start()
-            poll_until(lambda: settled(controller, nodes, {"a", "b", "c"}), 60, "the killed node to get its share")
+            poll_until(lambda: settled(controlled, nodes, {"a", "b", "c"}), 60, "the killed node to get its share")
             back_at = time.monotonic()
             poll_until(lambda: len(load.answers(back_at)) > RATE // 2, 20, "lookups after the return")
 
@@ -78,7 +78,7 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
             assert lookup.response.found
             assert lookup.response.value.text == f"v-{lookup.key}"
             assert lookup.response.replica.host.instance_id in nodes
-        got = controller.assignment.tasks_of("b")
+        got = controlled.assignment.tasks_of("b")
         assert abs(len(got) - 2 * PARTITIONS // 3) <= 1, "it gets its fair share"
         actives = {task for task, role in got.items() if role is Role.ACTIVE}
         assert len(actives) == PARTITIONS // 3, "and its share of the active tasks"
@@ -95,19 +95,19 @@ def test_killed_active_costs_no_lookup_and_comes_back_to_its_share(fleet: Fleet)
 def test_frozen_active_is_passed_over(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
     fleet.put({key: f"v-{key}" for key in keys})
-    with controller_of(fleet) as controller:
+    with controller_of(fleet) as controlled:
         nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
         router = fleet.router()
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
         poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
         with LookupLoad(f"127.0.0.1:{router.port}", STORE, keys, RATE) as load:
             poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the fault")
-            epoch = controller.assignment.epoch
+            epoch = controlled.assignment.epoch
             nodes["a"].freeze()
-            poll_until(lambda: controller.assignment.epoch > epoch, 20, "the frozen node's tasks to be moved")
+            poll_until(lambda: controlled.assignment.epoch > epoch, 20, "the frozen node's tasks to be moved")
             nodes["a"].thaw()
             thawed_at = time.monotonic()
-            poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle again")
+            poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle again")
             poll_until(lambda: len(load.answers(thawed_at)) > RATE // 2, 20, "lookups after the thaw")
         assert not load.failures
         newest: dict[str, int] = {}
@@ -123,14 +123,14 @@ def test_frozen_active_is_passed_over(fleet: Fleet) -> None:
 def test_clean_stop_hands_over_first(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
     fleet.put({key: f"v-{key}" for key in keys})
-    with controller_of(fleet) as controller:
+    with controller_of(fleet) as controlled:
         nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
         router = fleet.router()
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
         poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
         with LookupLoad(f"127.0.0.1:{router.port}", STORE, keys, RATE) as load:
             poll_until(lambda: len(load.answers()) > RATE // 2, 30, "lookups before the stop")
             assert nodes["a"].stop(signal.SIGTERM) == 0
-            poll_until(lambda: settled(controller, nodes, {"b", "c"}), 30, "two copies of everything on two nodes")
+            poll_until(lambda: settled(controlled, nodes, {"b", "c"}), 30, "two copies of everything on two nodes")
         assert not load.failures
         assert "drained" in nodes["a"].log

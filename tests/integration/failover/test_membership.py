@@ -50,12 +50,12 @@ def tombstones(fleet: Fleet, name: str) -> int:
 def test_a_static_member_that_bounces_moves_nothing_and_fails_no_lookup(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
     fleet.put({key: f"v-{key}" for key in keys})
-    with controller_of(fleet, SESSION_TIMEOUT_S) as controller:
+    with controller_of(fleet, SESSION_TIMEOUT_S) as controlled:
         nodes = {name: fleet.node(name) for name in ("a", "b")}
         router = fleet.router()
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
         poll_until(lambda: answered(router, keys[0]), 30, "the router to answer")
-        in_force = controller.assignment
+        in_force = controlled.assignment
         with LookupLoad(f"127.0.0.1:{router.port}", STORE, keys, RATE) as load:
             for number in (signal.SIGKILL, signal.SIGINT):
                 before = nodes["a"].node().incarnation
@@ -66,41 +66,41 @@ def test_a_static_member_that_bounces_moves_nothing_and_fails_no_lookup(fleet: F
                 seen = len(load.answers())
                 poll_until(lambda seen=seen: len(load.answers()) > seen + RATE, 30, "lookups without it")
                 nodes["a"].start()
-                poll_until(lambda: settled(controller, nodes, set(nodes)), SESSION_TIMEOUT_S, "it to be back")
+                poll_until(lambda: settled(controlled, nodes, set(nodes)), SESSION_TIMEOUT_S, "it to be back")
                 assert nodes["a"].node().incarnation != before
             seen = len(load.answers())
             poll_until(lambda: len(load.answers()) > seen + RATE, 30, "lookups after its return")
-        assert controller.assignment is in_force
+        assert controlled.assignment is in_force
         assert not load.failures
         assert tombstones(fleet, "a") == 0
         assert {lookup.response.replica.epoch for lookup in load.history if lookup.response} == {in_force.epoch}
 
 
 def test_a_dynamic_member_makes_up_a_name_and_its_tasks_move_at_sigint(fleet: Fleet) -> None:
-    with controller_of(fleet, SESSION_TIMEOUT_S) as controller:
+    with controller_of(fleet, SESSION_TIMEOUT_S) as controlled:
         first, second = fleet.node("a"), fleet.node("b", instance_id="")
         name = second.node().host.instance_id
         nodes = {"a": first, name: second}
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
         assert second.stop(signal.SIGINT) == 0
         poll_until(
-            lambda: {task.replicas for task in controller.assignment.tasks.values()} == {("a",)},
+            lambda: {task.replicas for task in controlled.assignment.tasks.values()} == {("a",)},
             20,
             "its tasks to move",
         )
-        assert f"{name} left" in controller.assignment.reason
+        assert f"{name} left" in controlled.assignment.reason
         second.start()
         again = second.node().host.instance_id
         assert again != name
         nodes = {"a": first, again: second}
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "another member to get them")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "another member to get them")
 
 
 def test_a_drain_from_the_command_line_hands_over_and_leaves(fleet: Fleet) -> None:
-    with controller_of(fleet, SESSION_TIMEOUT_S) as controller:
+    with controller_of(fleet, SESSION_TIMEOUT_S) as controlled:
         nodes = {name: fleet.node(name, drain_timeout_ms=600_000) for name in ("a", "b")}
         router = fleet.router()
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
 
         def statehouse(*arguments: str) -> Result:
             return CliRunner().invoke(app, ["nodes", *arguments, "--router", f"127.0.0.1:{router.port}"])
@@ -113,7 +113,7 @@ def test_a_drain_from_the_command_line_hands_over_and_leaves(fleet: Fleet) -> No
         assert nodes["a"].wait() == 0
         assert "drained" in nodes["a"].log
         poll_until(
-            lambda: {task.replicas for task in controller.assignment.tasks.values()} == {("b",)}, 20, "b to have it all"
+            lambda: {task.replicas for task in controlled.assignment.tasks.values()} == {("b",)}, 20, "b to have it all"
         )
         assert tombstones(fleet, "a") == 1
         again = statehouse("drain", "a")

@@ -208,18 +208,18 @@ def test_chaos_under_the_real_controller(
     lag = {"min.compaction.lag.ms": "600000"}
     with (
         Fleet(kafka.bootstrap, unique_name("app"), tmp_path, partitions=PARTITIONS, changelog_config=lag) as fleet,
-        controller_of(fleet) as controller,
+        controller_of(fleet) as controlled,
     ):
         nodes = {name: fleet.node(name) for name in ("a", "b", "c")}
         router = fleet.router()
-        poll_until(lambda: settled(controller, nodes, set(nodes)), 60, "the fleet to settle")
+        poll_until(lambda: settled(controlled, nodes, set(nodes)), 60, "the fleet to settle")
         transactions = Transactions(fleet, chance)
         with watched(router) as watcher:
             watcher.wait_for(lambda each: len(each.positions) == PARTITIONS, "every partition")
             transactions.start()
             for _ in range(12):
                 strike(nodes[chance.choice(sorted(nodes))], chance, watcher)
-                poll_until(lambda: settled(controller, nodes, set(nodes)), 90, "the fleet to settle again")
+                poll_until(lambda: settled(controlled, nodes, set(nodes)), 90, "the fleet to settle again")
                 assert watcher.gaps == 0
             total = transactions.stop()
             watcher.wait_for(lambda each: len(each.changes) >= total, "all changes", 90)

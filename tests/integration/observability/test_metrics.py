@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from processor.metrics import ProcessorMetrics
-from processor.progress import BatchProgress
-from query_service.faults import Fault, Outcome
+from processor.query_progress import BatchProgress
+from query_service.states.faults import Fault, FaultOutcome
 from statehouse.assignment import TaskAssignment
 from statehouse.composite import WindowKey
 from statehouse.errors import LookupFailure
@@ -158,13 +158,16 @@ def answers(process: ServerProcess) -> bool:
 
 def test_faults_and_their_outcomes_are_documented() -> None:
     page = PAGE.read_text()
-    assert [each.value for each in (*Fault, *Outcome) if f"`{each.value}`" not in page] == []
+    assert [each.value for each in (*Fault, *FaultOutcome) if f"`{each.value}`" not in page] == []
 
 
 def test_processor_s_metrics_are_documented() -> None:
     metrics = ProcessorMetrics()
-    counts = Counter({("boards", "changelog"): 3, ("boards", "bytes"): 70, ("", "not_json"): 2, ("", "skipped"): 4})
+    of_query = {("", "not_json"): 2, ("", "skipped"): 4, ("", "retried"): 2}
+    counts = Counter({("boards", "changelog"): 3, ("boards", "bytes"): 70} | of_query)
     metrics.batch("scores", 7, counts, 0.25)
     metrics.progress(BatchProgress.parse(progress_json()))
     metrics.restarted("boards")
+    paused = scrape_registry(metrics.registry).value("statehouse_processor_backoffs_total", cause="sink_partition")
+    assert paused == 2
     assert_documented(scrape_registry(metrics.registry), "processor")

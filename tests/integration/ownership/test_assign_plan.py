@@ -15,7 +15,6 @@ import pytest
 
 from processor.ownership.observed import ObservedFleet, observe
 from processor.ownership.preview import preview
-from processor.ownership.settings import OwnershipSettings
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
@@ -23,9 +22,10 @@ from statehouse.topology import assignment_topic
 from tests.support.fleet import ServerProcess
 from tests.support.kafka import create_topic, read_all
 from tests.support.polling import poll_until
+from tests.support.settings import ownership
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = OwnershipSettings(heartbeat_interval_s=0.2, session_timeout_s=30.0)
+SETTINGS = ownership(heartbeat_interval_ms=200, session_timeout_ms=30_000)
 TIMING = {"heartbeat-interval-ms": 200, "session-timeout-ms": 30_000}
 
 

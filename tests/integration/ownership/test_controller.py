@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,6 @@ from confluent_kafka import Producer
 
 from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
-from processor.ownership.model import PlannerSettings
 from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader
@@ -29,13 +29,12 @@ from statehouse.topology import assignment_topic, members_topic
 from tests.support.kafka import produce, read_all
 from tests.support.members import FakeMember
 from tests.support.polling import poll_until
+from tests.support.published import PublishedEpochs
+from tests.support.settings import ownership
 
 DEADLINE_S = 30.0
-SETTINGS = OwnershipSettings(
-    heartbeat_interval_s=0.2,
-    session_timeout_s=3.0,
-    initial_rebalance_delay_s=0.6,
-    planner=PlannerSettings(num_standby_replicas=1),
+SETTINGS = ownership(
+    heartbeat_interval_ms=200, session_timeout_ms=3_000, initial_rebalance_delay_ms=600, num_standby_replicas=1
 )
 
 
@@ -65,14 +64,19 @@ def running(
         yield controller
     finally:
         controller.stop()
-        assert not controller.is_alive
+        assert not runs(application)
+
+
+def runs(application: str) -> bool:
+    """Whether a controller of the application runs in this process."""
+    return any(thread.name == f"ownership-{application}" for thread in threading.enumerate())
 
 
 class Pulse:
-    """Beats for members in the background, each doing what the controller last published."""
+    """Beats for members in the background, each doing what was last published."""
 
-    def __init__(self, bootstrap: str, application: str, controller: OwnershipController) -> None:
-        self.controller = controller
+    def __init__(self, bootstrap: str, application: str) -> None:
+        self._epochs = PublishedEpochs(bootstrap, application)
         self.members: list[FakeMember] = []
         self._topic = members_topic(application)
         self._producer = Producer({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 200})
@@ -84,7 +88,7 @@ class Pulse:
         while not self._stop.wait(SETTINGS.heartbeat_interval_s):
             with self._lock:
                 for member in self.members:
-                    member.follow(self.controller.assignment)
+                    member.follow(self.assignment)
                     key, value = encode_member(member.beat())
                     self._producer.produce(self._topic, key=key, value=value, partition=0)
             self._producer.poll(0)
@@ -115,11 +119,18 @@ class Pulse:
         until = self.members[0].beats + beats
         poll_until(lambda: self.members[0].beats > until, DEADLINE_S, f"{beats:g} more heartbeats")
 
+    @property
+    def assignment(self) -> Assignment:
+        """What is in force."""
+        return self._epochs.assignment
+
     def __enter__(self) -> Self:
+        self._epochs.__enter__()
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *details: object) -> None:
+        self._epochs.__exit__(*details)
         self._stop.set()
         self._thread.join(DEADLINE_S)
         self._producer.flush(DEADLINE_S)
@@ -133,16 +144,17 @@ def published(bootstrap: str, application: str) -> list[Assignment]:
     return [snapshot for key, value in records if (snapshot := reader.feed(key, value)) is not None]
 
 
-def wait_spread(controller: OwnershipController, *members: FakeMember) -> None:
-    """Wait until these members and nobody else hold everything, balanced, with nothing left to do."""
+def wait_spread(pulse: Pulse, *members: FakeMember) -> None:
+    """Wait until these members and nobody else hold everything, balanced: a controller wants nothing more then."""
     names = {member.name for member in members}
 
     def is_spread() -> bool:
-        tasks = controller.assignment.tasks.values()
+        tasks = pulse.assignment.tasks.values()
+        actives = Counter(holders.active for holders in tasks)
+        copies = Counter(node for holders in tasks for node in holders.replicas)
         return (
-            controller._core.is_settled
-            and {holders.active for holders in tasks} == names
-            and {node for holders in tasks for node in holders.replicas} == names
+            actives.keys() == copies.keys() == names
+            and all(max(held.values()) - min(held.values()) <= 1 for held in (actives, copies))
             and all(len(holders.standbys) == 1 and not holders.warm_ups for holders in tasks)
         )
 
@@ -153,21 +165,20 @@ def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, ap
     members = [FakeMember(f"n{number}") for number in range(3)]
     rebalances: list[int] = []
     with (
-        running(kafka.bootstrap, application, on_rebalance=lambda: rebalances.append(1)) as controller,
-        Pulse(kafka.bootstrap, application, controller) as pulse,
+        running(kafka.bootstrap, application, on_rebalance=lambda: rebalances.append(1)),
+        Pulse(kafka.bootstrap, application) as pulse,
     ):
-        assert controller.wait_published(DEADLINE_S), "before any node is there"
+        poll_until(lambda: pulse.assignment.stores, DEADLINE_S, "the stores, before any node is there")
         pulse.add(*members)
-        wait_spread(controller, *members)
+        wait_spread(pulse, *members)
         pulse.silence(members[0])
-        wait_spread(controller, *members[1:])
+        wait_spread(pulse, *members[1:])
         pulse.add(members[0])
-        wait_spread(controller, *members)
+        wait_spread(pulse, *members)
         pulse.leave(members[1])
-        wait_spread(controller, members[0], members[2])
+        wait_spread(pulse, members[0], members[2])
     epochs = published(kafka.bootstrap, application)
     assert [snapshot.epoch for snapshot in epochs] == list(range(1, len(epochs) + 1))
-    assert epochs[-1].tasks == controller.assignment.tasks
     assert len(rebalances) == sum(old.tasks != new.tasks for old, new in pairwise([Assignment(), *epochs]))
     reasons = " | ".join(snapshot.reason for snapshot in epochs)
     assert "n0 was not heard of" in reasons
@@ -177,58 +188,61 @@ def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, ap
 
 def test_neither_a_restart_nor_idle_time_bumps_the_epoch(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
-    with running(kafka.bootstrap, application) as first, Pulse(kafka.bootstrap, application, first) as pulse:
+    with running(kafka.bootstrap, application) as first, Pulse(kafka.bootstrap, application) as pulse:
         pulse.add(*members)
-        wait_spread(first, *members)
-        before = first.assignment
+        wait_spread(pulse, *members)
+        before = pulse.assignment
         first.stop()
-        with running(kafka.bootstrap, application) as second:
-            pulse.controller = second
-            assert second.wait_published(DEADLINE_S)
-            poll_until(lambda: second._core.is_settled, DEADLINE_S, "the second controller to settle")
+        with running(kafka.bootstrap, application):
             pulse.wait_beats(1.2)
-            assert second.assignment.epoch == before.epoch
-            assert second.assignment.tasks == before.tasks
-    assert published(kafka.bootstrap, application)[-1].epoch == before.epoch
+            assert pulse.assignment.epoch == before.epoch
+            pulse.add(FakeMember("late"))
+            poll_until(lambda: pulse.assignment.tasks_of("late"), DEADLINE_S, "the second controller to plan")
+    follows = published(kafka.bootstrap, application)[before.epoch]
+    assert (follows.epoch, follows.reason) == (before.epoch + 1, "late joined"), "and it published nothing before"
 
 
-def test_a_newer_controller_fences_the_older(kafka: EmbeddedKafka, application: str) -> None:
+def test_a_newer_controller_fences_the_older(
+    kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
     fatal: list[Exception] = []
     first = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, on_fatal=fatal.append)
     first.start()
-    with Pulse(kafka.bootstrap, application, first) as pulse:
+    with Pulse(kafka.bootstrap, application) as pulse:
         pulse.add(*members[:2])
-        wait_spread(first, *members[:2])
-        with running(kafka.bootstrap, application) as second:
-            pulse.controller = second
-            assert second.wait_published(DEADLINE_S)
+        wait_spread(pulse, *members[:2])
+        capsys.readouterr()
+        with running(kafka.bootstrap, application):
+            started = "ownership controller started"
+            poll_until(lambda: started in capsys.readouterr().out, DEADLINE_S, "the second controller to take over")
             pulse.add(members[2])
-            wait_spread(second, *members)
-            poll_until(lambda: first.fenced, DEADLINE_S, "the first controller to be fenced")
-            poll_until(lambda: not first.is_alive, DEADLINE_S, "the first controller to stop")
-            last = second.assignment.epoch
+            wait_spread(pulse, *members)
+            poll_until(lambda: fatal, DEADLINE_S, "the first controller to be fenced")
+            last = pulse.assignment
     assert isinstance(fatal[0], FencedError)
-    with pytest.raises(FencedError):
-        first.wait_published(0)
+    assert not runs(application)
     epochs = published(kafka.bootstrap, application)
-    assert epochs[-1].epoch >= last
+    assert epochs[-1].epoch >= last.epoch
     assert [snapshot.epoch for snapshot in epochs] == sorted({snapshot.epoch for snapshot in epochs})
     controllers = [snapshot.controller for snapshot in epochs]
-    assert controllers == sorted(controllers, key=lambda name: name == second._name), "never the first after the second"
+    assert controllers == sorted(controllers, key=lambda name: name == last.controller), "no older one after a newer"
+    assert len(set(controllers)) == 2
 
 
 def test_a_wrong_partition_count_fences_nobody(kafka: EmbeddedKafka, application: str) -> None:
-    with running(kafka.bootstrap, application) as first:
-        assert first.wait_published(DEADLINE_S)
-        with running(kafka.bootstrap, application, partitions=6) as second:
-            with pytest.raises(ConfigurationError, match="declare partitions=4"):
-                second.wait_published(DEADLINE_S)
-            assert not second.fenced
-        member = FakeMember("n0")
-        with Pulse(kafka.bootstrap, application, first) as pulse:
-            pulse.add(member)
-            wait_until_all_have_an_active(first)
+    fatal: list[Exception] = []
+    with running(kafka.bootstrap, application), Pulse(kafka.bootstrap, application) as pulse:
+        poll_until(lambda: pulse.assignment.stores, DEADLINE_S, "the first controller's stores")
+        second = OwnershipController(
+            kafka.bootstrap, application, stores(partitions=6), SETTINGS, on_fatal=fatal.append
+        )
+        second.start()
+        poll_until(lambda: fatal, DEADLINE_S, "the second controller to refuse")
+        assert isinstance(fatal[0], ConfigurationError)
+        assert "declare partitions=4" in str(fatal[0])
+        pulse.add(FakeMember("n0"))
+        wait_until_all_have_an_active(pulse)
 
 
 def test_an_epoch_whose_publication_was_uncertain_is_built_upon(
@@ -247,12 +261,12 @@ def test_an_epoch_whose_publication_was_uncertain_is_built_upon(
 
     monkeypatch.setattr(AssignmentPublisher, "publish", publish_and_fail)
     with (
-        running(kafka.bootstrap, application) as controller,
-        Pulse(kafka.bootstrap, application, controller) as pulse,
+        running(kafka.bootstrap, application),
+        Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)
-        wait_spread(controller, *members)
-        in_force = controller.assignment
+        wait_spread(pulse, *members)
+        in_force = pulse.assignment
     assert failures == 2
     epochs = published(kafka.bootstrap, application)
     manifests = [key for key, _ in read_all(kafka.bootstrap, assignment_topic(application)) if key == b"epoch"]
@@ -263,17 +277,17 @@ def test_an_epoch_whose_publication_was_uncertain_is_built_upon(
 def test_thousands_of_tasks_fit_the_brokers_message_limit(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"node-with-a-long-name-{number}") for number in range(2)]
     with (
-        running(kafka.bootstrap, application, partitions=10_000) as controller,
-        Pulse(kafka.bootstrap, application, controller) as pulse,
+        running(kafka.bootstrap, application, partitions=10_000),
+        Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)
-        wait_until_all_have_an_active(controller)
-    assert published(kafka.bootstrap, application)[-1].tasks.keys() == controller.assignment.tasks.keys()
+        wait_until_all_have_an_active(pulse)
+        assert len(pulse.assignment.tasks) == 10_000
 
 
-def wait_until_all_have_an_active(controller: OwnershipController) -> None:
+def wait_until_all_have_an_active(pulse: Pulse) -> None:
     def have_active() -> bool:
-        tasks = controller.assignment.tasks.values()
+        tasks = pulse.assignment.tasks.values()
         return bool(tasks) and all(holders.active is not None for holders in tasks)
 
     poll_until(have_active, DEADLINE_S, "an active for every task")
@@ -284,34 +298,35 @@ def test_unreadable_records_are_skipped(kafka: EmbeddedKafka, application: str) 
     produce(kafka.bootstrap, assignment_topic(application), [(b"store/x", b"\xff\xff\xff"), (b"epoch", b"\xff")])
     members = [FakeMember(f"n{number}") for number in range(2)]
     with (
-        running(kafka.bootstrap, application) as controller,
-        Pulse(kafka.bootstrap, application, controller) as pulse,
+        running(kafka.bootstrap, application),
+        Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)
-        wait_spread(controller, *members)
+        wait_spread(pulse, *members)
 
 
 @pytest.mark.long
 def test_a_broker_restart_moves_nothing(unique_name: Callable[[str], str], tmp_path: Path) -> None:
     application = unique_name("app")
     members = [FakeMember(f"n{number}") for number in range(3)]
+    fatal: list[Exception] = []
     with EmbeddedKafka(tmp_path / "broker") as broker:
         create_topics(broker.bootstrap, application)
         with (
-            running(broker.bootstrap, application) as controller,
-            Pulse(broker.bootstrap, application, controller) as pulse,
+            running(broker.bootstrap, application, on_fatal=fatal.append),
+            Pulse(broker.bootstrap, application) as pulse,
         ):
             pulse.add(*members)
-            wait_spread(controller, *members)
-            before = controller.assignment
+            wait_spread(pulse, *members)
+            before = pulse.assignment
             broker.stop()
             pulse.wait_beats(2.0)
             broker.start()
             pulse.wait_beats(2.0)
-            assert controller.assignment.epoch == before.epoch
+            assert pulse.assignment.epoch == before.epoch
             pulse.add(FakeMember("late"))
-            poll_until(lambda: controller.assignment.tasks_of("late"), DEADLINE_S, "publishing to work again")
-            assert controller.error is None
+            poll_until(lambda: pulse.assignment.tasks_of("late"), DEADLINE_S, "publishing to work again")
+            assert fatal == []
 
 
 @pytest.mark.parametrize("moment", ["while it starts", "while it runs"])
@@ -327,9 +342,9 @@ def test_a_reader_that_broke_stops_the_controller(
         monkeypatch.setattr(ControlLogReader, "_ask_for_end", breaks)
     controller.start()
     if moment == "while it runs":
-        assert controller.wait_published(DEADLINE_S)
+        poll_until(lambda: published(kafka.bootstrap, application), DEADLINE_S, "the stores")
         monkeypatch.setattr(ControlLogReader, "_ask_for_end", breaks)
-    poll_until(lambda: not controller.is_alive, DEADLINE_S, "the controller to stop")
+    poll_until(lambda: not runs(application), DEADLINE_S, "the controller to stop")
     assert [str(error) for error in fatal] == ["a defect"]
 
 
@@ -339,15 +354,10 @@ def test_the_record_of_a_member_that_is_long_gone_is_deleted(
     monkeypatch.setattr(sessions, "FORGET_AFTER_SESSIONS", 1)
     topic = members_topic(application)
     produce(kafka.bootstrap, topic, [encode_member(FakeMember("killed").beat())])
-    controller = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS)
-    controller.start()
-    try:
+    with running(kafka.bootstrap, application), PublishedEpochs(kafka.bootstrap, application) as epochs:
         poll_until(lambda: (b"killed", None) in read_all(kafka.bootstrap, topic), DEADLINE_S, "its tombstone")
-        assert controller.is_alive
         produce(kafka.bootstrap, topic, [encode_member(FakeMember("killed").beat())])
-        poll_until(lambda: controller.assignment.tasks_of("killed"), DEADLINE_S, "it to be a member again")
-    finally:
-        controller.stop()
+        poll_until(lambda: epochs.assignment.tasks_of("killed"), DEADLINE_S, "it to be a member again")
     assert [value is None for _key, value in read_all(kafka.bootstrap, topic)] == [False, True, False]
 
 
@@ -357,15 +367,15 @@ def test_a_member_that_keeps_restarting_is_held_back_for_a_while(
     members = [FakeMember(f"n{number}") for number in range(3)]
     settings = replace(SETTINGS, flap_limit=1, flap_window_s=30.0)
     with (
-        running(kafka.bootstrap, application, settings=settings) as controller,
-        Pulse(kafka.bootstrap, application, controller) as pulse,
+        running(kafka.bootstrap, application, settings=settings),
+        Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)
-        wait_spread(controller, *members)
+        wait_spread(pulse, *members)
         pulse.restart(members[0])
         pulse.restart(members[0])
-        wait_spread(controller, *members[1:])
-        wait_spread(controller, *members)
+        wait_spread(pulse, *members[1:])
+        wait_spread(pulse, *members)
     reasons = [snapshot.reason for snapshot in published(kafka.bootstrap, application)]
     held = "n0 is held back: 2 restarts or lost sessions within 30 s, until it has been steady for 3 s"
     assert any(held in reason for reason in reasons)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.sink.batch import OutputRows, sink_rows
-from processor.sink.layouts import Layout
+from processor.sink.layouts import FrameLayout
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.partitioning import partition_for
 
@@ -25,7 +25,7 @@ def at(ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=ms)
 
 
-def rows(frame: DataFrame, layout: Layout) -> list[Any]:
+def rows(frame: DataFrame, layout: FrameLayout) -> list[Any]:
     layout.check("store", dict(frame.dtypes))
     return sink_rows(frame, [OutputRows(PARTITIONS, layout)]).collect()
 
@@ -42,7 +42,7 @@ def test_window_keys_are_kafka_streams_own_and_placed_by_the_plain_key(session: 
     given = [(key, at(time), number) for key in KEYS for time in TIMES for number in (0, 7, 2**31 - 1)]
     frame = session.createDataFrame(given, "key string, window_start timestamp, sequence long")
     frame = frame.withColumn("value", F.lit("v"))
-    found = rows(frame, Layout("window", retain_duplicates=True))
+    found = rows(frame, FrameLayout("window", retain_duplicates=True))
     expected = [WindowKey(key.encode(), time, n) for key in KEYS for time in TIMES for n in (0, 7, 2**31 - 1)]
     assert [WindowKey.from_bytes(bytes(row.key)) for row in found] == expected
     assert [bytes(row.key) for row in found] == [key.to_bytes() for key in expected]
@@ -52,7 +52,7 @@ def test_window_keys_are_kafka_streams_own_and_placed_by_the_plain_key(session: 
 def test_session_keys_are_kafka_streams_own(session: SparkSession):
     given = [(key, at(time), at(time + 250)) for key in KEYS for time in TIMES[:-1]]
     frame = session.createDataFrame(given, "key string, session_start timestamp, session_end timestamp")
-    found = rows(frame.withColumn("value", F.lit("v")), Layout("session"))
+    found = rows(frame.withColumn("value", F.lit("v")), FrameLayout("session"))
     expected = [SessionKey(key.encode(), time, time + 250) for key in KEYS for time in TIMES[:-1]]
     assert [bytes(row.key) for row in found] == [key.to_bytes() for key in expected]
     assert [row._sink_partition for row in found] == [partition_for(key.key, PARTITIONS) for key in expected]
@@ -61,30 +61,30 @@ def test_session_keys_are_kafka_streams_own(session: SparkSession):
 def test_sparks_own_windows_and_sessions_are_taken_as_they_are(spark: SparkSession):
     events = spark.createDataFrame([("a", at(61_000)), ("a", at(65_000))], "key string, timestamp timestamp")
     counted = F.count("*").cast("string").alias("value")
-    (window,) = rows(events.groupBy(F.window("timestamp", "1 minute"), "key").agg(counted), Layout("window"))
+    (window,) = rows(events.groupBy(F.window("timestamp", "1 minute"), "key").agg(counted), FrameLayout("window"))
     assert (WindowKey.from_bytes(bytes(window.key)), bytes(window.value)) == (WindowKey(b"a", 60_000), b"2")
     sessions = events.groupBy(F.session_window("timestamp", "30 seconds"), "key").agg(counted)
-    (session,) = rows(sessions, Layout("session", inactivity_gap_ms=30_000))
+    (session,) = rows(sessions, FrameLayout("session", inactivity_gap_ms=30_000))
     assert SessionKey.from_bytes(bytes(session.key)) == SessionKey(b"a", 61_000, 65_000)
 
 
 @pytest.mark.parametrize(
     ("layout", "row", "reason"),
     [
-        (Layout(), {"key": None}, "null_key"),
-        (Layout("window"), {"window_start": None}, "invalid_time"),
-        (Layout("window"), {"window_start": at(-1)}, "invalid_time"),
-        (Layout("window", retain_duplicates=True), {"window_start": at(0), "sequence": -1}, "invalid_sequence"),
-        (Layout("window", retain_duplicates=True), {"window_start": at(0), "sequence": 2**31}, "invalid_sequence"),
-        (Layout("session"), {"session_start": at(2), "session_end": at(1)}, "invalid_time"),
-        (Layout("session"), {"session_start": at(-2), "session_end": at(1)}, "invalid_time"),
-        (Layout("session"), {"session_start": at(1), "session_end": None}, "invalid_time"),
-        (Layout("versioned"), {"timestamp": None}, "invalid_time"),
-        (Layout("versioned"), {"timestamp": at(0)}, "invalid_time"),
+        (FrameLayout(), {"key": None}, "null_key"),
+        (FrameLayout("window"), {"window_start": None}, "invalid_time"),
+        (FrameLayout("window"), {"window_start": at(-1)}, "invalid_time"),
+        (FrameLayout("window", retain_duplicates=True), {"window_start": at(0), "sequence": -1}, "invalid_sequence"),
+        (FrameLayout("window", retain_duplicates=True), {"window_start": at(0), "sequence": 2**31}, "invalid_sequence"),
+        (FrameLayout("session"), {"session_start": at(2), "session_end": at(1)}, "invalid_time"),
+        (FrameLayout("session"), {"session_start": at(-2), "session_end": at(1)}, "invalid_time"),
+        (FrameLayout("session"), {"session_start": at(1), "session_end": None}, "invalid_time"),
+        (FrameLayout("versioned"), {"timestamp": None}, "invalid_time"),
+        (FrameLayout("versioned"), {"timestamp": at(0)}, "invalid_time"),
     ],
 )
 def test_rows_that_cannot_be_records_become_dead_letters(
-    spark: SparkSession, layout: Layout, row: dict[str, Any], reason: str
+    spark: SparkSession, layout: FrameLayout, row: dict[str, Any], reason: str
 ):
     kinds = {"sequence": "long", "key": "string", "value": "string"}
     row = {"key": "k", "value": "v"} | row

@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.operators.lru import lru
-from processor.operators.recency import Update, bounded
-from processor.reasons import beginning
+from processor.operators.recency import StoreUpdate, bounded
+from processor.spark_failures import beginning
 from statehouse.partitioning import partition_for
 
 SCHEMA = (
@@ -80,7 +80,7 @@ def test_batches_displace_the_least_recently_updated_whatever_order_their_rows_c
         expected = []
         for partition in range(PARTITIONS):
             updates = [
-                Update(each["key"].encode(), each["value"] and each["value"].encode(), 0)
+                StoreUpdate(each["key"].encode(), each["value"] and each["value"].encode(), 0)
                 for each in live
                 if partition_for(each["key"].encode(), PARTITIONS) == partition
             ]

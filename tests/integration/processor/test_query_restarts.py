@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
 from processor.reset import carry_out, plan_reset
-from processor.restarts import RestartPolicy
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from processor.supervision import QueryDied
@@ -36,7 +35,8 @@ class Walks:
         self.settings = ProcessorSettings(
             bootstrap=bootstrap,
             checkpoint_dir=str(directory / "checkpoint"),
-            restarts=RestartPolicy(max_restarts=1, backoff_s=0.1),
+            max_query_restarts=1,
+            query_restart_backoff_ms=100,
         )
         self.processor = self.new_processor()
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from processor.application import Application
 from processor.operators.aggregators import TopN
-from processor.operators.joins import Lookup, global_table_aggregate
+from processor.operators.joins import JoinedTable, global_table_aggregate
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
@@ -47,7 +47,7 @@ class Sales:
     def build(self, app: Application) -> None:
         sales = parse_json(app.stream(self.sales), {"product": FieldType.TEXT, "price": FieldType.NUMBER})
         products = parse_json_table(app.global_table(self.products), {"name": FieldType.TEXT})
-        lookup = Lookup(products, "product", {"name": "name"}, "unknown_product", "products")
+        lookup = JoinedTable(products, "product", {"name": "name"}, "unknown_product", "products")
         best = TopN(9, by="price", fields={"name": "name", "price": "price"})
         app.store(STORE, global_table_aggregate(sales, lookup, best), partitions=PARTITIONS)
 
@@ -66,7 +66,7 @@ class Sales:
         # anew, as a new driver's do: what they remember of what is committed would have ended with them.
         self._starts += 1
         settings = ProcessorSettings(
-            bootstrap=self.bootstrap, checkpoint_dir=str(self.checkpoint), write_timeout_s=60 + self._starts
+            bootstrap=self.bootstrap, checkpoint_dir=str(self.checkpoint), write_timeout_ms=60_000 + self._starts
         )
         processor = Processor(Topology(self.application, self.build), settings)
         try:

@@ -140,7 +140,7 @@ def test_checkpoints_changelogs_and_what_nodes_hold_go_together(application: App
     again = application.reset("--yes")
     assert again.exit_code == 0, "without a checkpoint, too"
     assert fleet.changelog not in application.topics()
-    assert "there is nothing" in application.reset("--yes").stderr
+    assert "has nothing to delete" in application.reset("--yes").stderr
 
 
 def value_of(node: ServerProcess, key: str) -> str | None:

@@ -14,14 +14,22 @@ from confluent_kafka import KafkaException, Producer
 
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
+from processor.sink.batch_writer import (
+    OUTPUT,
+    SINK_PARTITION,
+    TASK_COLUMNS,
+    TIMESTAMP_MS,
+    BatchWriter,
+    last_of_each_key,
+)
 from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, WriteTimeout, produce_record
-from processor.sink.tasks import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS, SinkTask, last_of_each_key
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
+from tests.support.settings import SINK_LIMITS
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     create_topic(kafka.bootstrap, names["changelog"], partitions=3, config={"retention.ms": "-1"})
     create_topic(kafka.bootstrap, names["dead"], partitions=2)
     outputs = (OutputTopic("store", names["changelog"], 3),)
-    return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, query_id=uuid.uuid4().hex)
+    return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, uuid.uuid4().hex, **SINK_LIMITS)
 
 
 def record(target: SinkTarget, text: str, partition: int = 0):
@@ -58,7 +66,6 @@ def test_a_batch_is_written_once_whoever_writes_it_again(target: SinkTarget):
 def test_a_zombie_that_stalled_before_its_first_write_is_fenced_and_then_skips(target: SinkTarget):
     zombie, successor = PartitionWriter(target, 0), PartitionWriter(target, 0)
     zombie.initialise()
-    assert zombie.marker == 0
     assert successor.write(0, record(target, "successor"))
     assert successor.write(1, record(target, "next"))
     assert not zombie.write(0, record(target, "zombie"))
@@ -135,7 +142,9 @@ def test_what_the_broker_refuses_for_good_is_not_tried_again(target: SinkTarget)
 
 
 def test_an_unreachable_broker_ends_in_a_bounded_time():
-    target = SinkTarget("127.0.0.1:1", "a", "s", (OutputTopic("s", "c", 1),), "d", 1, "q", write_timeout_s=0.3)
+    target = SinkTarget(
+        "127.0.0.1:1", "a", "s", (OutputTopic("s", "c", 1),), "d", 1, "q", **(SINK_LIMITS | {"write_timeout_s": 0.3})
+    )
     writer = PartitionWriter(target, 0)
     with pytest.raises(WriteTimeout, match="partition 0 of query s could not be written"):
         writer.write(0, lambda _producer: None)
@@ -152,7 +161,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     columns = dict.fromkeys(TASK_COLUMNS)
     batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
 
-    counts = [row for counted in SinkTask(target, 0)([batch]) for row in counted.to_pylist()]
+    counts = [row for counted in BatchWriter(target, 0)([batch]) for row in counted.to_pylist()]
     by_kind: Counter[tuple[str, str]] = Counter()
     for row in counts:
         by_kind[row["output"], row["kind"]] += row["records"]
@@ -177,13 +186,13 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
         "source_offset": "9",
     }
 
-    again = [row for counted in SinkTask(target, 0)([batch]) for row in counted.to_pylist()]
+    again = [row for counted in BatchWriter(target, 0)([batch]) for row in counted.to_pylist()]
     assert {row["kind"] for row in again} == {"skipped"}
     assert len(messages(target.bootstrap, target.outputs[0].topic)) == 3
 
 
 def test_a_task_without_rows_does_nothing(target: SinkTarget):
-    assert list(SinkTask(target, 0)([])) == []
+    assert list(BatchWriter(target, 0)([])) == []
 
 
 def rows_of(
@@ -236,9 +245,9 @@ def test_the_record_cache_keeps_the_last_row_of_each_key_of_its_outputs():
 def test_a_full_record_cache_is_flushed_early(target: SinkTarget):
     outputs = (replace(target.outputs[0], record_cache=True),)
     rows = rows_of(*((0, "k", str(number)) for number in range(100)))
-    whole = SinkTask(replace(target, outputs=outputs), 0)
+    whole = BatchWriter(replace(target, outputs=outputs), 0)
     assert [share.num_rows for share in whole._through_cache(rows)] == [1]
-    tight = SinkTask(replace(target, outputs=outputs, record_cache_max_bytes=rows.nbytes // 4), 0)
+    tight = BatchWriter(replace(target, outputs=outputs, record_cache_max_bytes=rows.nbytes // 4), 0)
     shares = list(tight._through_cache(rows))
     assert [share.num_rows for share in shares] == [1] * len(shares)
     assert 4 <= len(shares) <= 6

@@ -19,6 +19,7 @@ from processor.start_check import CheckpointMisfit, refuse_misfit
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic, commits_topic
 from tests.support.kafka import create_topic
+from tests.support.settings import SINK_LIMITS
 
 STORE, QUERY, QUERY_ID, PARTITIONS = "store", "query", "of-the-query", 2
 
@@ -31,7 +32,9 @@ class Run:
         create_topic(bootstrap, self.changelog.topic, PARTITIONS, {"cleanup.policy": "compact"})
         create_topic(bootstrap, commits_topic(application_id))
         outputs = (OutputTopic(STORE, self.changelog.topic, PARTITIONS),)
-        self.target = SinkTarget(bootstrap, application_id, QUERY, outputs, "unused", 1, query_id=QUERY_ID)
+        self.target = SinkTarget(
+            bootstrap, application_id, QUERY, outputs, "unused", 1, query_id=QUERY_ID, **SINK_LIMITS
+        )
         self._commits = CommitsPublisher(bootstrap, application_id, QUERY, [self.changelog])
         self._commits.start()
         self.checkpoint = directory / "checkpoint"

@@ -14,13 +14,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 import processor.commits
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.sink.batch import Draining, OutputRows, StoreSink
-from processor.sink.layouts import TOPIC_OUTPUT, Layout
+from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import OutputTopic, SinkTarget
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
+from tests.support.settings import SINK_LIMITS
 
 STORE = "store"
 SCHEMA = (
@@ -64,7 +65,9 @@ def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, 
     def new_sink(outputs: list[OutputTopic], rows: list[OutputRows]) -> StoreSink:
         publisher = CommitsPublisher(kafka.bootstrap, application, "query", [changelog])
         publisher.start()
-        target = SinkTarget(kafka.bootstrap, application, "query", tuple(outputs), f"{application}-dead", 1)
+        target = SinkTarget(
+            kafka.bootstrap, application, "query", tuple(outputs), f"{application}-dead", 1, **SINK_LIMITS
+        )
         return StoreSink(target, Checkpoint(), publisher, lambda *batch: batches.append(batch), rows, tasks=2)
 
     return new_sink
@@ -146,7 +149,7 @@ def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
     outputs = [OutputTopic(STORE, changelog.topic, 3, record_cache=True), OutputTopic("judged", wide, 5)]
     judged = OutputRows(
         5,
-        Layout(TOPIC_OUTPUT),
+        FrameLayout(TOPIC_OUTPUT),
         where=F.col("value").isNotNull(),
         columns={"value": F.concat(F.lit("judged "), F.col("value")), "timestamp": F.lit(None)},
     )

@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
-from processor.listener import ProgressListener, Subscription
 from processor.metrics import ProcessorMetrics
 from processor.operators.aggregators import Count, Reduce
 from processor.operators.fold import aggregate
-from processor.operators.joins import Lookup, stream_global_table_join, stream_table_join
+from processor.operators.joins import JoinedTable, stream_global_table_join, stream_table_join
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 from processor.operators.suppression import Buffer, Suppression, TimeLimit, WindowCloses
 from processor.operators.table_joins import Side, table_table_join
-from processor.reasons import beginning
+from processor.query_progress_listener import QueryProgressListener, Subscription
+from processor.spark_failures import beginning
 from processor.testing import Record, TopologyTest
 from statehouse.errors import ConfigurationError
 from tests.support.polling import poll_until
@@ -46,7 +46,9 @@ def build(app: Application) -> None:
     latest.topic("left", where=F.col("value").isNull(), columns={"value": F.lit("gone")})
     app.store("visits-per-user", aggregate(visits, Count(), record_cache=False), record_cache=False)
     app.store("recent", visits.withColumn("key", F.col("key").cast("string")), max_entries=2, aggregator=Count())
-    titled = stream_global_table_join(visits, Lookup(titles, "page", {"title": "title"}, "no_title", "titles"), "left")
+    titled = stream_global_table_join(
+        visits, JoinedTable(titles, "page", {"title": "title"}, "no_title", "titles"), "left"
+    )
     app.query("titled", titled.withColumn("value", F.col("title"))).topic("titled")
     prices = parse_json_table(app.table("prices"), {"price": FieldType.NUMBER})
     priced = table_table_join(Side(titles, {"title": "title"}), Side(prices, {"price": "price"}), "outer")
@@ -114,7 +116,9 @@ def test_columns_of_every_type_come_through_the_operators_unchanged(spark: Spark
     def build(app: Application) -> None:
         events = parse_json(app.stream("visits"), {"page": FieldType.TEXT}).withColumns(every_type)
         titles = parse_json_table(app.table("titles"), {"title": FieldType.TEXT})
-        joined = stream_table_join(events, Lookup(titles, "page", {"title": "title"}, "no_title", "titles"), "left")
+        joined = stream_table_join(
+            events, JoinedTable(titles, "page", {"title": "title"}, "no_title", "titles"), "left"
+        )
         app.query("before", events.withColumn("value", shown)).topic("plain")
         app.query("after", joined.withColumn("value", shown)).topic("joined")
         app.store("folded", aggregate(events, Reduce(lambda state, _row: state)))
@@ -213,7 +217,7 @@ def test_the_guides_updates_wait_and_are_counted(spark: SparkSession, tmp_path: 
     exec(re.findall(r"```python\n(.*?)```", _GUIDE.read_text(), re.DOTALL)[2], module)  # noqa: S102 - our own page
     topology = TopologyTest(module["application_id"], module["build"], spark, tmp_path)
     metrics = ProcessorMetrics()
-    subscription = Subscription(spark, ProgressListener(["views"], metrics))
+    subscription = Subscription(spark, QueryProgressListener(["views"], metrics))
     try:
         assert topology.pipe("views", visit(None, "home", 0)).run().store("views-per-page") == {}
         topology.pipe("views", visit(None, "home", 240), visit(None, "cart", 300)).run()

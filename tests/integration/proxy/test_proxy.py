@@ -21,7 +21,7 @@ from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CallFailed, Remaining
+from statehouse.rpc.link import CallFailed, LinkContext
 from statehouse.rpc.proxy import Proxy, ProxyEnded, find_program
 from statehouse.rpc.server import RpcServer
 from statehouse.rpc.status import Context, failing_cleanly
@@ -49,13 +49,13 @@ class Served:
     def target(self) -> str:
         return f"{LOOPBACK}:{self.server.port}"
 
-    def get(self, request: bytes, context: Remaining) -> bytes:
+    def get(self, request: bytes, context: LinkContext) -> bytes:
         self.asked.append((request, context.time_remaining()))
         if request == b"no":
             raise LookupFailure(Reason.UNKNOWN_STORE, "no such store", {"store": "s"})
         return request[::-1]
 
-    def batch_get(self, request: bytes, context: Remaining) -> Awaitable[bytes]:
+    def batch_get(self, request: bytes, context: LinkContext) -> Awaitable[bytes]:
         async def later() -> bytes:
             self.arrived.set()
             try:
@@ -99,10 +99,10 @@ async def served(port: int = 0) -> AsyncIterator[Served]:
         refused = grpc.unary_unary_rpc_method_handler(partial(_refused, None))
         server.add_registered_method_handlers("statehouse.v1.QueryService", {"Get": refused})
 
-    def get(request: bytes, context: Remaining) -> bytes:
+    def get(request: bytes, context: LinkContext) -> bytes:
         return it.get(request, context)
 
-    def batch_get(request: bytes, context: Remaining) -> Awaitable[bytes]:
+    def batch_get(request: bytes, context: LinkContext) -> Awaitable[bytes]:
         return it.batch_get(request, context)
 
     broken: list[Exception] = []
@@ -115,7 +115,7 @@ async def served(port: int = 0) -> AsyncIterator[Served]:
         register,
         max_message_bytes=MAX_BYTES,
         proxy=proxy,
-        quick={"Get": get, "BatchGet": batch_get},
+        proxied={"Get": get, "BatchGet": batch_get},
     )
     it = Served(proxy, server, broken, left=left)
     await server.start()
@@ -192,7 +192,7 @@ async def test_all_else_is_passed_on() -> None:
         for path in (GET, f"/{SERVICE}/Twice"):
             assert await reason(at, path) is Reason.INVALID_REQUEST, "without a request"
 
-        await it.server.set_serving(serving=True)
+        it.server.set_serving(serving=True)
         health = health_pb2_grpc.HealthStub(at)
         answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING

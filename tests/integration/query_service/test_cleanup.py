@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from query_service.disk import TaskDirectory
+from query_service.disk.directory import TaskDirectory
 from statehouse.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port

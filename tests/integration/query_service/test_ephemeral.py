@@ -11,8 +11,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from processor.ownership.controller import OwnershipController
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
@@ -20,6 +18,7 @@ from statehouse.topology import members_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess, confirmed, is_at_end
 from tests.support.kafka import read_all
+from tests.support.ownership import controller_of
 from tests.support.polling import poll_until
 
 # A machine that stalls must not make the controller take a living node for dead: its updates would be gone.
@@ -161,16 +160,9 @@ def test_a_failed_lookup_says_that_there_are_no_standbys(fleet: Fleet) -> None:
 
 
 def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fleet) -> None:
-    controller = OwnershipController(
-        fleet.bootstrap,
-        fleet.application_id,
-        [StoreDeclaration(STORE, "query", fleet.partitions, fleet.changelog, value_serde="string", ephemeral=True)],
-        OwnershipSettings(heartbeat_interval_s=0.1, session_timeout_s=SESSION_TIMEOUT_S),
-    )
-
     def held_by(*names: str) -> bool:
         """Whether these nodes are the actives, with no other copy anywhere, and all tasks run."""
-        holders = list(controller.assignment.tasks.values())
+        holders = list(controlled.assignment.tasks.values())
         if {each.replicas for each in holders} != {(name,) for name in names}:
             return False
         running = [task.state for name in names for task in nodes[name].node().tasks]
@@ -183,8 +175,7 @@ def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fl
     nodes = {name: node(name) for name in ("n1", "n2")}
     members = members_topic(fleet.application_id)
     poll_until(lambda: {key for key, _ in read_all(fleet.bootstrap, members)} == {b"n1", b"n2"}, 60, "both nodes")
-    controller.start()
-    try:
+    with controller_of(fleet, SESSION_TIMEOUT_S) as controlled:
         router = fleet.router()
         poll_until(lambda: held_by("n1", "n2"), 60, "the tasks to be placed")
         keys = [fleet.keys_in(partition)[0] for partition in range(fleet.partitions)]
@@ -202,5 +193,3 @@ def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fl
         assert nodes["n3"].stop(signal.SIGTERM) == 0
         assert "drained" in nodes["n3"].log
         poll_until(lambda: held_by("n1"), 30, "the leaving node's task to go to the last one")
-    finally:
-        controller.stop()

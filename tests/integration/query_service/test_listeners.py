@@ -88,8 +88,8 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
 BREAKING = '''
 """Breaks threads of its node once that runs, as a defect of theirs would."""
 import os
-from query_service.ownership import NodeOwnership
-from query_service.replication import Replicator
+from query_service.states.ownership import NodeOwnership
+from query_service.replicas.replication import Replicator
 from statehouse.kafka.control_log import ControlLogReader
 
 def breaks(*_):

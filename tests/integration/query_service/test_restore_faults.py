@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from query_service.checkpoint import FORMAT_VERSION
-from query_service.disk import TaskDirectory
-from query_service.faults import Fault, Outcome
+from query_service.disk.directory import TaskDirectory
+from query_service.states.checkpoint import FORMAT_VERSION
+from query_service.states.faults import Fault, FaultOutcome
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from statehouse.assignment import Assignment, TaskAssignment, encode
 from statehouse.composite import WindowKey
@@ -35,7 +35,7 @@ from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 from tests.support.small_disk import fill, small_disk
 
-TASK_STOPPED, STORE_WIPED, PASSED_OVER = Outcome.TASK_STOPPED, Outcome.STORE_WIPED, Outcome.PASSED_OVER
+TASK_STOPPED, STORE_WIPED, PASSED_OVER = FaultOutcome.TASK_STOPPED, FaultOutcome.STORE_WIPED, FaultOutcome.PASSED_OVER
 
 OTHER = "other"
 ROW = "row"
@@ -89,11 +89,13 @@ class Faulty(Fleet):
         """Whether the node has restored the store from the start of its log since it was started."""
         return scrape(self._metrics_ports[node.name]).value("statehouse_node_full_restores_total", store=STORE) > 0
 
-    def assert_faults(self, node: ServerProcess, expected: Mapping[tuple[Fault, Outcome], int | None]) -> None:
+    def assert_faults(self, node: ServerProcess, expected: Mapping[tuple[Fault, FaultOutcome], int | None]) -> None:
         """Compare what the node has counted since it started, None being any number; all of it is of the one task."""
         served = scrape(self._metrics_ports[node.name])
         found = {
-            (Fault(labels["fault"]), Outcome(labels["outcome"])): served.value("statehouse_node_faults_total", **labels)
+            (Fault(labels["fault"]), FaultOutcome(labels["outcome"])): served.value(
+                "statehouse_node_faults_total", **labels
+            )
             for labels in served.labels("statehouse_node_faults_total")
         }
         assert found == {what: found.get(what) if times is None else times for what, times in expected.items()}

@@ -18,14 +18,14 @@ from statehouse.local.java import find_java
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.v1 import types_pb2
-from tests.integration.docs.console import commands
+from tests.support.console import commands
 from tests.support.fake_router import STAMP, fake_router
 from tests.support.fleet import Fleet, ServerProcess, is_answered_by_active
 from tests.support.polling import poll_until
 from tests.support.shared import shared_fleet
+from tests.support.tools import TOOLS, built
 
 _SOURCES: Final = Path(__file__).parent
-_TOOLS: Final = _SOURCES.parents[2] / ".tools"
 _PAGE: Final = (_SOURCES.parents[2] / "docs" / "other-languages.md").read_text()
 _SHOWN: Final = {
     "go": "go/main.go",
@@ -57,20 +57,14 @@ class Program:
 
 
 def go() -> Program:
-    return Program([built(_TOOLS / "bin" / "readkey")])
+    return Program([built(TOOLS / "bin" / "readkey")])
 
 
 def java() -> Program:
-    class_path = (_TOOLS / "readkey" / "class-path.txt").read_text().strip()
+    class_path = (TOOLS / "readkey" / "class-path.txt").read_text().strip()
     # It ends before compiling it well would pay.
-    options = ["-XX:TieredStopAtLevel=1", "-cp", f"{built(_TOOLS / 'readkey' / 'readkey.jar')}:{class_path}"]
-    return Program([str(find_java().path), *options, "readkey.ReadKey"])
-
-
-def built(program: Path) -> str:
-    if not program.exists():
-        pytest.fail(f"there is no {program}: run `make tools`")
-    return str(program)
+    options = ["-XX:TieredStopAtLevel=1", "-cp", f"{built(TOOLS / 'readkey' / 'readkey.jar')}:{class_path}"]
+    return Program([str(find_java()), *options, "readkey.ReadKey"])
 
 
 @pytest.fixture(scope="module", params=[go, java], ids=["go", "java"])

@@ -28,7 +28,7 @@ class KafkaStreamsPrograms:
         with log.open("wb") as out:
             done = subprocess.run(
                 [
-                    *(str(find_java().path), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+                    *(str(find_java()), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
                     *("-cp", self.class_path, f"statehouse.interop.{name}", *map(str, arguments)),
                 ],
                 stdout=out,

@@ -40,7 +40,7 @@ class Vectors:
 def vectors() -> Vectors:
     fixed = [key.hex() or "empty" for key, _ in CONFORMANCE_VECTORS]
     done = subprocess.run(
-        [str(find_java().path), "-cp", class_path(resolve_jars("broker")), str(_PROGRAM), str(KEYS), str(SEED), *fixed],
+        [str(find_java()), "-cp", class_path(resolve_jars("broker")), str(_PROGRAM), str(KEYS), str(SEED), *fixed],
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,

@@ -10,7 +10,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from processor.ownership.model import NodeView, PlannerSettings, ReplicaView, Standing, standing_of
+from processor.ownership.model import NodeView, PlannerSettings, Readiness, ReplicaView, readiness_of
 from processor.ownership.planner import Plan, plan
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
@@ -47,16 +47,16 @@ class Situation:
     def accepting(self) -> set[str]:
         """Nodes that may be given something: those that stay, if any does."""
         staying = {node for node, view in self.nodes.items() if not view.leaving}
-        return {node for node in staying if not self.nodes[node].held_back} or staying or set(self.nodes)
+        return {node for node in staying if not self.nodes[node].damped} or staying or set(self.nodes)
 
     @property
     def capacities(self) -> dict[str, int]:
         """Capacities of those nodes."""
         return {node: self.nodes[node].capacity for node in self.accepting}
 
-    def standing(self, task: TaskId, node: str) -> Standing:
+    def readiness(self, task: TaskId, node: str) -> Readiness:
         """How near a live node is to serving a task."""
-        return standing_of(self.nodes[node].replicas.get(task), self.settings.acceptable_recovery_lag)
+        return readiness_of(self.nodes[node].replicas.get(task), self.settings.acceptable_recovery_lag)
 
 
 @st.composite
@@ -68,7 +68,9 @@ def situations(draw: st.DrawFn, *, everybody_stays: bool = False) -> Situation:
     tasks = [TaskId(sub, part) for sub in range(draw(st.integers(1, 2))) for part in range(draw(st.integers(1, 5)))]
     names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
     settings = PlannerSettings(
-        num_standby_replicas=draw(st.integers(0, 3)), max_warmup_replicas=draw(st.integers(0, 3))
+        num_standby_replicas=draw(st.integers(0, 3)),
+        acceptable_recovery_lag=10_000,
+        max_warmup_replicas=draw(st.integers(0, 3)),
     )
     rng = Random(draw(st.integers(0, 2**32)))
     nodes = {
@@ -76,7 +78,7 @@ def situations(draw: st.DrawFn, *, everybody_stays: bool = False) -> Situation:
             rack=rng.choice(["", "a", "b", "c"]),
             replicas={task: _view(rng) for task in _some(rng, tasks)},
             leaving=not everybody_stays and rng.random() < 0.15,
-            held_back="" if everybody_stays or rng.random() > 0.2 else f"{name} is held back: it keeps restarting",
+            damped="" if everybody_stays or rng.random() > 0.2 else f"{name} is held back: it keeps restarting",
             capacity=rng.choice([1, 1, 2, 7]),
         )
         for name in names

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from processor.ownership.model import NodeView, Plan, PlannerSettings, ReplicaView, Standing
+from processor.ownership.model import NodeView, Plan, PlannerSettings, Readiness, ReplicaView
 from processor.ownership.planner import plan
 from statehouse.assignment import TaskAssignment
 from statehouse.topology import TaskId
 from tests.property.ownership.fleets import CAUGHT_UP, SimulatedFleet, Situation, exact_shares, situations, skew
 from tests.support.examples import given_many
+from tests.support.settings import planner
 
 
 def check_invariants(before: Situation, outcome: Plan) -> None:
@@ -34,11 +35,11 @@ def check_invariants(before: Situation, outcome: Plan) -> None:
         else:
             assert holders is was, "no change, no record"
         assigned = [] if was is None else [node for node in was.replicas if node in before.nodes]
-        caught_up = [node for node in assigned if before.standing(task, node) is Standing.CAUGHT_UP]
+        caught_up = [node for node in assigned if before.readiness(task, node) is Readiness.CAUGHT_UP]
         if caught_up:
-            assert before.standing(task, holders.active) is Standing.CAUGHT_UP, "active is caught up if any is"
-        best = min((before.standing(task, node) for node in assigned), default=Standing.NOTHING)
-        assert min(before.standing(task, node) for node in holders.replicas) <= best, "the best copy stays"
+            assert before.readiness(task, holders.active) is Readiness.CAUGHT_UP, "active is caught up if any is"
+        best = min((before.readiness(task, node) for node in assigned), default=Readiness.NOTHING)
+        assert min(before.readiness(task, node) for node in holders.replicas) <= best, "the best copy stays"
         dropped = set(assigned) - set(holders.replicas)
         if dropped:
             assert task not in before.lingering
@@ -87,9 +88,9 @@ def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
     for task, was in situation.current.items():
         now = outcome.tasks[task]
         if task not in situation.ephemeral and was.active in situation.nodes and now.active != was.active:
-            heir = situation.standing(task, str(now.active))
+            heir = situation.readiness(task, str(now.active))
             if any(task in view.replicas for view in situation.nodes.values()):
-                assert heir <= Standing.RESTORED
+                assert heir <= Readiness.RESTORED
                 assert now.active in was.replicas
             assert was.active in now.standbys
 
@@ -208,7 +209,7 @@ def test_a_fleet_with_a_history_settles_balanced(data: st.DataObject) -> None:
 @example(34, [1, 2, 5], 1)
 def test_the_first_plan_is_complete_and_balanced(tasks: int, capacities: list[int], standbys: int) -> None:
     """Nothing has any state, so that nobody is better: everything is placed at once, fairly, without warm-ups."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings(standbys))
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], planner(num_standby_replicas=standbys))
     for number, capacity in enumerate(capacities):
         fleet.join(f"n{number}", capacity=capacity)
     _, outcome = fleet.step()
@@ -222,7 +223,7 @@ def test_the_first_plan_is_complete_and_balanced(tasks: int, capacities: list[in
 @pytest.mark.parametrize(("tasks", "nodes"), [(1000, 20), (12, 3), (100, 7)])
 def test_one_more_node_moves_only_its_share(tasks: int, nodes: int) -> None:
     """The new node's share of the actives moves, and nothing else."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings(max_warmup_replicas=10))
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], planner(max_warmup_replicas=10))
     for number in range(nodes):
         fleet.join(f"n{number:02}")
     fleet.settle()
@@ -241,7 +242,7 @@ def test_one_more_node_moves_only_its_share(tasks: int, nodes: int) -> None:
 )
 def test_one_more_node_moves_no_active_needlessly(tasks: int, capacities: list[int], standbys: int, more: int) -> None:
     """Each move makes up a difference between what its node had and what is now its share; none is made twice."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings(standbys))
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], planner(num_standby_replicas=standbys))
     for number, capacity in enumerate(capacities):
         fleet.join(f"n{number}", capacity=capacity)
     fleet.settle()
@@ -257,7 +258,7 @@ def test_one_more_node_moves_no_active_needlessly(tasks: int, capacities: list[i
 @pytest.mark.parametrize("leaves", [False, True])
 def test_one_node_fewer_moves_only_its_own(*, leaves: bool) -> None:
     """Of a thousand actives on twenty nodes the fifty of the node that dies, or is drained, move; no other does."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(1000)], PlannerSettings())
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(1000)], planner())
     for number in range(20):
         fleet.join(f"n{number:02}")
     fleet.settle()
@@ -274,7 +275,7 @@ def test_one_node_fewer_moves_only_its_own(*, leaves: bool) -> None:
 @pytest.mark.parametrize(("tasks", "nodes"), [(1000, 20), (12, 3)])
 def test_a_lost_node_is_replaced_by_its_standbys_at_once(tasks: int, nodes: int) -> None:
     """Only the lost node's actives move in that plan, each to its caught-up standby."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], PlannerSettings())
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(tasks)], planner())
     for number in range(nodes):
         fleet.join(f"n{number:02}")
     fleet.settle()
@@ -292,7 +293,7 @@ def test_a_lost_node_is_replaced_by_its_standbys_at_once(tasks: int, nodes: int)
 
 def test_a_node_that_comes_back_gets_what_it_kept() -> None:
     """Of all it could get, a returning node gets the tasks it has a checkpoint of."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(60)], PlannerSettings())
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(60)], planner())
     for number in range(4):
         fleet.join(f"n{number}")
     fleet.settle()
@@ -308,7 +309,7 @@ def test_a_node_that_comes_back_gets_what_it_kept() -> None:
 
 def test_no_live_node_leaves_the_assignment_as_it_is() -> None:
     """The last holders may still be reachable, and are the ones that have the state."""
-    fleet = SimulatedFleet([TaskId(0, part) for part in range(4)], PlannerSettings())
+    fleet = SimulatedFleet([TaskId(0, part) for part in range(4)], planner())
     fleet.join("n0")
     fleet.settle()
     fleet.die("n0")
@@ -323,7 +324,7 @@ def _timed_plans(tasks: int, capacities: list[int]) -> list[float]:
     racks = {f"n{number:03}": f"r{number % 3}" for number in range(len(capacities))}
     capacity = dict(zip(racks, capacities, strict=True))
     views = {node: NodeView(rack, capacity=capacity[node]) for node, rack in racks.items()}
-    current = plan(ids, views, {}, PlannerSettings()).tasks
+    current = plan(ids, views, {}, planner()).tasks
     held: dict[str, dict[TaskId, ReplicaView]] = {node: {} for node in racks}
     for task, holders in current.items():
         for node in holders.replicas:
@@ -333,7 +334,7 @@ def _timed_plans(tasks: int, capacities: list[int]) -> list[float]:
     durations = []
     for fleet, was in ((views, {}), (full, current), (lost, current), ({**full, "new": NodeView("r0")}, current)):
         began = time.process_time()
-        plan(ids, fleet, was, PlannerSettings())
+        plan(ids, fleet, was, planner())
         durations.append(time.process_time() - began)
     return durations
 

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.operators.recency import Update, bounded
+from processor.operators.recency import StoreUpdate, bounded
 
 _UPDATES = st.builds(
-    Update,
+    StoreUpdate,
     key=st.sampled_from([b"%d" % number for number in range(12)]),
     value=st.one_of(st.none(), st.binary(max_size=2)),
     timestamp_ms=st.integers(1, 9),
@@ -24,7 +24,7 @@ class Model:
         self._max_entries = max_entries
         self.entries: OrderedDict[bytes, bytes] = OrderedDict()
 
-    def apply(self, update: Update) -> None:
+    def apply(self, update: StoreUpdate) -> None:
         if update.value is None:
             self.entries.pop(update.key, None)
             return
@@ -35,7 +35,7 @@ class Model:
 
 
 @given(batches=st.lists(st.lists(_UPDATES, max_size=20), max_size=8), max_entries=st.integers(1, 6))
-def test_what_is_published_adds_up_to_the_model(batches: list[list[Update]], max_entries: int) -> None:
+def test_what_is_published_adds_up_to_the_model(batches: list[list[StoreUpdate]], max_entries: int) -> None:
     model, store, recency = Model(max_entries), dict[bytes, bytes](), list[bytes]()
     for batch in batches:
         before = set(store)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.operators.suppression import Buffer, Change, Held, TimeLimit, WhenFull, pass_on, size_of
+from processor.operators.suppression import Buffer, BufferedUpdate, KeyUpdate, TimeLimit, WhenFull, pass_on, size_of
 from statehouse.errors import ConfigurationError
 
 _BATCHES = st.lists(
     st.lists(
         st.builds(
-            Change,
+            KeyUpdate,
             key=st.sampled_from("abcdef"),
             row=st.text("xyz", max_size=4),
             timestamp_ms=st.integers(0, 60),
@@ -36,7 +36,7 @@ class Model:
         self.waiting: dict[str, tuple[int, str]] = {}
         self.passed: list[tuple[str, str]] = []
 
-    def take(self, change: Change) -> None:
+    def take(self, change: KeyUpdate) -> None:
         assert change.timestamp_ms is not None
         self._now = max(self._now, change.timestamp_ms)
         first, _ = self.waiting.get(change.key, (change.timestamp_ms, ""))
@@ -59,10 +59,10 @@ class Model:
 
 @given(batches=_BATCHES, records=_BOUNDS[0], size=_BOUNDS[1], when=st.sampled_from(WhenFull), wait=st.integers(0, 30))
 def test_a_batch_gives_what_the_records_one_by_one_would(
-    batches: list[list[Change]], records: int | None, size: int | None, when: WhenFull, wait: int
+    batches: list[list[KeyUpdate]], records: int | None, size: int | None, when: WhenFull, wait: int
 ) -> None:
     limit = TimeLimit(timedelta(milliseconds=wait), Buffer(records, size, when))
-    model, held, stream_ms = Model(limit), dict[str, Held](), 0
+    model, held, stream_ms = Model(limit), dict[str, BufferedUpdate](), 0
     for batch in batches:
         model.passed.clear()
         try:
@@ -75,5 +75,5 @@ def test_a_batch_gives_what_the_records_one_by_one_would(
         passed, held, stream_ms = pass_on(held, stream_ms, batch, limit)
         last = {key: place for place, (key, _) in enumerate(model.passed)}
         assert passed == [model.passed[place][1] for place in sorted(last.values())]
-        assert held == {key: Held(*waiting) for key, waiting in model.waiting.items()}
+        assert held == {key: BufferedUpdate(*waiting) for key, waiting in model.waiting.items()}
         assert size_of(held) == sum(len(key) + len(row) for key, (_, row) in model.waiting.items())

@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query_service.scans import _one_per_key
-from query_service.stores.base import Page
+from query_service.reads.scans import _one_per_key
+from query_service.stores.base import RangePage
 from statehouse.partitioning import partition_for
 
 KEYS = [bytes([letter]) for letter in b"abcdefgh"] + [b""]
 Entries = dict[bytes, bytes]
 
 
-def page_of(entries: Entries, after: bytes | None, size: int, *, reverse: bool) -> Page[tuple[bytes, bytes]]:
+def page_of(entries: Entries, after: bytes | None, size: int, *, reverse: bool) -> RangePage[tuple[bytes, bytes]]:
     """What a partition's store returns: it may be short of what was asked for."""
     left = sorted((item for item in entries.items() if _is_after(item[0], after, reverse=reverse)), reverse=reverse)
-    return Page(left[:size], more=len(left) > size)
+    return RangePage(left[:size], more=len(left) > size)
 
 
 def _is_after(key: bytes, after: bytes | None, *, reverse: bool) -> bool:

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from query_service.checkpoint import Checkpoint
-from query_service.stores.base import Record
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
@@ -58,7 +58,7 @@ class StoreModel(RuleBasedStateMachine):
         self.store.close()
         shutil.rmtree(self.directory)
 
-    def write(self, records: list[Record]) -> Any:
+    def write(self, records: list[ChangelogRecord]) -> Any:
         self.position += len(records)
         return self.store.apply(records, Checkpoint("t", "id", self.position, 1))
 
@@ -85,7 +85,7 @@ class KeyValueModel(StoreModel):
 
     @rule(entries=st.lists(st.tuples(KEY, VALUE), max_size=10))
     def apply(self, entries: list[tuple[bytes, bytes | None]]) -> None:
-        self.write([Record(key, value, 0) for key, value in entries])
+        self.write([ChangelogRecord(key, value, 0) for key, value in entries])
         for key, value in entries:
             self.model.pop(key, None)
             if value is not None:
@@ -141,7 +141,7 @@ class WindowModel(StoreModel):
                 self.model[window] = value
             elif not self.duplicates:
                 self.model.pop(window, None)
-        records = [Record(WindowKey(k, t, s).to_bytes(), v, t) for k, t, s, v in entries]
+        records = [ChangelogRecord(WindowKey(k, t, s).to_bytes(), v, t) for k, t, s, v in entries]
         applied = self.write(records)
         assert applied.late == late
         assert applied.stream_time_ms == self.stream_time_ms
@@ -165,7 +165,7 @@ class WindowModel(StoreModel):
 
     @rule()
     def unreadable(self) -> None:
-        assert len(self.write([Record(b"short", b"v", 0)]).unreadable) == 1
+        assert len(self.write([ChangelogRecord(b"short", b"v", 0)]).unreadable) == 1
 
     @invariant()
     def counts_and_segments(self) -> None:
@@ -187,7 +187,7 @@ class SessionModel(StoreModel):
         records = []
         for key, start_ms, length_ms, value in entries:
             session = SessionKey(key, start_ms, start_ms + length_ms)
-            records.append(Record(session.to_bytes(), value, session.end_ms))
+            records.append(ChangelogRecord(session.to_bytes(), value, session.end_ms))
             self.stream_time_ms = max(self.stream_time_ms, session.end_ms)
             if session.end_ms <= self.stream_time_ms - RETENTION_MS:
                 continue
@@ -219,7 +219,7 @@ class VersionedModel(StoreModel):
             self.stream_time_ms = max(self.stream_time_ms, at_ms)
             if at_ms >= self.stream_time_ms - RETENTION_MS:
                 self.model.setdefault(key, {})[at_ms] = value
-        self.write([Record(key, value, at_ms) for key, at_ms, value in entries])
+        self.write([ChangelogRecord(key, value, at_ms) for key, at_ms, value in entries])
 
     def expected(self, key: bytes, as_of_ms: int) -> tuple[bytes, int] | None:
         versions = [at for at in self.model.get(key, {}) if at <= as_of_ms]

@@ -11,11 +11,11 @@ import grpc.aio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.attempts import Outcome
-from router.coalesce import Coalescer
-from router.metrics import RouterMetrics
+from router.calls.attempts import CallOutcome
+from router.calls.coalesce import Coalescer
+from router.telemetry.metrics import RouterMetrics
 from statehouse.errors import LookupFailure, Reason
-from tests.unit.router.calls import NODE, PendingCall, ScriptedNode, body, response
+from tests.unit.router.making_calls import NODE, PendingCall, ScriptedNode, body, response
 
 REFUSED, WAITS, TOO_LARGE = "refused", "waits", "too-large"
 KINDS = st.sampled_from(("plain", "plain", "plain", REFUSED, WAITS, TOO_LARGE))
@@ -59,7 +59,7 @@ class Run:
     def __init__(self, max_message_bytes: int) -> None:
         self.node = ScriptedNode()
         self.coalescer = Coalescer(self.node.send, RouterMetrics(), max_message_bytes=max_message_bytes)
-        self.lookups: dict[str, asyncio.Task[Outcome]] = {}
+        self.lookups: dict[str, asyncio.Task[CallOutcome]] = {}
         self.left: set[str] = set()
         self.broken: set[str] = set()
 
@@ -122,10 +122,10 @@ def test_every_lookup_has_its_own_outcome_whatever_goes_together(
         await run.finish()
         for key in run.lookups:
             run.check(key)
-        assert not run.coalescer.lines
+        assert not run.coalescer.queues
         sent = [key for call in run.node.calls for key in call.keys if call.method == "BatchGet"]
         alone = {key for call in run.node.calls for key in call.keys if call.method == "Get"}
         assert alone | set(sent) >= run.lookups.keys() - run.left
 
-    with patch("router.coalesce._LONGEST_WAIT_S", longest_wait_s):
+    with patch("router.calls.coalesce._LONGEST_WAIT_S", longest_wait_s):
         asyncio.run(play())

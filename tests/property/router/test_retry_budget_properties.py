@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.budget import RetryBudget
+from router.choice.budget import RetryBudget
 
 # What happens, and how long after the event before.
 events = st.lists(st.tuples(st.sampled_from(["lookup", "hedge", "retry", "owed"]), st.floats(0, 20)), max_size=60)
@@ -13,7 +13,7 @@ events = st.lists(st.tuples(st.sampled_from(["lookup", "hedge", "retry", "owed"]
 
 @given(st.floats(0, 100), events)
 def test_no_more_is_granted_than_has_come_in(percent: float, happened: list[tuple[str, float]]) -> None:
-    budget, now = RetryBudget(percent), 100.0
+    budget, now = RetryBudget(percent, 5), 100.0
     granted = hedges = lookups = 0
     for what, later_s in happened:
         now += later_s
@@ -32,7 +32,7 @@ def test_no_more_is_granted_than_has_come_in(percent: float, happened: list[tupl
 
 @given(st.floats(0, 100), events)
 def test_where_a_hedge_is_granted_a_retry_would_have_been(percent: float, happened: list[tuple[str, float]]) -> None:
-    for_hedge, for_retry, now = RetryBudget(percent), RetryBudget(percent), 0.0
+    for_hedge, for_retry, now = RetryBudget(percent, 5), RetryBudget(percent, 5), 0.0
     for what, later_s in happened:
         now += later_s
         for budget in (for_hedge, for_retry):
@@ -45,7 +45,7 @@ def test_where_a_hedge_is_granted_a_retry_would_have_been(percent: float, happen
 
 @given(st.floats(0, 100), events)
 def test_it_is_never_in_debt_for_long(percent: float, happened: list[tuple[str, float]]) -> None:
-    budget, now = RetryBudget(percent), 0.0
+    budget, now = RetryBudget(percent, 5), 0.0
     for what, later_s in happened:
         now += later_s
         if what == "lookup":

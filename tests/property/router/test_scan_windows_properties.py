@@ -10,20 +10,20 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from query_service.admission import Admission
-from query_service.checkpoint import Checkpoint
-from query_service.metrics import NodeMetrics
-from query_service.open_scans import OpenScans
-from query_service.replica import StoreReplica
-from query_service.scans import ScanEngine
-from query_service.stores.base import Record
+from query_service.reads.admission import Admission
+from query_service.reads.fleet_view import ServedStore
+from query_service.reads.open_scans import OpenScans
+from query_service.reads.scans import ScanHandler
+from query_service.replicas.replica import StoreReplica
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import WINDOWS, TimedStore
-from query_service.view import ServedStore
-from router.dispatch import Answer, Call
-from router.metrics import RouterMetrics
-from router.scatter import Scatter
-from router.table import Node, PartitionRoutes, Replica
+from query_service.telemetry.metrics import NodeMetrics
+from router.fleet.table import PartitionRoutes, RoutedNode, RoutedReplica
+from router.lookups.dispatch import Call, NodeAnswer
+from router.lookups.scatter import Scatter
+from router.telemetry.metrics import RouterMetrics
 from statehouse.composite import WindowKey
 from statehouse.partitioning import partition_for
 from statehouse.rpc.deadline import Deadline
@@ -50,9 +50,9 @@ class Nodes:
             store = TimedStore(MemoryEngine(10**9), WINDOWS, SPEC.retention_ms, retain_duplicates=True)
             mine = [each for each in windows if partition_for(each.key, PARTITIONS) == partition]
             at = Checkpoint("t", "id", len(mine), 1)
-            store.apply([Record(each.to_bytes(), repr(each).encode(), each.start_ms) for each in mine], at)
+            store.apply([ChangelogRecord(each.to_bytes(), repr(each).encode(), each.start_ms) for each in mine], at)
             self.replicas.append(StoreReplica(SPEC, partition, store, at, METRICS))
-        self.engine = ScanEngine(self, OPEN_SCANS, max_message_bytes=4 * node_page_bytes)  # type: ignore[arg-type]
+        self.engine = ScanHandler(self, OPEN_SCANS, max_message_bytes=4 * node_page_bytes)  # type: ignore[arg-type]
         self.partitions = Admission.partitions
         self.suspects: dict[str, Any] = {}
         self.attempt_timeout_s = 1.0
@@ -63,10 +63,10 @@ class Nodes:
     def admit(self, _served: object, partition: int, *_: object) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
         return self.replicas[partition], types_pb2.ReplicaStamp(partition=partition)
 
-    async def dispatch(self, call: Call, _deadline: object) -> Answer:
-        return Answer(await self._read(call.method, call.body), Role.ACTIVE)
+    async def dispatch(self, call: Call, _deadline: object) -> NodeAnswer:
+        return NodeAnswer(await self._read(call.method, call.body), Role.ACTIVE)
 
-    async def make(self, _node: Node, method: str, body: bytes, *_: object, **_kind: object) -> bytes:
+    async def make(self, _node: RoutedNode, method: str, body: bytes, *_: object, **_kind: object) -> bytes:
         return await self._read(method, body)
 
     async def _read(self, method: str, body: bytes) -> bytes:
@@ -78,9 +78,9 @@ class Nodes:
 
 def router(nodes: Nodes) -> Scatter:
     """Return a router to two nodes, one of which has two of the partitions."""
-    holders = [Node("a", "a", 1), Node("b", "b", 1), Node("a", "a", 1)]
+    holders = [RoutedNode("a", "a", 1), RoutedNode("b", "b", 1), RoutedNode("a", "a", 1)]
     partitions = [
-        PartitionRoutes.of("s", number, TaskId(0, number), 1, (Replica(node.instance_id, Role.ACTIVE, node),))
+        PartitionRoutes.of("s", number, TaskId(0, number), 1, (RoutedReplica(node.instance_id, Role.ACTIVE, node),))
         for number, node in enumerate(holders)
     ]
     routes = SimpleNamespace(spec=SPEC, key_serde=serde("bytes"), value_serde=serde("bytes"), partitions=partitions)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.choice import Standing, Suspicion, ask_order, judge
-from router.describe import describe_key
-from router.table import compile_table
+from router.choice.candidates import Eligibility, Suspicion, ask_order, judge
+from router.fleet.table import compile_table
+from router.fleet_api.describe import describe_key
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.consistency import ANSWERS_AS_ACTIVE, Freshness
 from statehouse.errors import Reason
@@ -134,7 +134,9 @@ def test_copies_of_a_global_store_take_turns(
     routes = compile_table(assignment, members, rack=rack).stores[GLOBAL].partitions[0]
     unwell = dict.fromkeys(suspects, SUSPICION)
     orders = [ask_order(routes, bound, unwell, turn) for turn in range(start, start + 60)]
-    included = {verdict.replica for verdict in judge(routes, bound, unwell) if verdict.standing is Standing.INCLUDED}
+    included = {
+        verdict.replica for verdict in judge(routes, bound, unwell) if verdict.eligibility is Eligibility.INCLUDED
+    }
     for order in orders:
         assert sorted(order, key=str) == sorted(orders[0], key=str), "each once, whoever comes first"
         assert set(order[: len(included)]) == included, "the rest after those that can answer"
@@ -164,10 +166,10 @@ def test_every_replica_has_a_verdict_and_only_hopeless_ones_are_not_asked(
     for routes in (*stores[STORES[0]].partitions, *stores[GLOBAL].partitions):
         verdicts = judge(routes, bound, unwell)
         assert {verdict.replica for verdict in verdicts} == set(routes.replicas)
-        asked = [verdict.replica for verdict in verdicts if verdict.standing is not Standing.EXCLUDED]
+        asked = [verdict.replica for verdict in verdicts if verdict.eligibility is not Eligibility.EXCLUDED]
         assert list(ask_order(routes, bound, unwell)) == asked
         for verdict in verdicts:
-            assert (verdict.reason is None) is (verdict.standing is Standing.INCLUDED)
-            if verdict.standing is Standing.EXCLUDED:
+            assert (verdict.reason is None) is (verdict.eligibility is Eligibility.INCLUDED)
+            if verdict.eligibility is Eligibility.EXCLUDED:
                 hopeless = bound.active_only and verdict.replica.role not in ANSWERS_AS_ACTIVE
                 assert verdict.replica.node is None or hopeless

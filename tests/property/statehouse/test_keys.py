@@ -43,5 +43,5 @@ def test_what_is_no_composite_key() -> None:
     for data in (b"", b"x" * 15, b"k" + (1).to_bytes(8, "big") + (2).to_bytes(8, "big")):
         with pytest.raises(ContractError):
             SessionKey.from_bytes(data)
-    with pytest.raises(ValueError, match="end"):
+    with pytest.raises(ValueError, match="terminator"):
         ordered_keys.split(b"abc")

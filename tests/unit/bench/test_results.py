@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.report import markdown
 from bench.results import RESULTS, publish
 
 
@@ -17,18 +18,17 @@ def files(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_a_page_keeps_what_stands_before_its_results(files: list[Path], tmp_path: Path) -> None:
-    page = tmp_path / "performance.md"
+def test_a_page_names_the_files_of_a_run_after_what_it_keeps(files: list[Path], tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
     page.write_text(f"# Performance\n{RESULTS}\nold\n")
-    (tmp_path / "performance").mkdir()
-    (tmp_path / "performance" / "old.png").touch()
 
     publish(page, files)
 
     assert page.read_text() == (
-        "# Performance\n\n## Results\n\ncontent of run.md\n\n![run-p99](performance/run-p99.png)\n"
+        "# Performance\n\n## Results\n\n"
+        "The last full run: [run](../run.md), tables and pictures; [every figure of every round](../run.json).\n"
     )
-    assert [file.name for file in (tmp_path / "performance").iterdir()] == ["run-p99.png"]
 
 
 def test_a_page_without_a_place_for_them_is_refused(files: list[Path], tmp_path: Path) -> None:
@@ -41,3 +41,18 @@ def test_a_page_without_a_place_for_them_is_refused(files: list[Path], tmp_path:
 
 def test_the_page_of_this_project_has_a_place_for_them() -> None:
     assert RESULTS in Path("docs/performance.md").read_text(encoding="utf-8")
+
+
+def test_a_run_s_page_has_its_name_and_its_pictures() -> None:
+    run = {
+        "command": "make bench",
+        "ended_at": "now",
+        "commit": "f332d41",
+        "machine": {"cores": 2, "model": "x", "memory_gib": 4, "kernel": "6", "python": "3.11", "java": "17"},
+        "disturbance": {"load_average_before": 0, "load_average_after": 1, "stolen_percent": 0},
+    }
+
+    page = markdown("run", run, [], [], ["run-p99.png"])
+
+    assert page.startswith("# run\n\n`make bench`, ended now, commit f332d41.\n")
+    assert page.endswith("\n\n![run-p99.png](run-p99.png)\n")

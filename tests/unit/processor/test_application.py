@@ -7,7 +7,7 @@ import pytest
 from processor.application import Application, SourceKind
 from processor.operators.aggregators import Count
 from processor.ownership.settings import StoreDeclaration
-from processor.rows import ORIGIN, VERDICT
+from processor.rows import ORIGIN, REFUSAL
 from processor.topics import _largest
 from statehouse.errors import ConfigurationError, ContractError
 
@@ -103,7 +103,7 @@ def test_a_global_store_is_a_topic(app: Application):
     [
         ({"dataframe": frame("key")}, "lacks value"),
         ({"dataframe": frame("key", value="bigint")}, "value of its frame is bigint, it must be string or binary"),
-        ({"dataframe": frame("key", "value", *VERDICT)}, "lacks topic, partition, offset"),
+        ({"dataframe": frame("key", "value", *REFUSAL)}, "lacks topic, partition, offset"),
         ({"key_serde": "avro"}, "key serde: unknown serde 'avro'"),
         ({"partitions": 0}, "must be at least 1"),
         ({"kind": "window"}, r"declare a window store with window_store"),

@@ -1,23 +1,39 @@
-from typing import Any
+"""The narrow parts of the processor's settings."""
+
+from __future__ import annotations
 
 import pytest
 
-from processor.settings import ProcessorSettings
+from processor.settings import ProcessorSettings, ownership_settings, restart_policy
 from statehouse.errors import ConfigurationError
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"bootstrap": ""}, "at least one broker"),
-        ({"checkpoint_dir": ""}, "checkpoint_dir is empty"),
-        ({"shuffle_partitions": 0}, "shuffle_partitions must be at least 1"),
-        ({"write_timeout_s": 0.0}, "write_timeout_s must be more than 0"),
-        ({"commit_interval_s": -1.0}, "commit_interval_s can't be negative"),
-        ({"changelog_additional_retention_ms": -1}, "changelog_additional_retention_ms can't be negative"),
-        ({"updates_retention_ms": 0}, "updates_retention_ms must be at least 1"),
-    ],
-)
-def test_what_cannot_work_is_refused(setting: dict[str, Any], message: str):
-    with pytest.raises(ConfigurationError, match=message):
-        ProcessorSettings(**({"bootstrap": "b:1", "checkpoint_dir": "/c"} | setting))
+def test_parts_are_in_seconds() -> None:
+    settings = ProcessorSettings(
+        heartbeat_interval_ms=500,
+        session_timeout_ms=1_500,
+        initial_rebalance_delay_ms=250,
+        handover_linger_ms=700,
+        flap_window_ms=9_000,
+        query_restart_window_ms=4_000,
+        query_restart_backoff_ms=100,
+        query_restart_backoff_max_ms=2_500,
+    )
+    ownership = ownership_settings(settings)
+    assert (ownership.heartbeat_interval_s, ownership.session_timeout_s) == (0.5, 1.5)
+    assert (ownership.initial_rebalance_delay_s, ownership.linger_s, ownership.flap_window_s) == (0.25, 0.7, 9.0)
+    policy = restart_policy(settings)
+    assert (policy.window_s, policy.backoff_s, policy.backoff_max_s) == (4.0, 0.1, 2.5)
+
+
+@pytest.mark.parametrize(("given_ms", "linger_s"), [(None, 1.0), (0, 0.0)])
+def test_the_linger_is_two_heartbeats_unless_it_is_set(given_ms: int | None, linger_s: float) -> None:
+    settings = ProcessorSettings(heartbeat_interval_ms=500, handover_linger_ms=given_ms)
+    assert ownership_settings(settings).linger_s == linger_s
+
+
+def test_what_cannot_work_is_refused_as_on_the_command_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"shuffle_partitions \(--shuffle-partitions, STATEHOUSE_SHUFFLE_PART"):
+        ProcessorSettings(shuffle_partitions=0)
+    with pytest.raises(ConfigurationError, match="there is no setting stop_timeout_s: did you mean stop_timeout_ms"):
+        ProcessorSettings(stop_timeout_s=30.0)

@@ -6,11 +6,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from processor.commits import Superseded
-from processor.restarts import RestartPolicy
-from processor.supervision import QueryDied, Started, SupervisedQuery
+from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
 from statehouse.errors import ConfigurationError
+from tests.support.settings import policy
 
-POLICY = RestartPolicy(max_restarts=2, backoff_s=1.0)
+POLICY = policy(max_query_restarts=2)
 IN_A_WORKER = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "lru.py", line 1, in main
@@ -49,13 +49,13 @@ class Starts:
     """What a query's `begin` made so far."""
 
     def __init__(self):
-        self.made: list[Started] = []
+        self.made: list[StartedQuery] = []
         self.refusals: list[Exception] = []
 
     def __call__(self):
         if self.refusals:
             raise self.refusals.pop(0)
-        self.made.append(Started(Query(), Sink()))
+        self.made.append(StartedQuery(Query(), Sink()))
         return self.made[-1]
 
 
@@ -106,7 +106,7 @@ def test_it_ends_with_the_reason_when_it_dies_too_often(query: SupervisedQuery, 
 
 
 def test_a_batch_that_was_committed_meanwhile_is_progress(starts: Starts):
-    query = SupervisedQuery("boards", starts, RestartPolicy(max_restarts=1, window_s=5.0))
+    query = SupervisedQuery("boards", starts, policy(max_query_restarts=1, query_restart_window_ms=5_000))
     for now, committed in ((0.0, 3), (100.0, 4)):
         starts.made[-1].sink.committed = committed
         starts.made[-1].query.die()

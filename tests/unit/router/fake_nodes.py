@@ -222,7 +222,7 @@ def wrong_owner(epoch: int, active: FakeNode, *standbys: FakeNode) -> LookupFail
 
 
 class Fleet:
-    """Fake nodes by name, and a router that has been told of them. It sends no hedges unless `options` say so."""
+    """Fake nodes by name, and a router that knows them, and that neither hedges nor holds unless `options` say so."""
 
     def __init__(self, attempt_timeout_ms: int = 1_000, **options: Any) -> None:
         settings = RouterSettings(
@@ -233,6 +233,7 @@ class Fleet:
                 "request_timeout_ms": 10_000,
                 "attempt_timeout_ms": attempt_timeout_ms,
                 "hedge_min_ms": attempt_timeout_ms,
+                "hold_window_ms": 0,
                 **options,
             },
         )

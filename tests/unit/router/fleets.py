@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.membership import Member, ReplicaReport, StorePosition
+from statehouse.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState
 from statehouse.topology import Role, StoreSpec, SubTopology, TaskId
 
 STORE = "scores"
@@ -23,7 +23,7 @@ def assignment(
 
 
 def report(
-    position: int | None = 10, end: int | None = 10, state: str = "running", role: Role = Role.STANDBY
+    position: int | None = 10, end: int | None = 10, state: str = TaskState.RUNNING, role: Role = Role.STANDBY
 ) -> ReplicaReport:
     """A replica's report on the one store."""
     return ReplicaReport(role, state, {STORE: StorePosition(position, end)})
@@ -44,7 +44,7 @@ def member(
         "127.0.0.1",
         port,
         started_at_ms=started_at_ms,
-        state="RUNNING",
+        state=NodeState.RUNNING,
         replicas={TaskId(0, number): item for number, item in (reports or {}).items()},
     )
 

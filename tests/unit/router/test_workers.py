@@ -22,7 +22,7 @@ def _server(port: int, *, share_port: bool) -> RpcServer:
         lambda _: None,
         max_message_bytes=65_536,
         proxy=None,
-        quick={},
+        proxied={},
         share_port=share_port,
     )
 
@@ -62,7 +62,7 @@ def test_an_address_that_is_not_ours_is_an_error() -> None:
 
 def test_workers_share_a_port_and_have_a_metrics_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RouterSettings(
-        application_id="app", workers=3, metrics_port=9_100, hold_dry_run=True, hedge_quantile=0.9, router_rack="r1"
+        application_id="app", workers=3, metrics_port=9_100, hold_window_ms=0, hedge_quantile=0.9, router_rack="r1"
     )
     workers = [settings_of_worker(settings, number, 7_200) for number in range(3)]
     assert [worker.metrics_port for worker in workers] == [9_100, 9_101, 9_102]

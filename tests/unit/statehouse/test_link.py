@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error, from_status
-from statehouse.rpc.link import CallFailed, FromProxy, Link, Remaining, ToProxy
+from statehouse.rpc.link import CallFailed, FromProxy, Link, LinkContext, ToProxy
 from statehouse.rpc.status import to_status
 
 _HEAD = struct.Struct(">IBQ")
@@ -58,7 +58,7 @@ async def linked() -> AsyncIterator[OtherEnd]:
     ours, its = socket.socketpair()
     end: OtherEnd
 
-    def get(request: bytes, context: Remaining) -> bytes:
+    def get(request: bytes, context: LinkContext) -> bytes:
         end.asked.append(("Get", request, context.time_remaining()))
         if request == b"no":
             raise LookupFailure(Reason.UNKNOWN_STORE, "no such store", {"store": "s"})
@@ -66,7 +66,7 @@ async def linked() -> AsyncIterator[OtherEnd]:
             raise ZeroDivisionError
         return request[::-1]
 
-    def batch_get(request: bytes, context: Remaining) -> Awaitable[bytes]:
+    def batch_get(request: bytes, context: LinkContext) -> Awaitable[bytes]:
         async def later() -> bytes:
             end.asked.append(("BatchGet", request, context.time_remaining()))
             await (asyncio.Event().wait() if request == b"wait" else asyncio.sleep(0))

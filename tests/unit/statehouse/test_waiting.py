@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from statehouse.waiting import is_set_within
+from statehouse.waiting import is_set_within, is_told_to_end
 
 
 async def test_the_event_or_the_time_ends_it() -> None:
@@ -32,3 +32,38 @@ async def test_a_cancellation_counts_whenever_the_event_comes(turns_between: int
     loop.cancel()
     await asyncio.wait({loop}, timeout=5)
     assert loop.cancelled()
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_a_cancellation_is_told_from_that_of_what_is_awaited(is_ours: bool) -> None:
+    call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    told: list[bool] = []
+
+    async def wait() -> None:
+        try:
+            await call
+        except asyncio.CancelledError:
+            told.append(is_told_to_end())
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    (task if is_ours else call).cancel()
+    await asyncio.wait({task})
+    assert told == [is_ours]
+
+
+async def test_a_time_limit_is_an_order_to_end_as_long_as_it_ends_what_it_bounds() -> None:
+    told: list[bool] = []
+
+    async def wait() -> None:
+        async with asyncio.timeout(0):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                told.append(is_told_to_end())
+                raise
+
+    with pytest.raises(TimeoutError):
+        await wait()
+    assert told == [True]
+    assert not is_told_to_end()

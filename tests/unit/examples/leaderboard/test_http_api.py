@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from examples.leaderboard.http_api import answer
-from statehouse.client import Answer, Count, Entry, Host
+from statehouse.client import Answer, Entry, EntryCount, Host
 from statehouse.errors import LookupFailure, Reason
 from tests.support.http_api import Api, api_of
 
@@ -38,10 +38,10 @@ class FakeStore:
             if (from_key or "").encode() <= key.encode() and (to_key is None or key.encode() <= to_key.encode()):
                 yield Entry(key.encode(), self.values[key])
 
-    async def count(self, _store: str, *, exact: bool) -> Count:
+    async def count(self, _store: str, *, exact: bool) -> EntryCount:
         assert exact
         self._fail()
-        return Count(len(self.values), exact, ())
+        return EntryCount(len(self.values), exact, ())
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -10,8 +10,8 @@ import pytest
 from word_sketch.sketches import RELATIVE_ERROR, estimate_of, new_sketch, read_sketch
 from word_sketch.store import CountMinSketchStore
 
-from query_service.checkpoint import Checkpoint
-from query_service.stores.base import Record
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from statehouse.errors import LookupFailure, Reason
@@ -57,7 +57,7 @@ def test_bytes_that_are_no_sketch_are_told() -> None:
 def test_store_answers_its_query(in_memory: bool, tmp_path: Path) -> None:
     counts = counted(3)
     store = CountMinSketchStore(SPEC, MemoryEngine(10**7) if in_memory else RocksDBEngine(tmp_path))
-    store.apply([Record(b"news", sketch_of(counts), 1), Record(b"bad", b"no sketch", 1)], AT)
+    store.apply([ChangelogRecord(b"news", sketch_of(counts), 1), ChangelogRecord(b"bad", b"no sketch", 1)], AT)
     word, truth = counts.most_common(1)[0]
     found = store.query("estimate", b"news", {"item": word})
     assert isinstance(found, dict)
@@ -71,6 +71,6 @@ def test_store_answers_its_query(in_memory: bool, tmp_path: Path) -> None:
     with pytest.raises(LookupFailure) as failure:
         store.query("estimate", b"bad", {"item": word})
     assert failure.value.reason is Reason.VALUE_UNDECODABLE
-    store.apply([Record(b"news", None, 2)], AT)
+    store.apply([ChangelogRecord(b"news", None, 2)], AT)
     assert store.query("estimate", b"news", {"item": word}) is None
     store.close()

@@ -19,9 +19,9 @@ from processor.operators.keyed import (
     TIME,
     AggregateProgram,
     JoinProgram,
-    Kind,
+    RowKind,
 )
-from processor.operators.order import Position, by_time, tables_first
+from processor.operators.order import RecordPosition, by_time, tables_first
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 
 MISSING = "missing"
@@ -33,7 +33,7 @@ class Input(NamedTuple):
     """A row of a stream (`score`, `who`) or a table (`name`)."""
 
     key: str | None
-    kind: Kind
+    kind: RowKind
     time_ms: int
     offset: int
     score: float | None = None
@@ -42,8 +42,8 @@ class Input(NamedTuple):
     partition: int = 0
 
     @property
-    def position(self) -> Position:
-        return Position(self.time_ms, self.partition, self.offset)
+    def position(self) -> RecordPosition:
+        return RecordPosition(self.time_ms, self.partition, self.offset)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Model:
         out = Output(states=dict(states or {}))
         by_key: dict[str | None, list[Input]] = {}
         for row in rows:
-            if row.kind is Kind.DEAD_LETTER:
+            if row.kind is RowKind.DEAD_LETTER:
                 out.letters.append((row.offset, "refused"))
             else:
                 by_key.setdefault(row.key, []).append(row)
@@ -107,7 +107,7 @@ class Model:
 
     def _order(self, row: Input) -> tuple[int, ...]:
         time_ms, partition, offset = row.position
-        is_event = row.kind is Kind.EVENT
+        is_event = row.kind is RowKind.EVENT
         if not self.is_global:
             return (time_ms, is_event, partition, offset)
         return (1, time_ms, partition, offset) if is_event else (0, partition, offset)
@@ -118,8 +118,8 @@ class Model:
         value = None if text is None else json.loads(text)
         records: list[tuple[str, Any, int]] = []
         for each in rows:
-            if each.kind is not Kind.EVENT:
-                row = (each.name,) if each.kind is Kind.ROW else None
+            if each.kind is not RowKind.EVENT:
+                row = (each.name,) if each.kind is RowKind.ROW else None
             elif row is None and self.is_inner and self.has_table:
                 out.letters.append((each.offset, MISSING))
             elif self.aggregator is None:
@@ -148,7 +148,7 @@ class Model:
 
 def run_program(model: Model, rows: Sequence[Input], states: dict[str, KeyState] | None = None) -> Output:
     """Run the model's program on the same rows and states."""
-    sides = {0: [row for row in rows if row.kind is Kind.EVENT or row.score is not None]}
+    sides = {0: [row for row in rows if row.kind is RowKind.EVENT or row.score is not None]}
     sides[1] = [row for row in rows if row not in sides[0]]
     tables = {0: _events(sides[0]), 1: _changes(sides[1])}
     before = states or {}
@@ -171,8 +171,8 @@ def run_program(model: Model, rows: Sequence[Input], states: dict[str, KeyState]
 
 
 def _common(rows: Sequence[Input]) -> dict[str, pa.Array]:
-    letters = ["refused" if row.kind is Kind.DEAD_LETTER else None for row in rows]
-    groups = [None if row.kind is Kind.DEAD_LETTER or row.key is None else row.key.encode() for row in rows]
+    letters = ["refused" if row.kind is RowKind.DEAD_LETTER else None for row in rows]
+    groups = [None if row.kind is RowKind.DEAD_LETTER or row.key is None else row.key.encode() for row in rows]
     return {
         GROUP: pa.array(groups, pa.binary()),
         KIND: pa.array([row.kind.value for row in rows], pa.int8()),

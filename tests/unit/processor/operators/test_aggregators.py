@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.operators.aggregators import TopN
-from processor.operators.order import Position
+from processor.operators.order import RecordPosition
 
 TOP = TopN(3, by="score", fields={"who": "who", "points": "score"})
 
@@ -26,14 +26,14 @@ def row(who: str, score: float):
 
 
 def test_the_best_rows_are_kept_best_first():
-    rows = [(row("a", 1000.0), Position(1, 0, 0)), (row("b", 500.0), Position(2, 0, 1))]
-    rows += [(row("a", 4000.0), Position(3, 0, 2)), (row("a", 2000.0), Position(4, 0, 3))]
+    rows = [(row("a", 1000.0), RecordPosition(1, 0, 0)), (row("b", 500.0), RecordPosition(2, 0, 1))]
+    rows += [(row("a", 4000.0), RecordPosition(3, 0, 2)), (row("a", 2000.0), RecordPosition(4, 0, 3))]
     assert [entry["points"] for entry in fold(rows)] == [4000.0, 2000.0, 1000.0]
     assert fold(rows)[0] == {"who": "a", "points": 4000.0}
 
 
 def test_ties_go_to_the_earlier_timestamp_then_partition_then_offset():
-    tied = [Position(2, 0, 0), Position(1, 1, 0), Position(1, 0, 5), Position(1, 0, 4)]
+    tied = [RecordPosition(2, 0, 0), RecordPosition(1, 1, 0), RecordPosition(1, 0, 5), RecordPosition(1, 0, 4)]
     for arrival in itertools.permutations(tied):
         kept = fold([(row(str(tuple(position)), 7.0), position) for position in arrival])
         assert [entry["who"] for entry in kept] == ["(1, 0, 4)", "(1, 0, 5)", "(1, 1, 0)"]
@@ -41,7 +41,9 @@ def test_ties_go_to_the_earlier_timestamp_then_partition_then_offset():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12), st.randoms())
 def test_the_result_does_not_depend_on_the_order_of_arrival(scores: list[Any], random: Random):
-    rows = [(row(str(offset), float(score)), Position(time, 0, offset)) for offset, (score, time) in enumerate(scores)]
+    rows = [
+        (row(str(offset), float(score)), RecordPosition(time, 0, offset)) for offset, (score, time) in enumerate(scores)
+    ]
     shuffled = rows.copy()
     random.shuffle(shuffled)
     assert fold(shuffled) == fold(rows)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.operators.aggregators import Count, Reduce, TopN
-from processor.operators.keyed import Kind
+from processor.operators.keyed import RowKind
 from tests.unit.processor.operators.by_key import MISSING, Input, KeyState, Model, Output, run_program
 
 TOP = TopN(3, by="score", fields={"game": "name", "score": "score"})
@@ -20,15 +20,15 @@ EVERY_COUNT = Model(has_table=False, aggregator=Count(), record_cache=False)
 
 
 def event(time: int, score: float, offset: int = 0, key: str | None = "7", **more: Any) -> Input:
-    return Input(key, Kind.EVENT, time, offset, score, **more)
+    return Input(key, RowKind.EVENT, time, offset, score, **more)
 
 
 def table(time: int, name: str | None, offset: int = 0, key: str = "7") -> Input:
-    return Input(key, Kind.DELETE if name is None else Kind.ROW, time, offset, name=name)
+    return Input(key, RowKind.DELETE if name is None else RowKind.ROW, time, offset, name=name)
 
 
 def refused(offset: int, *, of_table: bool = False) -> Input:
-    return Input("7", Kind.DEAD_LETTER, 0, offset, None if of_table else 1.0)
+    return Input("7", RowKind.DEAD_LETTER, 0, offset, None if of_table else 1.0)
 
 
 def run(model: Model, *rows: Input, state: KeyState | None = None) -> tuple[Output, KeyState]:
@@ -158,7 +158,7 @@ SCORES = st.sampled_from([-1.5, 0.0, 1.0, 2.0, 2.5])
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[list[Input]]:
-    kinds = st.sampled_from([Kind.EVENT, Kind.EVENT, Kind.ROW, Kind.DELETE, Kind.DEAD_LETTER])
+    kinds = st.sampled_from([RowKind.EVENT, RowKind.EVENT, RowKind.ROW, RowKind.DELETE, RowKind.DEAD_LETTER])
     offset = 0
     drawn: list[list[Input]] = []
     for size in draw(st.lists(st.integers(0, 8), min_size=1, max_size=3)):
@@ -166,9 +166,9 @@ def batches(draw: st.DrawFn) -> list[list[Input]]:
         for _ in range(size):
             kind, key, time, partition = draw(kinds), draw(KEYS), draw(st.integers(0, 3)), draw(st.integers(0, 1))
             more: dict[str, Any] = {}
-            if kind is Kind.ROW:
+            if kind is RowKind.ROW:
                 more = {"name": draw(st.sampled_from(["n", "m", None]))}
-            elif kind is Kind.EVENT:
+            elif kind is RowKind.EVENT:
                 more = {"score": draw(SCORES), "who": draw(st.sampled_from(["x", None])), "partition": partition}
             drawn[-1].append(Input(key, kind, time, offset, **more))
             offset += 1
@@ -181,7 +181,7 @@ def batches(draw: st.DrawFn) -> list[list[Input]]:
 def test_programs_do_with_many_keys_what_the_model_does_row_by_row(model: Model, drawn: list[list[Input]]):
     expected, actual = Output(), Output()
     for rows in drawn:
-        of_model = [row for row in rows if model.has_table or row.kind is Kind.EVENT]
+        of_model = [row for row in rows if model.has_table or row.kind is RowKind.EVENT]
         expected = model.run(of_model, expected.states)
         actual = run_program(model, of_model, actual.states)
         assert actual == expected

@@ -4,12 +4,12 @@ import pytest
 
 from processor.operators.aggregators import Count
 from processor.operators.lru import _placed
-from processor.operators.recency import Place, Update, bounded, folded, in_order
+from processor.operators.recency import StoreUpdate, UpdateOrder, bounded, folded, in_order
 from statehouse.errors import ConfigurationError
 
 
-def put(key: str, value: str | None = "v", at_ms: int | None = 1) -> Update:
-    return Update(key.encode(), None if value is None else value.encode(), at_ms)
+def put(key: str, value: str | None = "v", at_ms: int | None = 1) -> StoreUpdate:
+    return StoreUpdate(key.encode(), None if value is None else value.encode(), at_ms)
 
 
 def keys(text: str) -> list[bytes]:
@@ -49,7 +49,7 @@ def test_a_smaller_bound_applies_with_the_next_update():
     assert kept == keys("cd")
 
 
-def event(key: str, value: str | None, at_ms: int | None, *origin: int | str) -> tuple[Place, Update]:
+def event(key: str, value: str | None, at_ms: int | None, *origin: int | str) -> tuple[UpdateOrder, StoreUpdate]:
     """Return a row's update; its origin is partition, offset and topic, if it says any."""
     partition, offset, topic = origin or (None, None, None)
     data = None if value is None else value.encode()
@@ -96,7 +96,7 @@ def test_an_aggregates_rows_need_no_origin_and_a_repeated_row_is_no_contradictio
 
 def counted(entries: dict[bytes, str], text: str, max_entries: int = 2):
     """Count events of one-letter keys, in their order."""
-    events = [(Place(number, 0, number, ""), put(letter, "{}", number)) for number, letter in enumerate(text)]
+    events = [(UpdateOrder(number, 0, number, ""), put(letter, "{}", number)) for number, letter in enumerate(text)]
     publish, after = folded(entries, events, Count(), max_entries)
     return {update.key.decode(): update.value and update.value.decode() for update in publish}, after
 

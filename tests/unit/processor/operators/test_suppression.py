@@ -8,8 +8,8 @@ import pytest
 
 from processor.operators.suppression import (
     Buffer,
-    Change,
-    Held,
+    BufferedUpdate,
+    KeyUpdate,
     Suppression,
     TimeLimit,
     WhenFull,
@@ -22,23 +22,25 @@ UNBOUNDED = Buffer()
 TEN = TimeLimit(timedelta(milliseconds=10), UNBOUNDED)
 
 
-def at(time: int | None, key: str, row: str = "", since: int | None = None) -> Change:
-    return Change(key, row or f"{key}{time}", time, since)
+def at(time: int | None, key: str, row: str = "", since: int | None = None) -> KeyUpdate:
+    return KeyUpdate(key, row or f"{key}{time}", time, since)
 
 
-def run(suppression: Suppression, *changes: Change, held: dict[str, Held] | None = None, stream_ms: int = 0):
-    passed = pass_on(held or {}, stream_ms, changes, suppression)
-    return passed.rows, passed.held
+def run(
+    suppression: Suppression, *changes: KeyUpdate, buffered: dict[str, BufferedUpdate] | None = None, stream_ms: int = 0
+):
+    passed = pass_on(buffered or {}, stream_ms, changes, suppression)
+    return passed.rows, passed.buffered
 
 
 def test_the_last_row_passes_once_the_first_has_waited_long_enough():
-    assert run(TEN, at(1, "a"), at(10, "a")) == ([], {"a": Held(1, "a10")})
-    assert run(TEN, at(1, "a"), at(10, "a"), at(11, "b")) == (["a10"], {"b": Held(11, "b11")})
+    assert run(TEN, at(1, "a"), at(10, "a")) == ([], {"a": BufferedUpdate(1, "a10")})
+    assert run(TEN, at(1, "a"), at(10, "a"), at(11, "b")) == (["a10"], {"b": BufferedUpdate(11, "b11")})
     assert run(TEN, at(1, "a"), at(11, "a")) == (["a11"], {}), "its own update moves stream time, too"
 
 
 def test_what_has_waited_longest_passes_first_and_at_once_if_nothing_is_to_wait():
-    assert run(TEN, at(2, "b"), at(1, "a"), at(30, "c")) == (["a1", "b2"], {"c": Held(30, "c30")})
+    assert run(TEN, at(2, "b"), at(1, "a"), at(30, "c")) == (["a1", "b2"], {"c": BufferedUpdate(30, "c30")})
     assert run(TimeLimit(timedelta(0), UNBOUNDED), at(2, "b"), at(1, "a")) == (["b2", "a1"], {})
 
 
@@ -47,18 +49,18 @@ def test_a_key_that_passes_twice_in_a_batch_is_put_out_as_it_passed_last():
 
 
 def test_what_has_no_time_has_the_streams():
-    assert run(TEN, at(None, "a"), stream_ms=7) == ([], {"a": Held(7, "aNone")})
+    assert run(TEN, at(None, "a"), stream_ms=7) == ([], {"a": BufferedUpdate(7, "aNone")})
 
 
 def test_stream_time_does_not_step_back():
-    passed = pass_on({"a": Held(95, "a")}, 100, [at(3, "b"), at(104, "c")], TEN)
+    passed = pass_on({"a": BufferedUpdate(95, "a")}, 100, [at(3, "b"), at(104, "c")], TEN)
     assert (passed.rows, passed.stream_ms) == (["b3"], 104)
 
 
 def test_a_window_passes_when_its_grace_is_over():
     closing = WindowCloses(timedelta(milliseconds=5), UNBOUNDED)
     changes = [at(8, "a", since=60), at(59, "a", since=60), at(64, "b", since=120)]
-    assert run(closing, *changes) == ([], {"a": Held(60, "a59"), "b": Held(120, "b64")})
+    assert run(closing, *changes) == ([], {"a": BufferedUpdate(60, "a59"), "b": BufferedUpdate(120, "b64")})
     assert run(closing, *changes, at(65, "b", since=120))[0] == ["a59"]
 
 
@@ -71,7 +73,10 @@ def test_a_full_buffer_shuts_down_or_lets_the_oldest_pass(bound: Buffer):
     ):
         run(TimeLimit(TEN.wait, bound), *changes)
     early = Buffer(bound.max_records, bound.max_bytes, WhenFull.EMIT_EARLY)
-    assert run(TimeLimit(TEN.wait, early), *changes) == (["b4"], {"a": Held(3, "a3"), "c": Held(5, "c5")})
+    assert run(TimeLimit(TEN.wait, early), *changes) == (
+        ["b4"],
+        {"a": BufferedUpdate(3, "a3"), "c": BufferedUpdate(5, "c5")},
+    )
 
 
 def test_a_row_larger_than_the_buffer_passes_at_once():

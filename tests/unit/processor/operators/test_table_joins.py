@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from processor.operators.keyed import GROUP, KIND, LETTER, ROWS, TIME, Kind
+from processor.operators.keyed import GROUP, KIND, LETTER, ROWS, TIME, RowKind
 from processor.operators.table_joins import Sides, TableJoinProgram, TableJoinType
 from processor.rows import OFFSET, PARTITION, REASON
 
@@ -47,7 +47,7 @@ def run(how: str, state: Sides, *rows: Input, record_cache: bool = True):
 
 
 def _table(rows: list[Input]) -> pa.Table:
-    kinds = [Kind.ROW if row.reason is None else Kind.DEAD_LETTER for row in rows]
+    kinds = [RowKind.ROW if row.reason is None else RowKind.DEAD_LETTER for row in rows]
     groups = [b"k" if row.reason is None else None for row in rows]
     columns: dict[str, Any] = {name: pa.array([None for _ in rows], pa.binary()) for name in LETTER}
     columns |= {GROUP: pa.array(groups, pa.binary()), KIND: pa.array([kind.value for kind in kinds], pa.int8())}

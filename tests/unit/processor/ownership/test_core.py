@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from processor.ownership.core import OwnershipCore
-from processor.ownership.model import PlannerSettings, ReplicaView
-from processor.ownership.sessions import Sessions
+from processor.ownership.model import ReplicaView
+from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, encode
 from statehouse.errors import ConfigurationError
 from statehouse.membership import Member, ReplicaReport, StorePosition
 from statehouse.topology import Role, TaskId
 from tests.support.members import FakeMember
+from tests.support.settings import ownership, planner
 
-SETTINGS = OwnershipSettings(
-    heartbeat_interval_s=1.0,
-    session_timeout_s=10.0,
-    initial_rebalance_delay_s=1.0,
-    planner=PlannerSettings(num_standby_replicas=1, max_warmup_replicas=2),
+SETTINGS = ownership(
+    heartbeat_interval_ms=1_000,
+    session_timeout_ms=10_000,
+    initial_rebalance_delay_ms=1_000,
+    num_standby_replicas=1,
+    max_warmup_replicas=2,
 )
 TASK = TaskId(0, 0)
+_QUIET_S = 2 * SETTINGS.linger_s
 
 
 def scores(partitions: int = 4, name: str = "scores", query: str = "leaderboard") -> StoreDeclaration:
@@ -50,6 +52,12 @@ class Bench:
             self.core.heartbeat(member.beat(), self.now)
         self.core.start(self.now)
         self.published: list[Assignment] = []
+        self._published_at = self.now
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has followed for longer than a hand-over lingers, or a heartbeat takes."""
+        return self.now - self._published_at >= _QUIET_S
 
     @property
     def assignment(self) -> Assignment:
@@ -61,6 +69,7 @@ class Bench:
             complete, _records = encode(self.core.assignment, proposed)
             self.core.published(complete, self.now)
             self.published.append(complete)
+            self._published_at = self.now
         return proposed
 
     def run(self, seconds: float, *members: FakeMember, restoring: bool = False, frozen: bool = False) -> None:
@@ -75,7 +84,7 @@ class Bench:
 
     def settled(self, *members: FakeMember) -> Bench:
         self.run(20, *members)
-        assert self.core.is_settled
+        assert self.is_quiet
         self.published.clear()
         return self
 
@@ -138,23 +147,6 @@ def test_another_partition_count_is_refused_with_the_remedy() -> None:
 def test_declarations_that_make_no_sense_are_refused(stores: tuple[StoreDeclaration, ...]) -> None:
     with pytest.raises(ConfigurationError):
         Bench(*stores)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"session_timeout_s": 2.0},
-        {"heartbeat_interval_s": 0.0},
-        {"handover_linger_s": -1.0},
-        {"flap_limit": 0},
-        {"flap_window_s": 9.0},
-        {"planner": PlannerSettings(max_warmup_replicas=0)},
-        {"planner": PlannerSettings(num_standby_replicas=-1)},
-    ],
-)
-def test_settings_that_can_not_work_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        replace(SETTINGS, **change)
 
 
 # --- the first plan ---
@@ -240,7 +232,7 @@ def test_a_member_that_left_is_replaced_at_once() -> None:
 
 
 def test_a_controller_that_finds_a_newer_ones_assignment_is_superseded() -> None:
-    core = OwnershipCore(OwnershipSettings(), "ours")
+    core = OwnershipCore(SETTINGS, "ours")
     core.restore(Assignment(5, controller="before"))
     assert not core.is_superseded_by(None)
     assert not core.is_superseded_by(Assignment(5, controller="before")), "nothing new"
@@ -304,6 +296,22 @@ def test_a_second_bounce_gets_no_second_session_timeout() -> None:
     for _ in range(4):
         members[0].restart()
         bench.run(3, *members, frozen=True)
+    assert "n0" not in bench.actives().values()
+
+
+def test_a_bounce_before_a_lost_contact_gets_one_session_timeout_after_it_and_no_more() -> None:
+    members = fleet(3)
+    bench = Bench().settled(*members)
+    members[0].restart()
+    for task in members[0].replicas:
+        members[0].report(task, position=0, state="restoring")
+    bench.run(2, *members, frozen=True)
+    bench.core.contact_lost()
+    bench.run(30)
+    bench.core.contact_regained(bench.now)
+    bench.run(9, *members, frozen=True)
+    assert not bench.published
+    bench.run(3, *members, frozen=True)
     assert "n0" not in bench.actives().values()
 
 
@@ -374,7 +382,7 @@ def test_the_long_dead_are_not_revived_by_a_restart() -> None:
 
 def test_a_restart_promotes_nobody_on_what_was_said_before_it() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
     bench = Bench(scores(2), settings=settings).settled(one)
     bench.run(2, one, two, restoring=True)
     for task in list(two.replicas):
@@ -401,7 +409,7 @@ def test_a_new_store_is_published_while_members_are_still_awaited() -> None:
 
 def test_a_hand_over_is_two_epochs_and_lingers() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
     bench = Bench(scores(2), settings=settings).settled(one)
     bench.run(3, one, two, restoring=True)
     [warming] = bench.published
@@ -430,7 +438,7 @@ def test_a_hand_over_is_two_epochs_and_lingers() -> None:
 
 def test_restored_is_needed_besides_a_small_lag() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0))
     bench = Bench(scores(2), settings=settings).settled(one)
     bench.run(1, one, two, restoring=True)
     for task in list(two.replicas):
@@ -441,7 +449,7 @@ def test_restored_is_needed_besides_a_small_lag() -> None:
 
 def test_the_last_caught_up_replica_outlives_its_linger() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
     bench = Bench(scores(2), settings=settings).settled(one)
     bench.run(2, one, two, restoring=True)
     [task] = two.replicas
@@ -478,7 +486,7 @@ def test_a_leaving_node_is_drained() -> None:
 
 def test_an_only_copy_is_warmed_up_elsewhere_before_its_node_leaves() -> None:
     members = fleet(2)
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
     bench = Bench(scores(4), settings=settings).settled(*members)
     members[0].state = "PENDING_SHUTDOWN"
     bench.run(2, *members, restoring=True)
@@ -496,7 +504,7 @@ def test_a_node_that_comes_back_gets_its_share_and_first_what_it_kept() -> None:
     bench.run(10, *members[1:])
     members[0].restart("RUNNING")
     bench.run(60, *members)
-    assert bench.core.is_settled
+    assert bench.is_quiet
     now = set(bench.assignment.tasks_of("n0"))
     assert len(now) == 8
     assert now == held
@@ -529,7 +537,7 @@ def test_a_failed_replica_of_a_bounced_member_counts_as_nothing() -> None:
 
 def test_an_unknown_lag_is_not_a_small_one() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0))
     bench = Bench(scores(2), settings=settings).settled(one)
     bench.run(1, one, two, restoring=True)
     for task in list(two.replicas):
@@ -540,7 +548,7 @@ def test_an_unknown_lag_is_not_a_small_one() -> None:
 
 def test_lag_is_measured_against_the_largest_end_anybody_reports() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0))
     bench = Bench(scores(2), settings=settings).settled(one)
     for task in list(one.replicas):
         one.report(task, position=50_000, end=50_000, role=Role.ACTIVE)
@@ -564,7 +572,7 @@ def test_lag_is_measured_against_the_largest_end_anybody_reports() -> None:
 def test_lag_is_summed_over_the_stores_of_a_task(
     positions: dict[str, tuple[int | None, int | None]], lag: int | None
 ) -> None:
-    sessions = Sessions(SETTINGS)
+    sessions = MemberSessions(SETTINGS)
     sessions.use_stores({0: ("ranks", "scores")})
     sessions.start(0.0, ())
     report = ReplicaReport(Role.ACTIVE, "running", {store: StorePosition(*at) for store, at in positions.items()})
@@ -573,7 +581,7 @@ def test_lag_is_summed_over_the_stores_of_a_task(
 
 
 def test_state_on_disk_serves_nobody() -> None:
-    sessions = Sessions(SETTINGS)
+    sessions = MemberSessions(SETTINGS)
     sessions.use_stores({0: ("scores",)})
     sessions.start(0.0, ())
     member = FakeMember("n0")
@@ -587,11 +595,11 @@ def test_whose_end_offsets_count() -> None:
     behind.report(TASK, position=10, end=10)
     ahead.report(TASK, position=50, end=50)
 
-    def lag(sessions: Sessions) -> int | None:
+    def lag(sessions: MemberSessions) -> int | None:
         sessions.hear(behind.beat(), 11.0)
         return sessions.nodes()["n0"].replicas[TASK].lag
 
-    sessions = Sessions(SETTINGS)
+    sessions = MemberSessions(SETTINGS)
     sessions.use_stores({0: ("scores",)})
     sessions.start(0.0, ())
     sessions.hear(ahead.beat(), 0.0)
@@ -599,7 +607,7 @@ def test_whose_end_offsets_count() -> None:
     assert lag(sessions) == 40, "a lost member's do: its last word is no less true"
     sessions.forget("n1", 11.0)
     assert lag(sessions) == 0, "one that left has taken its word with it"
-    sessions = Sessions(SETTINGS)
+    sessions = MemberSessions(SETTINGS)
     sessions.use_stores({0: ("scores",)})
     sessions.hear(ahead.beat(), 0.0)
     sessions.start(0.0, ())
@@ -643,7 +651,7 @@ def test_an_unpublished_proposal_comes_again_under_a_higher_epoch() -> None:
 
 def test_what_an_uncertain_publication_replaced_lingers_too() -> None:
     one, two = FakeMember("n0"), FakeMember("n1")
-    settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=0, max_warmup_replicas=1))
+    settings = replace(SETTINGS, planner=planner(num_standby_replicas=0, max_warmup_replicas=1))
     bench = Bench(scores(2), settings=settings).settled(one)
     bench.run(2, one, two, restoring=True)
     [task] = two.replicas
@@ -669,7 +677,7 @@ def test_every_published_step_answers_every_task(event: str) -> None:
         members[0].state = "PENDING_SHUTDOWN"
     bench.run(60, *alive)
     assert bench.published
-    assert bench.core.is_settled
+    assert bench.is_quiet
     for assignment in bench.published:
         assert all(holders.active in {member.name for member in alive} for holders in assignment.tasks.values())
         assert sum(len(holders.warm_ups) for holders in assignment.tasks.values()) <= 2
@@ -697,30 +705,29 @@ def test_a_member_that_keeps_restarting_is_held_back_until_it_is_steady() -> Non
     bounce(bench, *members)
     words = "n0 is held back: 4 restarts or lost sessions within 600 s, until it has been steady for 10 s"
     assert words in bench.published[0].reason
-    assert bench.core.held_back == {"n0": words}
+    assert bench.core.damped == {"n0": words}
     handed = bench.published[0].tasks
     assert "n0" not in {holders.active for holders in handed.values()}
     assert any(words in holders.reason and "n0" in holders.standbys for holders in handed.values()), "make before break"
 
     bench.run(6.5, *members)
-    assert bench.core.is_settled
     assert not any("n0" in holders.replicas for holders in bench.assignment.tasks.values())
     bench.published.clear()
     bench.run(20, *members)
     assert "n0 is no longer held back: it has been steady for 10 s" in bench.published[0].reason
     assert "n0" in bench.actives().values()
-    assert not bench.core.held_back
+    assert not bench.core.damped
 
 
 def test_each_further_restart_doubles_the_time_up_to_the_window() -> None:
     settings = replace(SETTINGS, flap_limit=1, flap_window_s=50.0)
-    sessions, member = Sessions(settings), FakeMember("n0")
+    sessions, member = MemberSessions(settings), FakeMember("n0")
     sessions.start(0.0, ())
     now, held_for_s = 0.0, []
     for _ in range(7):
         sessions.hear(member.beat(), now)
         began = now
-        while sessions.held_back:
+        while sessions.damped:
             now += 0.5
             sessions.hear(member.beat(), now)
             sessions.expire(now)
@@ -730,7 +737,7 @@ def test_each_further_restart_doubles_the_time_up_to_the_window() -> None:
     for _ in range(9):
         sessions.hear(member.beat(), now)
         member.restart()
-    assert "11 restarts or lost sessions within 50 s, until it has been steady for 50 s" in sessions.held_back["n0"]
+    assert "11 restarts or lost sessions within 50 s, until it has been steady for 50 s" in sessions.damped["n0"]
 
 
 def test_lost_sessions_count_like_restarts_and_the_time_counts_from_the_return() -> None:
@@ -743,7 +750,7 @@ def test_lost_sessions_count_like_restarts_and_the_time_counts_from_the_return()
     bench.run(25, *members[1:])
     bench.published.clear()
     bench.run(9.5, *members)
-    assert set(bench.core.held_back) == {"n0"}
+    assert set(bench.core.damped) == {"n0"}
     assert not bench.published, "it is given nothing"
     bench.run(1, *members)
     assert "n0 is no longer held back" in bench.published[0].reason
@@ -760,7 +767,7 @@ def test_a_rolling_restart_holds_nobody_back() -> None:
         bench.run(2, *rest)
         member.restart("RUNNING")
         bench.run(20, *members)
-        assert not bench.core.held_back
+        assert not bench.core.damped
     assert not any("held back" in assignment.reason for assignment in bench.published)
 
 
@@ -773,7 +780,7 @@ def test_a_fleet_that_is_held_back_as_a_whole_is_served() -> None:
             member.restart()
         bench.run(1, *members, frozen=True)
         bench.run(2, *members)
-    assert set(bench.core.held_back) == {"n0", "n1"}
+    assert set(bench.core.damped) == {"n0", "n1"}
     assert bench.actives() == before
     bench.run(60, *members)
     assert bench.actives() == before
@@ -786,7 +793,7 @@ def test_old_restarts_are_forgotten() -> None:
         bounce(bench, *members)
         bench.run(300, *members)
     assert not bench.published
-    assert not bench.core.held_back
+    assert not bench.core.damped
 
 
 def test_a_changed_capacity_is_a_cause_to_plan() -> None:
@@ -842,10 +849,10 @@ def test_more_standbys_are_made_without_moving_an_active_and_dropped_again() -> 
     members = fleet(3)
     bench = Bench().settled(*members)
     for count in (2, 0):
-        settings = replace(SETTINGS, planner=PlannerSettings(num_standby_replicas=count))
+        settings = replace(SETTINGS, planner=planner(num_standby_replicas=count))
         again = Bench(settings=settings, restored=bench.assignment, seen_before=members)
         again.run(40, *members)
-        assert again.core.is_settled
+        assert again.is_quiet
         assert {len(holders.standbys) for holders in again.assignment.tasks.values()} == {count}
         assert all(
             epoch.tasks[task].active == active for epoch in again.published for task, active in bench.actives().items()

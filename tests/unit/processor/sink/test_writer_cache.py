@@ -1,8 +1,11 @@
 """Writers are kept while they are used, and not for ever."""
 
 from processor.sink.protocol import OutputTopic, SinkTarget, WriterCache
+from tests.support.settings import SINK_LIMITS
 
-TARGET = SinkTarget("nobody:1", "app", "query", (OutputTopic("store", "app-store-changelog", 8),), "dead-letters", 1)
+TARGET = SinkTarget(
+    "nobody:1", "app", "query", (OutputTopic("store", "app-store-changelog", 8),), "dead-letters", 1, **SINK_LIMITS
+)
 
 
 def test_a_partition_keeps_its_writer() -> None:

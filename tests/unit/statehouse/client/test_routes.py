@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from statehouse.client.routes import Place, Routes
+from statehouse.client.routes import FleetRoutes, KeyRoute
 from statehouse.partitioning import partition_for
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
@@ -40,25 +40,25 @@ def in_partition(number: int) -> types_pb2.Key:
     )
 
 
-def asked(place: Place | None) -> list[str]:
-    return [] if place is None else [node.instance_id for node in place.nodes]
+def asked(route: KeyRoute | None) -> list[str]:
+    return [] if route is None else [node.instance_id for node in route.nodes]
 
 
 def test_a_key_leads_to_its_active_and_to_nobody_else() -> None:
-    routes = Routes.of(described())
-    assert [asked(routes.place("s", in_partition(number))) for number in range(4)] == [["a"], ["b"], [], []]
-    place = routes.place("s", in_partition(0))
-    assert place is not None
-    assert (place.held_as, place.nodes[0].target, routes.epoch) == ("1_0", "[::1]:7101", 7)
+    routes = FleetRoutes.of(described())
+    assert [asked(routes.route("s", in_partition(number))) for number in range(4)] == [["a"], ["b"], [], []]
+    route = routes.route("s", in_partition(0))
+    assert route is not None
+    assert (route.task, route.nodes[0].target, routes.epoch) == ("1_0", "[::1]:7101", 7)
     number = next(each for each in range(100) if partition_for(each.to_bytes(8, "big"), 4) == 1)
-    assert asked(routes.place("s", types_pb2.Key(raw=number.to_bytes(8, "big")))) == ["b"]
+    assert asked(routes.route("s", types_pb2.Key(raw=number.to_bytes(8, "big")))) == ["b"]
 
 
 def test_a_global_store_is_at_every_node_that_answers_and_stays() -> None:
     fleet = described()
-    assert asked(Routes.of(fleet).place("g", types_pb2.Key(text="k"))) == ["a", "b"]
+    assert asked(FleetRoutes.of(fleet).route("g", types_pb2.Key(text="k"))) == ["a", "b"]
     fleet.tasks[-1].replicas[0].state = "restoring"
-    assert asked(Routes.of(fleet).place("g", types_pb2.Key(text="k"))) == ["b"]
+    assert asked(FleetRoutes.of(fleet).route("g", types_pb2.Key(text="k"))) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_a_global_store_is_at_every_node_that_answers_and_stays() -> None:
     ],
 )
 def test_what_it_cant_place_is_left_to_the_router(store: str, key: types_pb2.Key, spec: dict[str, Any]) -> None:
-    assert Routes.of(described(**spec)).place(store, key) is None
+    assert FleetRoutes.of(described(**spec)).route(store, key) is None
 
 
 def test_another_run_of_a_process_is_another_node() -> None:
     before, after = described(), described()
     after.nodes[0].incarnation = "2nd"
-    assert len(Routes.of(before).nodes - Routes.of(after).nodes) == 1
+    assert len(FleetRoutes.of(before).nodes - FleetRoutes.of(after).nodes) == 1

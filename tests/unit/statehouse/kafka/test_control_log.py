@@ -141,7 +141,7 @@ def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
 ) -> None:
     lost = LostLog(heard)
     found: list[Log] = [Log(), lost]
-    monkeypatch.setattr(control_log.clients, "SILENCE_S", 0.05)
+    monkeypatch.setattr(control_log.renewed, "SILENCE_S", 0.05)
     healed = reader(monkeypatch, lost, on_broken=lambda _: None)
     monkeypatch.setattr(control_log.clients, "consumer", lambda *_args, **_more: found.pop())
     healed.start()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from statehouse.local.cluster import ClusterPorts, LocalCluster
+from examples.leaderboard.local import APPLICATION
+from statehouse.local.applications import installed_application
+from statehouse.local.cluster import ClusterPorts, LocalCluster, cluster_of
 from statehouse.local.cluster_state import ClusterState, RunDirectoryBusy, locked
 from statehouse.local.errors import LocalError, PortTaken
 from statehouse.local.process import ProcessIdentity
@@ -34,7 +36,7 @@ def test_one_port_for_two_parts_is_refused():
 
 
 def test_state_comes_back_as_it_was_saved(tmp_path: Path):
-    state = ClusterState("app", {"kafka": 1, "node-b": 3, "node-a": 2}, {"kafka": ProcessIdentity(7, "123")})
+    state = ClusterState(APPLICATION.name, {"kafka": 1, "node-b": 3, "node-a": 2}, {"kafka": ProcessIdentity(7, "123")})
     state.save(tmp_path)
 
     assert ClusterState.load(tmp_path) == state
@@ -62,9 +64,9 @@ def test_one_command_at_a_time(tmp_path: Path):
 def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": own}).save(tmp_path)
+    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": own}).save(tmp_path)
 
-    cluster = LocalCluster(tmp_path, ClusterPorts(), nodes=3)
+    cluster = LocalCluster(tmp_path, APPLICATION, ClusterPorts(), nodes=3)
 
     assert [part.name for part in cluster.parts] == ["kafka", "processor", "node-a", "router", "http"]
     assert cluster.router.address == "127.0.0.1:2"
@@ -75,9 +77,9 @@ def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
 
 def test_one_of_which_nothing_runs_has_no_claim_to_its_ports(tmp_path: Path):
     gone = ProcessIdentity(os.getpid(), "a time long ago")
-    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": gone}).save(tmp_path)
+    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": gone}).save(tmp_path)
 
-    cluster = LocalCluster(tmp_path, ClusterPorts(router=7200), nodes=2)
+    cluster = LocalCluster(tmp_path, APPLICATION, ClusterPorts(router=7200), nodes=2)
 
     assert cluster.router.address == "127.0.0.1:7200"
     assert [node.name for node in cluster.nodes] == ["node-a", "node-b"]
@@ -89,37 +91,53 @@ def test_a_taken_port_is_told_before_anything_is_started(tmp_path: Path):
         ports = ClusterPorts(free["kafka"], taken.getsockname()[1], free["http"], 0)
 
         with pytest.raises(PortTaken, match="--router-port"):
-            LocalCluster(tmp_path / "run", ports).start()
+            LocalCluster(tmp_path / "run", APPLICATION, ports).start()
 
     assert not (tmp_path / "run" / "state.json").exists()
 
 
 def test_no_cluster_of_no_nodes(tmp_path: Path):
     with pytest.raises(LocalError, match="1 to 26 nodes"):
-        LocalCluster(tmp_path, nodes=0)
+        LocalCluster(tmp_path, APPLICATION, nodes=0)
 
 
 def test_stop_removes_its_own_files_and_no_others(tmp_path: Path):
-    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
+    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
     (tmp_path / "kafka").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
 
-    LocalCluster(tmp_path).stop()
+    LocalCluster(tmp_path, APPLICATION).stop()
 
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_stop_can_keep_the_data(tmp_path: Path):
-    ClusterState("app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
+    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
     (tmp_path / "kafka").mkdir()
 
-    LocalCluster(tmp_path).stop(keep_data=True)
+    LocalCluster(tmp_path, APPLICATION).stop(keep_data=True)
 
     assert (tmp_path / "kafka").is_dir()
     assert not (tmp_path / "state.json").exists()
 
 
 def test_the_state_is_readable_by_people(tmp_path: Path):
-    ClusterState("app", {"kafka": 1}, {"kafka": ProcessIdentity(7, "123")}).save(tmp_path)
+    ClusterState(APPLICATION.name, {"kafka": 1}, {"kafka": ProcessIdentity(7, "123")}).save(tmp_path)
 
     assert json.loads((tmp_path / "state.json").read_text())["processes"] == {"kafka": {"pid": 7, "started": "123"}}
+
+
+def test_the_cluster_of_another_application_is_not_taken_over(tmp_path: Path):
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    ClusterState("another", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": own}).save(tmp_path)
+
+    with pytest.raises(LocalError, match="has the cluster of 'another'"):
+        LocalCluster(tmp_path, APPLICATION)
+
+
+def test_applications_come_from_installed_packages(tmp_path: Path):
+    assert installed_application("leaderboard") is APPLICATION
+    assert cluster_of(tmp_path, "leaderboard").application is APPLICATION
+    with pytest.raises(LocalError, match=r"no application 'nobody'; installed are: .*leaderboard"):
+        installed_application("nobody")

@@ -30,8 +30,8 @@ def test_a_broker_that_dies_at_start_is_quoted(home: Path, tmp_path: Path) -> No
     broker = EmbeddedKafka(tmp_path / "broker")
     with pytest.raises(BrokerDied, match="the disk is on fire") as caught:
         broker.start()
-    assert caught.value.exit_code == 3
-    assert caught.value.log_path == tmp_path / "broker" / "broker.log"
+    assert "ended with exit code 3" in str(caught.value)
+    assert f"in {tmp_path / 'broker' / 'broker.log'}" in str(caught.value)
     assert not broker.is_running
 
 
@@ -81,11 +81,12 @@ def test_a_broker_not_started_has_no_address_and_stops_quietly() -> None:
 def test_a_temporary_directory_is_kept_for_its_log_until_stop(home: Path) -> None:
     write_fake_java(home, body=RESOLVES + "exit 1")
     broker = EmbeddedKafka()
-    with pytest.raises(BrokerDied) as caught:
+    with pytest.raises(BrokerDied):
         broker.start()
-    assert caught.value.log_path.exists()
+    kept = broker.log_path
+    assert kept.exists()
     broker.stop()
-    assert not caught.value.log_path.parent.exists()
+    assert not kept.parent.exists()
 
 
 def test_the_program_says_what_is_wrong_without_a_traceback(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,54 @@
+"""Frames and Spark settings for an application's queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame, SparkSession
+
+from processor.operators.lru import lru
+from processor.operators.suppress import suppress
+from processor.outputs import OutputMode, Query
+
+
+def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> DataFrame:
+    """Return the frame of a query, with `max_entries` or `suppress` applied to each partition if declared.
+
+    The partitions are those of the first output. `partition_counts`: topic -> partition count, for all outputs.
+    """
+    partition_count = partition_counts[query.outputs[0].topic]
+    if query.suppress is not None:
+        return suppress(query.frame, query.suppress, partition_count)
+    if query.max_entries is None:
+        return query.frame
+    return lru(query.frame, query.max_entries, partition_count, query.aggregator)
+
+
+def query_settings(query: Query) -> dict[str, str]:
+    """Return the Spark settings for this query only."""
+    settings = {}
+    if query.max_entries is not None or query.suppress is not None:
+        # Spark refuses state operators after an aggregate in update mode, because they could treat its rows as late.
+        # Neither of our operators has a watermark, so no row is late for them.
+        settings["spark.sql.streaming.statefulOperator.checkCorrectness.enabled"] = "false"
+    if query.output_mode is OutputMode.APPEND:
+        # Windows that the last events close must not wait for further events.
+        settings["spark.sql.streaming.noDataMicroBatches.enabled"] = "true"
+    return settings | dict(query.conf)
+
+
+@contextmanager
+def set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change Spark settings while queries start inside the block; each query copies the settings when it starts."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, was)

@@ -1,0 +1,91 @@
+"""The Spark session of an application."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from processor.settings import ProcessorSettings
+
+_PROJECT_ROOT: Final = Path(__file__).resolve().parent.parent
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
+
+
+def open_session(application_id: str, settings: ProcessorSettings) -> SparkSession:
+    """Return the running session (spark-submit, a notebook), or a new one with the settings that we need.
+
+    The jars of the Kafka connector are fetched once into a cache, unless `spark.jars` or `spark.jars.packages` is set.
+    """
+    # Workers must run the driver's Python and find the same modules.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = _python_path(os.environ.get("PYTHONPATH", ""))
+    conf = _defaults(settings) | _local_files(settings) | settings.spark_conf
+    if not _has_connector(conf):
+        from statehouse.local.jars import resolve_jars  # noqa: PLC0415 - clusters bring their jars and don't need it
+
+        conf["spark.jars"] = ",".join(str(jar) for jar in resolve_jars("spark"))
+    builder = SparkSession.builder.appName(application_id)
+    master = settings.spark_master or (None if _submitted() else "local[*]")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(conf["spark.log.level"])
+    return session
+
+
+def _defaults(settings: ProcessorSettings) -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",  # Spark and its Kafka client log many warnings that tell a user nothing
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.streaming.stateStore.providerClass": _STATE_STORE,
+        # A batch uploads its changes instead of a snapshot: 10 ms per partition instead of 60.
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stopTimeout": f"{settings.stop_timeout_ms}ms",  # no limit by default
+        # Without event-time timers, a batch that only advances watermarks is never needed.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # Recounting the bytes of a Python batch for each row took a tenth of a stateful query's JVM time.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+        # HotSpot never compiles larger methods, and parsing a record makes one: smaller methods are faster.
+        "spark.sql.codegen.hugeMethodLimit": "8000",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+
+
+def _local_files(settings: ProcessorSettings) -> dict[str, str]:
+    """Return settings that make checkpoints on a local disk fast.
+
+    By default Spark sets the permissions of each checkpoint file. Without its native library (as in Spark from pip)
+    Hadoop starts a `chmod` process for each: more than half of a small batch's time.
+    """
+    scheme = urlsplit(settings.checkpoint_dir).scheme
+    master = settings.spark_master or ("" if _submitted() else "local")
+    if scheme == "file" or (not scheme and master.startswith("local")):
+        manager = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+        return {"spark.sql.streaming.checkpointFileManagerClass": manager}
+    return {}
+
+
+def _python_path(inherited: str) -> str:
+    paths = [str(_PROJECT_ROOT), str(Path.cwd()), *inherited.split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(path for path in paths if path))
+
+
+def _submitted() -> bool:
+    """Whether spark-submit started this process, and so chose the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _has_connector(conf: dict[str, str]) -> bool:
+    return _submitted() or any(name in conf for name in ("spark.jars", "spark.jars.packages"))

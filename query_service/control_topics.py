@@ -1,0 +1,137 @@
+"""Control topics: reads the assignment topic and the members topic, and passes on what concerns the node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from query_service.reads.fleet_view import FleetView, view_of
+from query_service.states.ownership import NodeOwnership
+from statehouse.assignment import Assignment
+from statehouse.errors import ContractError
+from statehouse.kafka.control_log import ControlLogReader
+from statehouse.membership import Member
+from statehouse.settings import NodeSettings
+from statehouse.topology import assignment_topic, members_topic
+
+log = structlog.get_logger(__name__)
+
+TakeRecord = Callable[[bytes | None, bytes | None], None]
+
+
+class ControlTopics:
+    """Reads both topics on threads, and brings their records to the event loop and to the node's ownership.
+
+    These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
+    `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
+    `on_defect(error)` when a record could not be handled. `on_thread_defect(error)` runs on the thread that the defect
+    ended.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        client_id: str,
+        ownership: NodeOwnership,
+        *,
+        on_view: Callable[[FleetView], None],
+        on_assignment: Callable[[Assignment], None],
+        on_superseded: Callable[[Member], None],
+        on_defect: Callable[[Exception], None],
+        on_thread_defect: Callable[[Exception], None],
+    ) -> None:
+        self.members_known = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._ownership = ownership
+        self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
+        self._on_defect = on_defect
+        self._assignment_log = ControlLogReader(
+            settings.bootstrap,
+            assignment_topic(settings.application_id),
+            self._on_loop(self._take_assignment),
+            client_id=client_id,
+            on_broken=on_thread_defect,
+            confirm_interval_s=settings.heartbeat_interval_ms / 2000,
+        )
+        self._members_log = ControlLogReader(
+            settings.bootstrap,
+            members_topic(settings.application_id),
+            self._on_loop(self._take_member),
+            client_id=client_id,
+            on_contact=self._members_in_touch,
+            on_broken=on_thread_defect,
+        )
+
+    @property
+    def silence_s(self) -> float | None:
+        """Seconds since this node was last known to have read the assignment topic to its end; None if it never was."""
+        return self._assignment_log.seconds_since_contact()
+
+    def is_confirmed(self) -> bool:
+        """Whether the node has been in touch with Kafka within the session timeout, and may claim to be active."""
+        return self._ownership.is_confirmed(self.silence_s)
+
+    def start(self) -> None:
+        """Start to read both topics."""
+        self._assignment_log.start()
+        self._members_log.start()
+
+    async def stop(self) -> None:
+        """Stop reading."""
+        await asyncio.to_thread(self._assignment_log.stop)
+        await asyncio.to_thread(self._members_log.stop)
+
+    def _take_assignment(self, key: bytes | None, value: bytes | None) -> None:
+        assignment = self._ownership.take_assignment(key, value)
+        if assignment is None:
+            return
+        view = self._compile_view()
+        for store, reason in view.unusable.items():
+            log.error("store can't be served by this version; its state is kept up to date", store=store, reason=reason)
+        wanted = self._ownership.wanted
+        log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
+        self._on_assignment(assignment)
+
+    def _take_member(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            if self._ownership.take_member(key, value):
+                self._compile_view()
+        except ContractError as error:
+            report_unreadable((key or b"").decode(errors="replace"), error)
+        if (newer := self._ownership.superseded_by) is not None:
+            self._on_superseded(newer)
+
+    def _compile_view(self) -> FleetView:
+        view = view_of(self._ownership.assignment, self._ownership.members)
+        self._on_view(view)
+        return view
+
+    def _members_in_touch(self) -> None:
+        """Called on the reader's thread, each time all records have been handed to the event loop."""
+        self._loop.call_soon_threadsafe(self._members_read)
+
+    def _members_read(self) -> None:
+        """All members that existed at the start are known: from now on this node may write heartbeats."""
+        self._ownership.succeed()
+        self.members_known.set()
+
+    def _on_loop(self, take: TakeRecord) -> Callable[..., None]:
+        """Bring a control log's records from its thread to the event loop."""
+
+        def take_or_break(key: bytes | None, value: bytes | None) -> None:
+            try:
+                take(key, value)
+            except Exception as error:  # noqa: BLE001 - the node must not go on without this record
+                self._on_defect(error)
+
+        def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+            self._loop.call_soon_threadsafe(take_or_break, key, value)
+
+        return on_record
+
+
+def report_unreadable(key: str, error: Exception) -> None:
+    """Log a record of a control topic that was skipped."""
+    log.warning("unreadable control record skipped", key=key, error=str(error))

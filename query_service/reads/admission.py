@@ -1,0 +1,263 @@
+"""Admission: decides whether this node may answer a request, and stamps how fresh the answering replica is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from query_service.reads.fleet_view import FleetView, ServedStore
+from query_service.reads.position_waits import PositionNotReached
+from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.states.ownership import claimed_role
+from statehouse import consistency, paging
+from statehouse.consistency import ANY, Freshness, ReplicaFreshness
+from statehouse.errors import LookupFailure, Reason
+from statehouse.membership import TaskState
+from statehouse.partitioning import partition_for
+from statehouse.topology import AnyTaskId, StoreSpec, TaskId
+from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
+
+_MAX_HOPS = 1
+
+KeyedRequest = (
+    query_service_pb2.GetRequest
+    | query_service_pb2.FetchWindowsRequest
+    | query_service_pb2.FetchSessionsRequest
+    | query_service_pb2.GetAsOfRequest
+    | query_service_pb2.QueryStoreRequest
+)
+
+
+class Admission:
+    """Admits requests to the replicas of this node.
+
+    `host` is this node as others reach it. `is_confirmed` returns whether the node has been in touch with Kafka within
+    the session timeout.
+    """
+
+    def __init__(
+        self, host: types_pb2.Host, replicas: Mapping[AnyTaskId, TaskReplica], is_confirmed: Callable[[], bool]
+    ) -> None:
+        self.view = FleetView()
+        self._host = host
+        self._replicas = replicas
+        self._is_confirmed = is_confirmed
+
+    def admit_key(self, request: KeyedRequest) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
+        """Return the store, the serialized key, the replica and its stamp for a request about one key.
+
+        In a global store the key may also be in one of the `other_partitions`.
+
+        Raises:
+            PositionNotReached, LookupFailure: as in `place` and `admit`.
+
+        """
+        served, key, partition = self.place(request)
+        return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+
+    def place(self, request: KeyedRequest) -> tuple[ServedStore, bytes, int]:
+        """Return the store, the serialized key and the partition of a request about one key.
+
+        Raises:
+            LookupFailure: as in `store`, or INVALID_KEY.
+
+        """
+        served = self.store(request.store)
+        key = paging.serialized_key(request.key, served.key_serde)
+        return served, key, partition_for(key, served.spec.partition_count)
+
+    def other_partitions(
+        self, served: ServedStore, first: int, request: query_service_pb2.GetRequest
+    ) -> Iterator[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
+        """Yield the replica and stamp of each partition of a global store except `first`; nothing for other stores.
+
+        A key may be in any of them, as the topic's producers choose: librdkafka's partitioner is not Java's.
+        """
+        for partition in range(served.spec.partition_count if served.spec.is_global else 0):
+            if partition != first:
+                yield self.admit(served, partition, request.freshness, request.forwarding)
+
+    def store(self, name: str) -> ServedStore:
+        """Return a store by name.
+
+        Raises:
+            LookupFailure: ROUTING_NOT_READY, UNKNOWN_STORE, or TASK_FAILED if this version can't serve the store.
+
+        """
+        if self.view.assignment is None:
+            raise LookupFailure(
+                Reason.ROUTING_NOT_READY, "this node has not read an assignment yet; has the processor been started?"
+            )
+        try:
+            return self.view.stores[name]
+        except KeyError:
+            pass
+        if name in self.view.unusable:
+            raise LookupFailure(
+                Reason.TASK_FAILED,
+                f"store {name} can't be served by this version: {self.view.unusable[name]}",
+                {"store": name},
+            )
+        known = ", ".join(sorted(self.view.stores)) or "none"
+        raise LookupFailure(Reason.UNKNOWN_STORE, f"no store {name!r}; there are: {known}", {"store": name})
+
+    @classmethod
+    def partitions(
+        cls, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
+    ) -> Sequence[int]:
+        """Return the partitions to read for a request about many keys: the named ones, or all of a global store.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, as in `partition`; or if `partitions` is set and names one twice, is set
+                beside `partition`, or is set for a global store.
+
+        """
+        if not isinstance(request, query_service_pb2.CountRequest) and request.partitions:
+            return cls._several(served, request)
+        if served.spec.is_global and not request.HasField("partition"):
+            return range(served.spec.partition_count)
+        return (cls.partition(served, request),)
+
+    @classmethod
+    def _several(cls, served: ServedStore, request: paging.RangeRequest) -> Sequence[int]:
+        if request.HasField("partition"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "set partition or partitions, not both")
+        if served.spec.is_global:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, "partitions is not for global stores: set partition, or nothing to read all"
+            )
+        if len(set(request.partitions)) < len(request.partitions):
+            raise LookupFailure(Reason.INVALID_REQUEST, "partitions names a partition twice")
+        return [cls._existing(served, partition) for partition in request.partitions]
+
+    @classmethod
+    def partition(
+        cls,
+        served: ServedStore,
+        request: paging.RangeRequest | query_service_pb2.CountRequest | query_service_pb2.WatchRequest,
+    ) -> int:
+        """Return the partition that a request about many keys names.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, the request names none, or one that the store doesn't have.
+
+        """
+        if not request.HasField("partition"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "a node needs a partition: set it, or ask a router")
+        return cls._existing(served, request.partition)
+
+    @staticmethod
+    def _existing(served: ServedStore, partition: int) -> int:
+        if partition >= served.spec.partition_count:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, f"partition {partition} of {served.spec.partition_count} (they count from 0)"
+            )
+        return partition
+
+    def admit(
+        self,
+        served: ServedStore,
+        partition: int,
+        freshness: types_pb2.Freshness,
+        forwarding: types_pb2.Forwarding,
+    ) -> tuple[StoreReplica, types_pb2.ReplicaStamp]:
+        """Return the replica that may answer, and its stamp, taken before the read.
+
+        Raises:
+            PositionNotReached: the replica may answer once it has reached a position of the bound.
+            LookupFailure: the partition is not held, restoring, in error or outside the bound; or too many routers have
+                passed the request on.
+
+        """
+        if forwarding.hops > _MAX_HOPS:
+            raise LookupFailure(Reason.HOP_LIMIT, f"the request has passed {forwarding.hops} routers")
+        try:
+            bound = Freshness.from_proto(freshness)
+        except ValueError as error:
+            raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
+        assignment = self.view.assignment
+        assert assignment is not None  # noqa: S101 - store() has checked
+        task = self._replicas.get(served.task_ids[partition])
+        if task is None:
+            raise self._not_held(served.spec, partition)
+        replica = task.of(served.spec, partition)
+        if task.state is TaskState.ERROR:
+            raise LookupFailure(Reason.TASK_FAILED, f"task {task.task} stopped: {task.error}", {"task": str(task.task)})
+        if task.state is not TaskState.RUNNING or replica is None:
+            raise self._restoring(task, replica)
+        confirmed = self._is_confirmed()
+        position = replica.position
+        now = time.monotonic()
+        staleness_ms, lag = replica.staleness_ms(now), replica.lag(now)
+        claimed = claimed_role(task.role, confirmed=confirmed, epoch=assignment.epoch, requested_epoch=forwarding.epoch)
+        if bound is not ANY:
+            # The check sees an unconfirmed active as ACTIVE, so that the failure can name it.
+            role = claimed if confirmed else task.role
+            known = ReplicaFreshness(role, confirmed, lag, staleness_ms, position)
+            broken = consistency.violation(bound, known, served.spec.name, partition)
+            if broken is not None:
+                raise self._outside(bound, broken, task, replica, position)
+        stamp = types_pb2.ReplicaStamp(
+            partition=partition,
+            epoch=assignment.epoch,
+            host=self._host,
+            role=types_pb2.ReplicaRole.ValueType(claimed.value),
+            position=position,
+            lag=lag,
+            staleness_ms=staleness_ms,
+            ephemeral=served.spec.ephemeral,
+            since_ms=replica.since_ms,
+        )
+        return replica, stamp
+
+    def _outside(
+        self, bound: Freshness, broken: tuple[Reason, str], task: TaskReplica, replica: StoreReplica, position: int
+    ) -> LookupFailure:
+        """Return the failure of a replica that breaks a bound."""
+        reason, message = broken
+        name, partition = replica.spec.name, replica.partition
+        if bound.at_least is not None and reason is Reason.POSITION_NOT_REACHED:
+            return PositionNotReached(message, task, replica, position, bound.at_least.position(name, partition))
+        return LookupFailure(reason, message, {"task": str(task.task)}, route=self._route(replica.spec, partition))
+
+    def _not_held(self, spec: StoreSpec, partition: int) -> LookupFailure:
+        if spec.is_global:
+            return LookupFailure(
+                Reason.PARTITION_RESTORING, f"this node has not opened the global store {spec.name} yet"
+            )
+        route = self._route(spec, partition)
+        active = route.active.instance_id or "nobody"
+        return LookupFailure(
+            Reason.PARTITION_NOT_OWNED,
+            f"this node does not hold partition {partition} of {spec.name}; at epoch {route.epoch} {active} is active",
+            {"store": spec.name, "partition": str(partition), "epoch": str(route.epoch), "active": active},
+            route=route,
+        )
+
+    @staticmethod
+    def _restoring(task: TaskReplica, replica: StoreReplica | None) -> LookupFailure:
+        position = "unknown" if replica is None else str(replica.position)
+        end = "unknown" if replica is None or replica.end_offset is None else str(replica.end_offset)
+        return LookupFailure(
+            Reason.PARTITION_RESTORING,
+            f"task {task.task} is {task.state.value}, at offset {position} of {end}",
+            {"task": str(task.task), "state": task.state.value, "position": position, "end_offset": end},
+        )
+
+    def _route(self, spec: StoreSpec, partition: int) -> errors_pb2.Route:
+        assignment = self.view.assignment
+        assert assignment is not None  # noqa: S101 - callers have checked
+        task = spec.task_id(partition)
+        holders = assignment.tasks.get(task) if isinstance(task, TaskId) else None
+        route = errors_pb2.Route(store=spec.name, partition=partition, epoch=assignment.epoch)
+        if holders is not None:
+            if holders.active is not None:
+                route.active.CopyFrom(self._host_of(holders.active))
+            route.standbys.extend(self._host_of(instance) for instance in (*holders.standbys, *holders.warm_ups))
+        return route
+
+    def _host_of(self, instance_id: str) -> types_pb2.Host:
+        member = self.view.members.get(instance_id)
+        if member is None:
+            return types_pb2.Host(instance_id=instance_id)
+        return types_pb2.Host(instance_id=instance_id, host=member.host, port=member.port)

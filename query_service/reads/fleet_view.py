@@ -1,0 +1,51 @@
+"""The node's view of the stores and the fleet, compiled before requests need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from statehouse.assignment import Assignment
+from statehouse.errors import ConfigurationError
+from statehouse.membership import Member
+from statehouse.serdes import Serde, serde
+from statehouse.topology import AnyTaskId, StoreSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStore:
+    """A store with its serdes, looked up once, and for each partition the task or global store that holds it."""
+
+    spec: StoreSpec
+    key_serde: Serde
+    value_serde: Serde
+    task_ids: tuple[AnyTaskId, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task_ids", tuple(map(self.spec.task_id, range(self.spec.partition_count))))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The assignment, stores and members that reads use: one immutable value, swapped as a whole."""
+
+    assignment: Assignment | None = None
+    stores: Mapping[str, ServedStore] = field(default_factory=lambda: MappingProxyType({}))
+    members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
+    unusable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The stores that this version can't serve, each with the reason."""
+
+
+def view_of(assignment: Assignment | None, members: Mapping[str, Member]) -> FleetView:
+    """Compile a view. Stores that this version can't serve go to `unusable`, so that they don't stop the others."""
+    if assignment is None:
+        return FleetView(members=MappingProxyType(dict(members)))
+    stores: dict[str, ServedStore] = {}
+    unusable: dict[str, str] = {}
+    for name, spec in assignment.stores.items():
+        try:
+            stores[name] = ServedStore(spec, serde(spec.key_serde), serde(spec.value_serde))
+        except ConfigurationError as error:
+            unusable[name] = str(error)
+    return FleetView(assignment, MappingProxyType(stores), MappingProxyType(dict(members)), MappingProxyType(unusable))

@@ -1,0 +1,326 @@
+"""Lookups of single keys on this node: the latest value, windows, sessions, versions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from query_service.reads.admission import Admission
+from query_service.reads.decoded_values import decoded_value
+from query_service.reads.fleet_view import ServedStore
+from query_service.reads.get_responses import answer, stamped
+from query_service.reads.open_scans import OpenScans
+from query_service.reads.position_waits import PositionNotReached
+from query_service.reads.store_queries import of_kind, wrong_kind
+from query_service.replicas.replica import StoreReplica
+from query_service.stores.base import RangePage
+from query_service.stores.custom import CustomQueries
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.versioned import BeforeHistory, VersionedStore
+from query_service.stores.windows import TimedStore
+from query_service.telemetry.metrics import NodeMetrics, ReadKind
+from statehouse import ordered_keys, paging
+from statehouse.composite import SessionKey, WindowKey
+from statehouse.errors import LookupFailure, Reason, internal_error
+from statehouse.serdes import from_json_value, json_value, shown_value
+from statehouse.topology import SESSION, WINDOW
+from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.wire import framed, result_of
+
+log = structlog.get_logger(__name__)
+
+K = TypeVar("K", WindowKey, SessionKey)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Lookups of a batch that one replica answers, admitted together.
+
+    `request` is one of them; all have the same bounds and forwarding. `entries` has for each lookup its index in the
+    batch, its serialized key, and whether the caller wants the value raw.
+    """
+
+    served: ServedStore
+    replica: StoreReplica
+    read: Callable[[bytes], bytes | None]
+    stamp: types_pb2.ReplicaStamp
+    request: query_service_pb2.GetRequest
+    entries: list[tuple[int, bytes, bool]] = field(default_factory=list)
+
+
+class LookupHandler:
+    """Answers lookups of single keys."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        open_scans: OpenScans,
+        metrics: NodeMetrics,
+        *,
+        max_batch_entries: int,
+        max_message_bytes: int,
+    ) -> None:
+        self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
+        self._max_batch_entries = max_batch_entries
+        self._max_page_bytes = paging.page_bytes(max_message_bytes)
+
+    def get(self, request: query_service_pb2.GetRequest) -> bytes:
+        """Read one key; return a serialized GetResponse.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served, key, replica, stamp = self._admission.admit_key(request)
+        data = _reader(replica)(key)
+        if data is None and served.spec.is_global:
+            data, stamp = self._elsewhere(served, key, replica, stamp, request)
+        replica.metrics.reads[ReadKind.GET].add(started, 0 if data is None else len(data))
+        return answer(served, data, raw=request.raw, stamp=stamped(stamp))
+
+    def _elsewhere(
+        self,
+        served: ServedStore,
+        key: bytes,
+        replica: StoreReplica,
+        stamp: types_pb2.ReplicaStamp,
+        request: query_service_pb2.GetRequest,
+    ) -> tuple[bytes | None, types_pb2.ReplicaStamp]:
+        """Look in a global store's other partitions for a key that is not where it should be.
+
+        If no partition has the key, the answer "not found" has the stamp of the partition where it should be.
+        """
+        for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
+            data = _reader(other)(key)
+            if data is not None:
+                return data, other_stamp
+        return None, stamp
+
+    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes:
+        """Read several keys; return a serialized BatchGetResponse. Each key has its own outcome.
+
+        Lookups in one partition with the same bounds are admitted and read together.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, the batch has more than max_batch_entries lookups.
+
+        """
+        if len(batch.requests) > self._max_batch_entries:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST,
+                f"{len(batch.requests)} lookups in a batch, at most {self._max_batch_entries} are taken: split it",
+            )
+        results: dict[int, bytes] = {}
+        groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
+        for index, request in enumerate(batch.requests):
+            try:
+                served, key, partition = self._admission.place(request)
+                bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
+                sender = request.forwarding.SerializeToString() if request.HasField("forwarding") else b""
+                shared = (request.store, partition, bounds, sender)
+                group = groups.get(shared)
+                if group is None:
+                    group = groups[shared] = self._group(served, partition, request)
+                group.entries.append((index, key, request.raw))
+            except Exception as error:  # noqa: BLE001 - this entry fails alone; a defect is logged
+                results[index] = self._failed(error, request.store)
+        for group in groups.values():
+            self._read(group, results)
+        return framed(map(results.__getitem__, range(len(batch.requests))))
+
+    def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
+        replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
+        return _Group(served, replica, _reader(replica), stamp, request)
+
+    def _read(self, group: _Group, results: dict[int, bytes]) -> None:
+        """Read the keys of a group. Each read counts as having taken an equal part of the time."""
+        served, stamp = group.served, stamped(group.stamp)
+        started, reads, size = time.perf_counter(), 0, 0
+        for index, key, raw in group.entries:
+            try:
+                data, found_by = group.read(key), stamp
+                if data is None and served.spec.is_global:
+                    data, other = self._elsewhere(served, key, group.replica, group.stamp, group.request)
+                    found_by = stamped(other)
+                reads += 1
+                size += 0 if data is None else len(data)
+                results[index] = result_of(answer(served, data, raw=raw, stamp=found_by))
+            except Exception as error:  # noqa: BLE001 - as above
+                results[index] = self._failed(error, served.spec.name)
+        if reads:
+            group.replica.metrics.reads[ReadKind.GET].add(started, size, reads)
+
+    def _failed(self, error: Exception, store: str) -> bytes:
+        """Return the result of an entry that failed, and count it."""
+        if isinstance(error, PositionNotReached):
+            # The answers to the other entries must not wait for this entry's position.
+            error = LookupFailure(Reason.WOULD_WAIT, error.message, error.metadata)
+        if not isinstance(error, LookupFailure):
+            log.error("defect in a lookup of a batch", store=store, exc_info=error)
+            error = internal_error()
+        self._metrics.batch_entry_failed(error.reason.name)
+        return result_of(error)
+
+    async def fetch_windows(
+        self, request: query_service_pb2.FetchWindowsRequest
+    ) -> query_service_pb2.FetchWindowsResponse:
+        """Read a page of a key's windows.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served, key, replica, stamp = self._admission.admit_key(request)
+        store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
+        first_ms, last_ms = paging.time_span(request)
+        page, token = await self._timed_page(
+            replica, store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
+        )
+        replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
+        response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
+        for window, data in page.entries:
+            value = shown_value(served.value_serde, data, raw=request.raw)
+            end_ms = window.start_ms + served.spec.window_size_ms
+            response.windows.add(start_ms=window.start_ms, end_ms=end_ms, value=value)
+        return response
+
+    async def fetch_sessions(
+        self, request: query_service_pb2.FetchSessionsRequest
+    ) -> query_service_pb2.FetchSessionsResponse:
+        """Read a page of a key's sessions.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served, key, replica, stamp = self._admission.admit_key(request)
+        store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
+        first_ms, last_ms = paging.time_span(request)
+        # A session is stored by its end, which may be long after the span: only the first bound limits the segments.
+        page, token = await self._timed_page(
+            replica,
+            store,
+            key,
+            request,
+            lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
+            (first_ms, paging.LAST_MS),
+        )
+        replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
+        response = query_service_pb2.FetchSessionsResponse(replica=stamp, next_page_token=token)
+        for session, data in page.entries:
+            value = shown_value(served.value_serde, data, raw=request.raw)
+            response.sessions.add(start_ms=session.start_ms, end_ms=session.end_ms, value=value)
+        return response
+
+    def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
+        """Read the value that a key had at a time.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served, key, replica, stamp = self._admission.admit_key(request)
+        store = of_kind(replica, VersionedStore, "GetAsOf")
+        if not request.HasField("as_of_ms"):
+            version = store.get(key)
+        elif request.as_of_ms < 0:
+            raise LookupFailure(Reason.INVALID_REQUEST, "as_of_ms must not be negative")
+        else:
+            try:
+                version = store.get_as_of(key, request.as_of_ms)
+            except BeforeHistory as error:
+                raise LookupFailure(
+                    Reason.BEFORE_HISTORY, str(error), {"history_start_ms": str(store.history_start_ms)}
+                ) from error
+        replica.metrics.reads[ReadKind.GET_AS_OF].add(started, 0 if version is None else len(version.value))
+        if version is None:
+            return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
+        value = decoded_value(served, version.value, raw=request.raw)
+        return query_service_pb2.GetAsOfResponse(
+            found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
+        )
+
+    async def query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
+        """Run a custom store's own query.
+
+        Raises:
+            LookupFailure: this node can't answer, or the store's query failed; the reason says why.
+
+        """
+        started = time.perf_counter()
+        _, key, replica, stamp = self._admission.admit_key(request)
+        store, spec, name = replica.store, replica.spec, request.query
+        if not isinstance(store, CustomQueries):
+            raise wrong_kind(replica, "QueryStore")
+        if name not in store.query_names:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST,
+                f"{spec.name} has no query {name!r}; there are: {', '.join(sorted(store.query_names))}",
+                {"store": spec.name, "query": name},
+            )
+        arguments = {field: from_json_value(value) for field, value in request.arguments.fields.items()}
+        try:
+            # A plug-in may be slow, so it must not run on the event loop.
+            result = json_value(await self._open_scans.run([replica], lambda _walk: store.query(name, key, arguments)))
+        except LookupFailure:
+            raise
+        except Exception as error:
+            log.exception("a custom store's query failed", store=spec.name, kind=spec.kind, query=name)
+            raise LookupFailure(
+                Reason.INTERNAL,
+                f"query {name!r} of {spec.name} failed: {type(error).__name__}: {error}",
+                {"store": spec.name, "query": name},
+            ) from error
+        replica.metrics.reads[ReadKind.CUSTOM].add(started, 0)
+        return query_service_pb2.QueryStoreResponse(result=result, replica=stamp)
+
+    async def _timed_page(
+        self,
+        replica: StoreReplica,
+        store: TimedStore[K],
+        key: bytes,
+        request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
+        accept: Callable[[K], bool],
+        span_ms: tuple[int, int],
+    ) -> tuple[RangePage[tuple[K, bytes]], str]:
+        """Return a page of one key's entries, and the token of the next page; empty if this is the last."""
+        prefix = ordered_keys.escaped(key)
+        keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
+        limit = paging.page_size(request)
+        page = await self._open_scans.run(
+            [replica], lambda walk: store.scan(keys, accept, *span_ms, limit, self._max_page_bytes, walk)
+        )
+        token = paging.next_page_token(request, page.entries[-1][0].to_entry_key()) if page.more else ""
+        return page, token
+
+
+def _size(page: RangePage[tuple[K, bytes]]) -> int:
+    """Return the size of a page's values, in bytes."""
+    return sum(len(data) for _, data in page.entries)
+
+
+def _reader(replica: StoreReplica) -> Callable[[bytes], bytes | None]:
+    """Return the function that reads a key's latest value. The store must have one latest value per key.
+
+    Raises:
+        LookupFailure: WRONG_STORE_KIND.
+
+    """
+    store = replica.store
+    if isinstance(store, VersionedStore):
+        return partial(_latest_version, store)
+    return of_kind(replica, KeyValueStore, "Get").get
+
+
+def _latest_version(store: VersionedStore, key: bytes) -> bytes | None:
+    version = store.get(key)
+    return None if version is None else version.value

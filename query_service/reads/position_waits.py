@@ -1,0 +1,108 @@
+"""Waits for positions: if the caller has seen more than this replica has, the read waits until the replica has it too.
+
+Nothing polls: replication wakes the waiting reads. After a wait everything is checked again, as for a new request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from query_service.replicas.replica import StoreReplica, TaskReplica
+from statehouse.errors import LookupFailure, Reason
+from statehouse.membership import TaskState
+from statehouse.rpc.deadline import Deadline
+
+T = TypeVar("T")
+
+
+class PositionNotReached(LookupFailure):
+    """The replica may answer once it has reached a position of the bound."""
+
+    def __init__(self, message: str, task: TaskReplica, replica: StoreReplica, position: int, wanted: int) -> None:
+        """Describe what the replica lacks: it is at `position`, the bound asks for `wanted`."""
+        details = {
+            "task": str(task.task),
+            "store": replica.spec.name,
+            "partition": str(replica.partition),
+            "position": str(position),
+            "wanted": str(wanted),
+        }
+        super().__init__(Reason.POSITION_NOT_REACHED, message, details)
+        self.replica = replica
+        self._task, self._role, self._wanted = task, task.role, wanted
+
+    def is_over(self) -> bool:
+        """Whether the replica has reached the position, or its task's state or role has changed."""
+        return (
+            self.replica.position >= self._wanted
+            or self._task.state is not TaskState.RUNNING
+            or self._task.role is not self._role
+        )
+
+
+class PositionWaits:
+    """The waiting requests, at most `max_waits` at once. Use it only on the event loop.
+
+    `longest_s` is how long a request without a deadline waits.
+    """
+
+    def __init__(self, *, max_waits: int, longest_s: float) -> None:
+        self._max_waits = max_waits
+        self.longest_s = longest_s
+        self._open: set[asyncio.Timeout] = set()
+        self._stopping = False
+
+    @property
+    def count(self) -> int:
+        """How many requests wait."""
+        return len(self._open)
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]], behind: PositionNotReached, deadline: Deadline) -> T:
+        """Repeat an attempt that failed with `behind`, each time after a wait, and return its result.
+
+        Raises:
+            LookupFailure: POSITION_NOT_REACHED, the deadline is reached; OVERLOADED, too many requests wait;
+                NODE_SHUTTING_DOWN; or another failure of the attempt.
+
+        """
+        while True:
+            is_last = not await self._changed(behind, deadline)
+            try:
+                return await attempt()
+            except PositionNotReached as again:
+                if is_last:
+                    raise
+                behind = again
+
+    def stop(self) -> None:
+        """End all waits, and refuse new ones."""
+        self._stopping = True
+        for wait in self._open:
+            wait.reschedule(asyncio.get_running_loop().time())
+
+    async def _changed(self, behind: PositionNotReached, deadline: Deadline) -> bool:
+        """Wait until another attempt is worth it; False if the deadline comes first."""
+        self._refuse_when_stopping()
+        if len(self._open) >= self._max_waits:
+            raise LookupFailure(
+                Reason.OVERLOADED,
+                f"{self._max_waits} requests wait for a position on this node, as many as max_position_waits admits",
+                {"max_position_waits": str(self._max_waits)},
+            )
+        with behind.replica.advanced.waiter(behind.is_over) as over:
+            try:
+                async with asyncio.timeout_at(deadline.at) as wait:
+                    self._open.add(wait)
+                    if not behind.is_over():
+                        await over.wait()
+            except TimeoutError:
+                self._refuse_when_stopping()
+            finally:
+                self._open.discard(wait)
+        return behind.is_over()
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stopping:
+            raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "the node stops, and has not reached the position")

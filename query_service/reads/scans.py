@@ -1,0 +1,183 @@
+"""Scans: reads pages of a range, and counts, in one or several partitions or in a global store."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from query_service.reads.admission import Admission
+from query_service.reads.fleet_view import ServedStore
+from query_service.reads.open_scans import OpenScans
+from query_service.reads.store_queries import of_kind
+from query_service.replicas.replica import StoreReplica
+from query_service.stores.base import RangePage
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.windows import TimedStore
+from query_service.telemetry.metrics import ReadKind
+from statehouse import paging
+from statehouse.composite import WindowKey
+from statehouse.partitioning import partition_for
+from statehouse.serdes import shown_key, shown_value
+from statehouse.topology import WINDOW
+from statehouse.v1 import query_service_pb2, types_pb2
+
+T = TypeVar("T")
+
+
+class ScanHandler:
+    """Answers scans and counts. A page shows each of its partitions as it is at one moment."""
+
+    def __init__(self, admission: Admission, open_scans: OpenScans, *, max_message_bytes: int) -> None:
+        self._admission, self._open_scans = admission, open_scans
+        self._max_page_bytes = paging.page_bytes(max_message_bytes)
+
+    async def scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
+        """Read a page of the partitions that the request names, or of all partitions of a global store.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served = self._admission.store(request.store)
+        keys = paging.key_range(request, served.key_serde)
+        admitted = self._admitted(served, request)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
+        stores = [of_kind(replica, KeyValueStore, "Scan") for replica, _ in admitted]
+        pages = await self._open_scans.run(
+            [replica for replica, _ in admitted],
+            lambda walk: [store.scan(keys, limit, max_bytes, walk) for store in stores],
+        )
+        if served.spec.is_global:
+            page = _one_per_key(pages, limit, reverse=request.reverse)
+        else:
+            page = _in_order(pages, lambda entry: entry[0], limit, reverse=request.reverse)
+        size = sum(len(key) + len(data) for key, data in page.entries)
+        admitted[0][0].metrics.reads[_query(request)].add(started, size)
+        response = query_service_pb2.ScanResponse(replicas=[stamp for _, stamp in admitted])
+        for key, data in page.entries:
+            response.entries.add(
+                key=shown_key(served.key_serde, key, raw=request.raw),
+                value=shown_value(served.value_serde, data, raw=request.raw),
+            )
+        if page.more:
+            response.next_page_token = paging.next_page_token(request, page.entries[-1][0])
+        return response
+
+    async def scan_windows(
+        self, request: query_service_pb2.ScanWindowsRequest
+    ) -> query_service_pb2.ScanWindowsResponse:
+        """Read a page of the windows of the partitions that the request names.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served = self._admission.store(request.store)
+        keys = paging.entry_key_range(request, served.key_serde)
+        admitted = self._admitted(served, request)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
+        stores = [of_kind(replica, TimedStore, "ScanWindows", WINDOW) for replica, _ in admitted]
+        first_ms, last_ms = paging.time_span(request)
+
+        def is_asked_for(window: WindowKey) -> bool:
+            return first_ms <= window.start_ms <= last_ms
+
+        pages = await self._open_scans.run(
+            [replica for replica, _ in admitted],
+            lambda walk: [
+                store.scan(keys, is_asked_for, first_ms, last_ms, limit, max_bytes, walk) for store in stores
+            ],
+        )
+        page = _in_order(pages, lambda entry: entry[0].to_entry_key(), limit, reverse=request.reverse)
+        size = sum(len(entry.key) + len(data) for entry, data in page.entries)
+        admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
+        response = query_service_pb2.ScanWindowsResponse(replicas=[stamp for _, stamp in admitted])
+        for entry, data in page.entries:
+            response.windows.add(
+                key=shown_key(served.key_serde, entry.key, raw=request.raw),
+                window=query_service_pb2.Window(
+                    start_ms=entry.start_ms,
+                    end_ms=entry.start_ms + served.spec.window_size_ms,
+                    value=shown_value(served.value_serde, data, raw=request.raw),
+                ),
+                sequence=entry.sequence,
+            )
+        if page.more:
+            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
+        return response
+
+    async def count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
+        """Count the entries of one partition, or of all partitions of a global store.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served = self._admission.store(request.store)
+        admitted = self._admitted(served, request)
+        count = 0
+        for replica, _ in admitted:
+            if request.exact:
+                count += await self._open_scans.run([replica], replica.store.exact_count)
+            else:
+                count += replica.store.approximate_count()
+        admitted[0][0].metrics.reads[ReadKind.COUNT].add(started, 0)
+        return query_service_pb2.CountResponse(
+            count=count, exact=request.exact, replicas=[stamp for _, stamp in admitted]
+        )
+
+    def _admitted(
+        self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
+    ) -> list[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
+        return [
+            self._admission.admit(served, partition, request.freshness, request.forwarding)
+            for partition in self._admission.partitions(served, request)
+        ]
+
+
+def _in_order(
+    pages: Sequence[RangePage[T]], key_of: Callable[[T], bytes], limit: int, *, reverse: bool
+) -> RangePage[T]:
+    """Merge the pages of partitions that have no key in common."""
+    if len(pages) == 1:
+        return pages[0]
+    merged = paging.merged(
+        [paging.PartialPage(page.entries, page.more) for page in pages], key_of, limit, reverse=reverse
+    )
+    return RangePage(list(merged.items), more=merged.has_more)
+
+
+def _one_per_key(
+    pages: Sequence[RangePage[tuple[bytes, bytes]]], limit: int, *, reverse: bool
+) -> RangePage[tuple[bytes, bytes]]:
+    """Merge the pages of a global store's partitions. If several have a key, show the entry that Get would find.
+
+    Get finds the entry in the partition where the key should be, otherwise the entry in the first partition.
+    """
+    parts = [
+        paging.PartialPage([(*entry, number) for entry in page.entries], page.more) for number, page in enumerate(pages)
+    ]
+    # As many more as it takes for the last key that is shown to come with all its entries.
+    merged = paging.merged(parts, lambda entry: entry[0], limit + len(pages) - 1, reverse=reverse)
+    entries: list[tuple[bytes, bytes]] = []
+    taken = 0
+    for key, group in itertools.groupby(merged.items, lambda entry: entry[0]):
+        if taken >= limit:
+            return RangePage(entries, more=True)
+        copies = list(group)
+        taken += len(copies)
+        home = partition_for(key, len(pages))
+        entries.append((key, min(copies, key=lambda copy: (copy[2] != home, copy[2]))[1]))
+    return RangePage(entries, more=merged.has_more)
+
+
+def _query(request: query_service_pb2.ScanRequest) -> ReadKind:
+    """Return the kind of a scan, for the metrics."""
+    if request.HasField("prefix"):
+        return ReadKind.PREFIX
+    return ReadKind.RANGE if request.HasField("from_key") or request.HasField("to_key") else ReadKind.ALL

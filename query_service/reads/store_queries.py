@@ -1,0 +1,54 @@
+"""Which queries each kind of store has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from query_service.replicas.replica import StoreReplica
+from query_service.stores.custom import CustomQueries
+from query_service.stores.key_value import KeyValueStore
+from statehouse.errors import LookupFailure, Reason
+from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
+
+QUERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        KEY_VALUE: ("Get", "BatchGet", "Scan", "Count"),
+        WINDOW: ("FetchWindows", "ScanWindows", "Count"),
+        SESSION: ("FetchSessions", "Count"),
+        VERSIONED: ("Get", "BatchGet", "GetAsOf", "Count"),
+    }
+)
+
+S = TypeVar("S")
+
+
+def of_kind(replica: StoreReplica, kind: type[S], query: str, spec_kind: str | None = None) -> S:
+    """Return the replica's store if it has this query.
+
+    Raises:
+        LookupFailure: WRONG_STORE_KIND.
+
+    """
+    if not isinstance(replica.store, kind) or (spec_kind is not None and replica.spec.kind != spec_kind):
+        raise wrong_kind(replica, query)
+    return replica.store
+
+
+def wrong_kind(replica: StoreReplica, query: str) -> LookupFailure:
+    """Return the failure of a query that the replica's store doesn't have."""
+    spec = replica.spec
+    return LookupFailure(
+        Reason.WRONG_STORE_KIND,
+        f"{spec.name} is a {spec.kind} store and has no {query}; it has {', '.join(_queries_of(replica))}",
+        {"store": spec.name, "kind": spec.kind, "query": query},
+    )
+
+
+def _queries_of(replica: StoreReplica) -> tuple[str, ...]:
+    if replica.spec.kind in QUERIES:
+        return QUERIES[replica.spec.kind]
+    # A custom store has the queries that it inherits, and its own.
+    inherited = QUERIES[KEY_VALUE] if isinstance(replica.store, KeyValueStore) else ("Count",)
+    return (*inherited, "QueryStore") if isinstance(replica.store, CustomQueries) else inherited

@@ -1,0 +1,1 @@
+"""Replicas: opens, restores, follows and closes tasks. Nothing here answers a request."""

@@ -1,0 +1,123 @@
+"""Opens stores. A store keeps its state if its checkpoint allows it; otherwise it is wiped and restored in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+from confluent_kafka.admin import AdminClient
+
+from query_service.disk.directory import TaskDirectory, store_folder
+from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
+from query_service.replicas.tail import Tail, compaction_of
+from query_service.states.checkpoint import Changelog, Checkpoint, restore_start
+from query_service.states.faults import Fault, FaultOutcome
+from query_service.stores.base import StateStore
+from query_service.stores.catalog import layout_of, open_store
+from query_service.stores.engine import StoreUnusable
+from query_service.stores.resources import StoreResources
+from query_service.telemetry.metrics import NodeMetrics
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.renewed import RenewedAdmin
+from statehouse.kafka.topics import topic_id, topic_settings
+from statehouse.topology import Role, StoreSpec
+
+log = structlog.get_logger(__name__)
+
+
+class StoreOpener:
+    """Opens the stores of a node. It asks the broker about their logs, so call it in a worker thread.
+
+    `tail_bytes` is the size of each store's tail. `ends_valid_s` is how long a known end tells the lag.
+    """
+
+    def __init__(
+        self,
+        admin: RenewedAdmin,
+        resources: StoreResources,
+        metrics: NodeMetrics,
+        *,
+        tail_bytes: int,
+        ends_valid_s: float,
+    ) -> None:
+        self._admin, self._resources, self._metrics = admin, resources, metrics
+        self._tail_bytes, self._ends_valid_s = tail_bytes, ends_valid_s
+
+    def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
+        """Open one partition of a store, and return its replica. No thread reads the log for it yet.
+
+        Raises:
+            TaskFault: the disk refuses, or a plug-in failed.
+            ConfigurationError: this node can't serve the specification.
+            KafkaException: the broker can't be reached, or refuses.
+
+        """
+        settings, changelog = self._admin.ask(partial(_settings_and_log, spec.changelog_topic, partition))
+        # Taken after the ends, so that a fresh store gets every record that is written from this time on.
+        now_ms = monotonic_and_wall_ms()[1]
+        path = directory.store_path(store_folder(spec, partition))
+        facts = {"task": str(spec.task_id(partition)), "store": spec.name, "partition": partition}
+        kept, start = None, changelog.first_offset
+        if spec.ephemeral:
+            # It always begins empty, at the end of its log: a lost position or a new topic needs no extra care.
+            start = changelog.end_offset
+            log.info("ephemeral store opened", **facts, position=start)
+        else:
+            kept = self._open_kept(spec, path, changelog, now_ms, facts)
+        if kept is None:
+            directory.wipe_store(path.name)
+            store = open_store(spec, path, self._resources)
+            checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec))
+        else:
+            store, checkpoint = kept
+        return StoreReplica(
+            spec,
+            partition,
+            store,
+            checkpoint,
+            self._metrics.of(spec.name, role),
+            tail=Tail(self._tail_bytes, compaction_of(settings), checkpoint.position),
+            tombstones_kept_ms=None if spec.ephemeral else changelog.tombstones_kept_ms,
+            since_ms=now_ms if spec.ephemeral else None,
+            restored_to=None if spec.ephemeral else changelog.end_offset,
+            restored_in_full=kept is None and not spec.ephemeral,
+            ends_valid_s=self._ends_valid_s,
+        )
+
+    def _open_kept(
+        self, spec: StoreSpec, path: Path, changelog: Changelog, now_ms: int, facts: Mapping[str, object]
+    ) -> tuple[StateStore, Checkpoint] | None:
+        """Open the store on disk and return it with its checkpoint; None if it must be wiped."""
+        try:
+            store = open_store(spec, path, self._resources)
+            checkpoint = store.checkpoint()
+            start = restore_start(checkpoint, layout_of(spec), changelog, now_ms)
+            if start.position is not None and checkpoint is not None:
+                log.info("store opened", **facts, position=start.position, reason=start.reason)
+                if start.fault is not None:
+                    self._metrics.fault(start.fault, FaultOutcome.PASSED_OVER)
+                return store, checkpoint.moved(start.position)
+            store.close()
+            fault, reason = start.fault or Fault.NO_STATE, start.reason
+        except StoreUnusable as error:
+            fault, reason = error.fault, str(error)
+        log.info("store restored from the start", **facts, fault=fault.value, reason=reason)
+        self._metrics.full_restore(spec.name, fault)
+        return None
+
+
+def _settings_and_log(topic: str, partition: int, admin: AdminClient) -> tuple[Mapping[str, str], Changelog]:
+    """Ask the broker for a topic's settings, and for the state of a partition's log."""
+    settings = topic_settings(admin, topic)
+    at = (topic, partition)
+    changelog = Changelog(
+        topic,
+        topic_id(admin, topic),
+        earliest_offsets(admin, [at])[at],
+        last_stable_offsets(admin, [at])[at],
+        int(settings["delete.retention.ms"]) if "compact" in settings["cleanup.policy"] else None,
+        expires="delete" in settings["cleanup.policy"],
+    )
+    return settings, changelog

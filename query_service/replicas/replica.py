@@ -1,0 +1,349 @@
+"""Replicas: the stores of a task on this node, the position of each, and how fresh it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from query_service.disk.directory import TaskDirectory, store_folder
+from query_service.replicas.tail import READ_AT_ONCE_S, Compaction, Tail
+from query_service.replicas.wakeup import Wakeup
+from query_service.states.checkpoint import Checkpoint
+from query_service.states.confirmation import Confirmation, KnownEnd
+from query_service.states.faults import Fault, TaskFault
+from query_service.states.lifecycle import InvalidTransition, StoreState, can_follow
+from query_service.states.task_events import NodeTask
+from query_service.stores.base import ChangelogRecord, StateStore
+from query_service.stores.walk import Walk
+from query_service.telemetry.metrics import ReplicaMetrics
+from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
+from statehouse.topology import AnyTaskId, Role, StoreSpec
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_READ_ON = frozenset({StoreState.RESTORED, StoreState.FOLLOWING})
+
+
+class LogLost(TaskFault):
+    """The changelog no longer has the records that the replica needs next, or may not have."""
+
+    fault = Fault.LOG_TRUNCATED
+
+
+class StoreReplica:
+    """A store's replica of one changelog partition.
+
+    One replication thread at a time writes (`apply`, `reach`). Any thread reads, saves, notes an end, or finds that the
+    log is lost. The position is raised only after the data is written. So a reader that takes the position first, and
+    reads then, never claims a later position than it sees. The confirmation is an immutable value, swapped as a whole.
+    """
+
+    def __init__(
+        self,
+        spec: StoreSpec,
+        partition: int,
+        store: StateStore,
+        checkpoint: Checkpoint,
+        metrics: ReplicaMetrics,
+        *,
+        tail: Tail | None = None,
+        tombstones_kept_ms: int | None = None,
+        since_ms: int | None = None,
+        restored_to: int | None = None,
+        restored_in_full: bool = False,
+        ends_valid_s: float | None = None,
+    ) -> None:
+        """Make a replica of an open store.
+
+        Args:
+            spec: the store's specification.
+            partition: number of the changelog partition.
+            store: the open store.
+            checkpoint: position of the store's state.
+            metrics: the counters of the store in the task's role; replaced when the role changes.
+            tail: an empty tail at the checkpoint's position; None keeps no records for watches.
+            tombstones_kept_ms: how long the log surely keeps a tombstone; None means for ever.
+            since_ms: wall clock when an ephemeral store began, empty, to follow its updates.
+            restored_to: end of the log when the store was opened; None if nothing is restored.
+            restored_in_full: whether the store is empty and is restored from the start of the log.
+            ends_valid_s: how long after its request a known end tells the lag; None means for ever.
+
+        """
+        self.spec = spec
+        self.partition = partition
+        self.store = store
+        self.metrics = metrics
+        self.tail = tail or Tail(0, Compaction(None), checkpoint.position)
+        self.advanced = Wakeup()
+        self.since_ms = since_ms
+        self.position = checkpoint.position
+        self.skipped = 0
+        self.late = 0
+        self.restored_from = checkpoint.position
+        self.restored_to = checkpoint.position if restored_to is None else restored_to
+        self.restored_in_full = restored_in_full
+        self.restored_records = 0
+        self.state = StoreState.RESTORING
+        self.loss: LogLost | None = None  # why it is LOST
+        self._tombstones_kept_ms = tombstones_kept_ms
+        self._ends_valid_s = ends_valid_s
+        self._checkpoint = checkpoint
+        # It may be newer than the checkpoint. The next checkpoint saves it, and its position has then reached that end.
+        self._confirmation = Confirmation(checkpoint.at_end_ms)
+        self._swap_lock = threading.Lock()  # held for a few instructions only, as the event loop takes it too
+        self._write_lock = threading.Lock()
+
+    @property
+    def task_id(self) -> AnyTaskId:
+        """The task or global store that holds this partition."""
+        return self.spec.task_id(self.partition)
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder, within the folder of its task."""
+        return store_folder(self.spec, self.partition)
+
+    @property
+    def topic_partition(self) -> tuple[str, int]:
+        """Changelog topic and partition."""
+        return self.spec.changelog_topic, self.partition
+
+    @property
+    def topic_id(self) -> str:
+        """The broker's id of the topic that the state was built from."""
+        return self._checkpoint.topic_id
+
+    @property
+    def end_offset(self) -> int | None:
+        """The last known end offset, or the position if that is larger; None if no end is known yet."""
+        end = self._confirmation.newest
+        return None if end is None else max(end.offset, self.position)
+
+    @property
+    def is_at_known_end(self) -> bool:
+        """Whether the replica has reached the last known end; at first that is the end when the store was opened."""
+        end = self._confirmation.newest
+        return self.position >= (self.restored_to if end is None else end.offset)
+
+    def to(self, state: StoreState) -> None:
+        """Change the state.
+
+        Raises:
+            LogLost: the replica is lost: reading further can't make it right.
+            InvalidTransition: the replica can't go from its present state to `state`.
+
+        """
+        with self._swap_lock:
+            if can_follow(self.state, state):
+                self.state = state
+                return
+        if self.loss is not None:
+            raise self.loss
+        raise InvalidTransition(f"a store can't go from {self.state} to {state}")
+
+    def lose(self, loss: LogLost) -> None:
+        """Mark the replica as lost; the thread that reads for it then fails it. Safe to call from any thread."""
+        with self._swap_lock:
+            if can_follow(self.state, StoreState.LOST):
+                self.state, self.loss = StoreState.LOST, loss
+
+    def lag(self, now: float) -> int | None:
+        """Return an upper bound on the number of records not yet applied, None if unknown.
+
+        Measured against the last known end. If that end is older than `ends_valid_s` the lag is unknown, as any number
+        of records may have come after it. `now`: monotonic clock, in seconds.
+        """
+        end = self._confirmation.newest
+        if end is None or (self._ends_valid_s is not None and now - end.asked_at > self._ends_valid_s):
+            return None
+        return max(0, end.offset - self.position)
+
+    def staleness_ms(self, now: float) -> int | None:
+        """Return the milliseconds since this replica was last confirmed to be at the end, None if it never was."""
+        at_end = self._confirm().at_end
+        return None if at_end is None else max(0, int((now - at_end) * 1000))
+
+    def note_end(self, offset: int, asked_at: float, wall_ms: int) -> None:
+        """Note the end of the log as the broker named it.
+
+        Args:
+            offset: the end offset.
+            asked_at: when the broker was asked, on the monotonic clock, in seconds.
+            wall_ms: the same on the wall clock, in milliseconds.
+
+        """
+        with self._swap_lock:
+            self._confirmation = self._confirmation.told(KnownEnd(offset, asked_at, wall_ms))
+        self._confirm()
+
+    def apply(self, records: Sequence[ChangelogRecord], position: int) -> Sequence[tuple[int, str]]:
+        """Write records in offset order and move to `position`. Return (index, reason) of each unreadable record."""
+        self._confirm()
+        at_once = self._was_just_at_end()
+        with self._write_lock:
+            checkpoint = self._checkpoint_at(position)
+            applied = self.store.apply(records, checkpoint)
+            self._checkpoint = replace(checkpoint, stream_time_ms=applied.stream_time_ms)
+        self.position = position
+        self.late += applied.late
+        is_restoring = self.state is StoreState.RESTORING
+        self.metrics.applied(records, applied, restoring=is_restoring)
+        if is_restoring:
+            self.restored_records += len(records) - len(applied.unreadable)
+        self._extend_tail(records, position, at_once=at_once)
+        return applied.unreadable
+
+    def at_rest(self, walk: Walk, read: Callable[[], T]) -> tuple[T, int]:
+        """Begin a read between two writes. Return the result of `read`, and the exact position of the state it read.
+
+        The writer waits only until the store has its view and begins the walk, not until the walk ends.
+        """
+        with ExitStack() as locked:
+            locked.enter_context(self._write_lock)
+            position = self._checkpoint.position
+            walk.on_begin = locked.close
+            return read(), position
+
+    def note_skipped(self, offset: int, reason: str) -> None:
+        """Count and log a record that was skipped."""
+        self.skipped += 1
+        self.metrics.skipped()
+        log.warning(
+            "unreadable record skipped",
+            topic=self.spec.changelog_topic,
+            partition=self.partition,
+            offset=offset,
+            reason=reason,
+        )
+
+    def reach(self, position: int) -> None:
+        """Move over offsets that hold no records (markers, aborted batches, compacted ranges)."""
+        if position > self.position:
+            at_once = self._was_just_at_end()
+            with self._write_lock:
+                self._checkpoint = self._checkpoint_at(position)
+            self.position = position
+            self._extend_tail((), position, at_once=at_once)
+
+    def _checkpoint_at(self, position: int) -> Checkpoint:
+        return replace(self._checkpoint, position=position, at_end_ms=self._confirmation.at_end_ms)
+
+    def _was_just_at_end(self) -> bool:
+        """Whether the records after the present position were read at once (rule 3 in `tail`).
+
+        Ask before the position moves. Afterwards the records themselves may confirm the end, and the answer is wrong.
+        """
+        at_end = self._confirmation.at_end
+        return at_end is not None and time.monotonic() - at_end <= READ_AT_ONCE_S
+
+    def _extend_tail(self, records: Sequence[ChangelogRecord], position: int, *, at_once: bool) -> None:
+        """Keep the records read after the restore. A restore reads a log that may have been compacted."""
+        if self.state in _READ_ON:
+            self.tail.extend(records, position, monotonic_and_wall_ms()[1], at_once=at_once)
+        else:
+            self.tail.restart(position)
+        self.advanced.poke()
+
+    def save_checkpoint(self) -> Checkpoint:
+        """Write the checkpoint into the store and return it."""
+        self._confirm()
+        with self._write_lock:
+            self._checkpoint = self._checkpoint_at(self._checkpoint.position)
+            if self.store.checkpoint() != self._checkpoint:
+                self.store.apply((), self._checkpoint)
+            return self._checkpoint
+
+    def outran_retention(self) -> LogLost | None:
+        """Return the error if tombstones may have left the log before they were read, otherwise None.
+
+        The log surely had all tombstones if the replica reaches the end within their retention, counted from when the
+        state was last complete. The rule is the same for a long restore and for a replica that fell behind.
+        """
+        behind_ms = monotonic_and_wall_ms()[1] - self._confirmation.at_end_ms
+        if self._tombstones_kept_ms is None or behind_ms <= self._tombstones_kept_ms:
+            return None
+        return LogLost(
+            f"it took {behind_ms} ms to get to the end of {self.spec.changelog_topic} and tombstones are surely kept "
+            f"for {self._tombstones_kept_ms} ms only: deleted keys could come back (raise delete.retention.ms)",
+            Fault.CHECKPOINT_TOO_OLD,
+        )
+
+    def _confirm(self) -> Confirmation:
+        """Confirm what the position proves, and return the confirmation.
+
+        Never waits for a write, as the event loop calls it too.
+        """
+        if (known := self._confirmation).at(self.position) is known:
+            return known
+        with self._swap_lock:
+            known = self._confirmation
+            following = known.at(self.position)
+            loss = self.outran_retention() if following.position != known.position else None
+            if loss is None:
+                self._confirmation = known = following
+        if loss is not None:
+            self.lose(loss)
+        return known
+
+
+class TaskReplica:
+    """A task, or a copy of a global store, on this node: its entry in the task machine, its folder and its stores.
+
+    `stores` has the open stores by the names of their folders. A task has one partition of each store; a global store
+    has all its partitions.
+    """
+
+    def __init__(self, node_task: NodeTask, directory: TaskDirectory) -> None:
+        self.node_task, self.directory = node_task, directory
+        self.stores: dict[str, StoreReplica] = {}
+
+    @property
+    def task(self) -> AnyTaskId:
+        """The task, or the copy of a global store."""
+        return self.node_task.task
+
+    @property
+    def role(self) -> Role:
+        """The node's role in the newest assignment."""
+        return self.node_task.role
+
+    @property
+    def state(self) -> TaskState:
+        """What the task is doing."""
+        return self.node_task.state
+
+    @property
+    def error(self) -> str:
+        """Why the task is in the state ERROR; empty if it isn't."""
+        return self.node_task.error
+
+    def of(self, spec: StoreSpec, partition: int) -> StoreReplica | None:
+        """Return the replica of a store partition, None if the partition is not open here."""
+        return self.stores.get(store_folder(spec, partition))
+
+    def report(self) -> ReplicaReport:
+        """Return the heartbeat's report of a task."""
+        return ReplicaReport(
+            self.role, self.state, {store.spec.name: _reported(store) for store in self.stores.values()}
+        )
+
+    def global_report(self) -> GlobalReport:
+        """Return the heartbeat's report of a copy of a global store."""
+        return GlobalReport(self.state, {store.partition: _reported(store) for store in self.stores.values()})
+
+
+def _reported(store: StoreReplica) -> StorePosition:
+    return StorePosition(store.position, store.end_offset)
+
+
+def monotonic_and_wall_ms() -> tuple[float, int]:
+    """Return the monotonic clock in seconds, and the wall clock in milliseconds."""
+    return time.monotonic(), int(time.time() * 1000)

@@ -1,0 +1,127 @@
+"""Steps: carries out the slow work of tasks, on the disk, the stores and the threads that read logs.
+
+Nothing is decided here. The task machine begins each step, and never runs two steps of a task that could disturb each
+other. Slow parts (RocksDB, files, admin calls) run in worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from query_service.disk.directory import CheckpointUnreadable, store_folder
+from query_service.replicas.opening import StoreOpener
+from query_service.replicas.replica import StoreReplica, TaskReplica
+from query_service.replicas.replica_events import ReplicaEvents
+from query_service.replicas.replication import Replicator
+from query_service.states.checkpoint import Checkpoint
+from query_service.states.lifecycle import StoreState
+from query_service.states.ownership import Positions
+from query_service.telemetry.metrics import NodeMetrics
+from statehouse.consistency import ANSWERS_AS_ACTIVE
+
+log = structlog.get_logger(__name__)
+
+
+class TaskSteps:
+    """Opens, restores, hands over, saves and closes. A step that raises an error fails its task."""
+
+    def __init__(
+        self,
+        opener: StoreOpener,
+        restorer: Replicator,
+        follower: Replicator,
+        replica_events: ReplicaEvents,
+        metrics: NodeMetrics,
+    ) -> None:
+        self._opener, self._restorer, self._follower = opener, restorer, follower
+        self._replica_events, self._metrics = replica_events, metrics
+
+    async def open(self, replica: TaskReplica) -> None:
+        """Lock the folder and open the stores."""
+        partitions = replica.node_task.partitions
+        if any(spec.is_persistent for spec, _ in partitions):
+            await asyncio.to_thread(replica.directory.acquire)
+            folders = {store_folder(*each) for each in partitions}
+            await asyncio.to_thread(replica.directory.remove_others, folders)
+        for spec, partition in partitions:
+            store = await asyncio.to_thread(self._opener.open, spec, partition, replica.directory, replica.role)
+            replica.stores[store.folder] = store
+
+    async def restore(self, replica: TaskReplica) -> None:
+        """Make the restorer read for every store."""
+        for store in replica.stores.values():
+            store.metrics = self._metrics.of(store.spec.name, replica.role)  # may have changed since opening
+            self._replica_events.restoring(store)
+            await asyncio.wrap_future(self._restorer.add(store))
+
+    async def hand_over(self, replica: TaskReplica, store: StoreReplica) -> None:
+        """Hand a store from the restorer to the follower.
+
+        Raises:
+            LogLost: the restore may have missed tombstones because it took too long, or the topic was recreated.
+
+        """
+        store.to(StoreState.RESTORED)
+        await asyncio.wrap_future(self._restorer.remove(store))
+        if (loss := store.outran_retention()) is not None:
+            raise loss
+        self._replica_events.restored(store, as_standby=replica.role not in ANSWERS_AS_ACTIVE)
+        await asyncio.wrap_future(self._follower.add(store))
+        store.to(StoreState.FOLLOWING)
+
+    async def save(self, replica: TaskReplica) -> None:
+        """Write the checkpoint, into the stores and as a readable copy."""
+        await asyncio.to_thread(_write_checkpoints, replica)
+
+    async def close(self, replica: TaskReplica, *, has_failed: bool) -> Positions:
+        """Stop reading, write the checkpoint, close the stores, release the folder; return the positions on disk."""
+        for store in replica.stores.values():
+            store.to(StoreState.CLOSING)
+            await asyncio.wrap_future(self._restorer.remove(store))
+            await asyncio.wrap_future(self._follower.remove(store))
+            self._replica_events.ended(store)
+        return positions(await asyncio.to_thread(_close_stores, replica, has_failed=has_failed))
+
+
+def positions(checkpoints: Mapping[str, Checkpoint]) -> Positions:
+    """Return the position of each store."""
+    return {store: checkpoint.position for store, checkpoint in checkpoints.items()}
+
+
+def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
+    # A store in memory is gone when the process ends, so its position must not be written to disk.
+    with replica.directory.writing:
+        stores = {name: store for name, store in replica.stores.items() if store.spec.is_persistent}
+        checkpoints = {name: store.save_checkpoint() for name, store in stores.items()}
+        if checkpoints:
+            replica.directory.write_checkpoints(checkpoints)
+        return checkpoints
+
+
+def _close_stores(replica: TaskReplica, *, has_failed: bool) -> dict[str, Checkpoint]:
+    """Write the checkpoints if possible, close the stores in any case, and return the checkpoints on disk.
+
+    Runs in a worker thread, when no thread writes to the stores any more.
+    """
+    checkpoints: dict[str, Checkpoint] | None = None
+    with replica.directory.writing:
+        try:
+            if not has_failed:
+                checkpoints = _write_checkpoints(replica)
+        except Exception as error:  # noqa: BLE001 - a full or broken disk must not keep the task open
+            log.warning("checkpoint not written", task=str(replica.task), error=str(error))
+        for store in replica.stores.values():
+            try:
+                store.store.close()
+            except Exception as error:  # noqa: BLE001 - as above
+                log.warning("store not closed in order", task=str(replica.task), error=str(error))
+        try:
+            return replica.directory.read_checkpoints() if checkpoints is None else checkpoints
+        except CheckpointUnreadable as error:
+            log.warning("checkpoint file can't be read", task=str(replica.task), error=str(error))
+            return {}
+        finally:
+            replica.directory.release()

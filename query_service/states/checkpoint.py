@@ -1,0 +1,177 @@
+"""Checkpoints: the changelog offset that a store's state has reached, and whether a restore may start there.
+
+The valid checkpoint is in the store itself, written in the same batch as the data; `.checkpoint` is a readable copy.
+No I/O here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from query_service.states.faults import Fault
+
+# The format of checkpoints and of stores. Raise it when this version would misread what older versions wrote: a store
+# of any other format is wiped and restored, which is always possible and never wrong.
+FORMAT_VERSION = 1
+
+# Compaction may run a little early or late by our clock, so a tenth of the retention is kept as a margin.
+_RETENTION_MARGIN = 0.1
+
+
+class UnknownFormat(ValueError):
+    """A version with another format wrote the state on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The position of a store in its changelog partition.
+
+    Attributes:
+        topic: the changelog topic.
+        topic_id: the broker's id of the topic; a recreated topic has another id.
+        position: the next offset that the store needs.
+        at_end_ms: wall clock in milliseconds when the state was last known to hold everything in the log, tombstones
+            included. For a restore from the start of the log: when the restore began.
+        stream_time_ms: the largest entry time that a windowed or versioned store has seen, -1 before the first.
+        format_version: format of this checkpoint and of the store's content.
+        layout: the parts of the store's specification that its content depended on when it was written.
+
+    """
+
+    topic: str
+    topic_id: str
+    position: int
+    at_end_ms: int
+    stream_time_ms: int = -1
+    format_version: int = FORMAT_VERSION
+    layout: str = ""
+
+    def to_json(self) -> str:
+        """Return the checkpoint as JSON, in its stored form."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Checkpoint:
+        """Parse the stored form.
+
+        Raises:
+            UnknownFormat: another version with another format wrote the checkpoint.
+            ValueError: the checkpoint is damaged.
+
+        """
+        try:
+            fields = json.loads(text)
+            format_version = _known_format(int(fields["format_version"]))
+            checkpoint = cls(
+                str(fields["topic"]),
+                str(fields["topic_id"]),
+                int(fields["position"]),
+                int(fields["at_end_ms"]),
+                int(fields["stream_time_ms"]),
+                format_version,
+                str(fields.get("layout", "")),
+            )
+        except UnknownFormat:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"damaged checkpoint: {error!r}") from error
+        if checkpoint.position < 0:
+            raise ValueError(f"damaged checkpoint: position {checkpoint.position}")
+        return checkpoint
+
+    def moved(self, position: int) -> Checkpoint:
+        """Return the same checkpoint with another position."""
+        return replace(self, position=position)
+
+
+def _known_format(version: int) -> int:
+    """Return `version` if this program can read it; otherwise raise UnknownFormat."""
+    if version != FORMAT_VERSION:
+        raise UnknownFormat(f"checkpoint of format {version}, this version has {FORMAT_VERSION}")
+    return version
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """A changelog partition as the broker describes it.
+
+    Attributes:
+        topic: the changelog topic.
+        topic_id: the broker's id of the topic.
+        first_offset: start of the log.
+        end_offset: end of the log.
+        delete_retention_ms: how long compaction keeps tombstones; None means that tombstones are never removed.
+        expires: whether the log also deletes records by age or size.
+
+    """
+
+    topic: str
+    topic_id: str
+    first_offset: int
+    end_offset: int
+    delete_retention_ms: int | None
+    expires: bool = False
+
+    @property
+    def tombstones_kept_ms(self) -> int | None:
+        """How long the log surely keeps a tombstone, in milliseconds; None means for ever."""
+        return None if self.delete_retention_ms is None else int(self.delete_retention_ms * (1 - _RETENTION_MARGIN))
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStart:
+    """Where a restore starts, and why.
+
+    Attributes:
+        position: the first offset to read; None means that the store is emptied and the log is read from its start.
+        fault: what is wrong with the state on disk, None if nothing is.
+        reason: the same in words.
+
+    """
+
+    position: int | None
+    fault: Fault | None
+    reason: str
+
+
+def restore_start(checkpoint: Checkpoint | None, layout: str, changelog: Changelog, now_ms: int) -> RestoreStart:
+    """Decide whether the state on disk may be kept, so that the restore goes on from its position.
+
+    It may not be kept if the store's layout has changed, if the topic was recreated, if the position is outside the
+    log, or if the log may since have dropped tombstones that the state needs: deleted keys would come back.
+    """
+    if checkpoint is None:
+        return RestoreStart(None, Fault.NO_STATE, "no checkpoint")
+    if checkpoint.layout != layout:
+        return RestoreStart(None, Fault.UNKNOWN_FORMAT, f"store was written as {checkpoint.layout}, it is {layout} now")
+    obstacle = _obstacle(checkpoint, changelog, now_ms)
+    if obstacle is not None:
+        return RestoreStart(None, *obstacle)
+    if checkpoint.position < changelog.first_offset:
+        return RestoreStart(changelog.first_offset, Fault.LOG_EXPIRED, "what is before the log's start has expired")
+    return RestoreStart(checkpoint.position, None, "checkpoint")
+
+
+def _obstacle(checkpoint: Checkpoint, changelog: Changelog, now_ms: int) -> tuple[Fault, str] | None:
+    """Return why going on from a checkpoint could give wrong answers, None if it can't."""
+    position = checkpoint.position
+    if checkpoint.topic != changelog.topic or checkpoint.topic_id != changelog.topic_id:
+        return (
+            Fault.TOPIC_RECREATED,
+            f"checkpoint is of another topic ({checkpoint.topic}, id {checkpoint.topic_id})",
+        )
+    if position > changelog.end_offset:
+        return Fault.LOG_TRUNCATED, f"checkpoint {position} is beyond the end of the log {changelog.end_offset}"
+    if position < changelog.first_offset and not changelog.expires:
+        return Fault.LOG_TRUNCATED, f"checkpoint {position} is before the start of the log {changelog.first_offset}"
+    age_ms = now_ms - checkpoint.at_end_ms
+    if changelog.tombstones_kept_ms is not None and age_ms > changelog.tombstones_kept_ms:
+        return (
+            Fault.CHECKPOINT_TOO_OLD,
+            (
+                f"checkpoint was last at the end {age_ms} ms ago and tombstones are kept for "
+                f"{changelog.delete_retention_ms} ms: deleted keys could come back (raise delete.retention.ms)"
+            ),
+        )
+    return None

@@ -1,0 +1,108 @@
+"""The life cycles of a node, its tasks and its stores: which transitions are legal. Pure.
+
+The states of nodes follow Kafka Streams' `KafkaStreams.State`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from statehouse.errors import StatehouseError
+from statehouse.membership import NodeState, TaskState
+from statehouse.topology import AnyTaskId, Role
+
+
+class InvalidTransition(StatehouseError):
+    """The node or task can't go from its present state to the wanted one."""
+
+
+_NODE_TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
+    NodeState.CREATED: frozenset(
+        {NodeState.REBALANCING, NodeState.RUNNING, NodeState.PENDING_SHUTDOWN, NodeState.NOT_RUNNING}
+    ),
+    NodeState.REBALANCING: frozenset({NodeState.RUNNING, NodeState.PENDING_SHUTDOWN, NodeState.ERROR}),
+    NodeState.RUNNING: frozenset({NodeState.REBALANCING, NodeState.PENDING_SHUTDOWN, NodeState.ERROR}),
+    NodeState.ERROR: frozenset({NodeState.PENDING_SHUTDOWN}),
+    NodeState.PENDING_SHUTDOWN: frozenset({NodeState.NOT_RUNNING}),
+    NodeState.NOT_RUNNING: frozenset(),
+}
+
+
+_TASK_TRANSITIONS: Mapping[TaskState, frozenset[TaskState]] = {
+    TaskState.CREATED: frozenset({TaskState.RESTORING, TaskState.ERROR}),
+    TaskState.RESTORING: frozenset({TaskState.RUNNING, TaskState.SUSPENDED, TaskState.ERROR}),
+    TaskState.RUNNING: frozenset({TaskState.SUSPENDED, TaskState.ERROR}),
+    TaskState.ERROR: frozenset({TaskState.SUSPENDED}),
+    TaskState.SUSPENDED: frozenset({TaskState.CLOSED}),
+    TaskState.CLOSED: frozenset(),
+}
+
+
+class StoreState(StrEnum):
+    """What a store's replica is doing. The state of a task follows from the states of all its stores."""
+
+    RESTORING = "restoring"
+    """The restorer reads the log for it, and has not yet reached the end of the log."""
+    RESTORED = "restored"
+    """It has reached the end, and moves from the restorer to the follower."""
+    FOLLOWING = "following"
+    """The follower reads the log for it."""
+    LOST = "lost"
+    """Reading further can't make it right. The thread that reads for it drops it, and its task fails."""
+    CLOSING = "closing"
+    """It waits until the reads that have begun end."""
+
+
+_STORE_TRANSITIONS: Mapping[StoreState, frozenset[StoreState]] = {
+    StoreState.RESTORING: frozenset({StoreState.RESTORED, StoreState.LOST, StoreState.CLOSING}),
+    StoreState.RESTORED: frozenset({StoreState.FOLLOWING, StoreState.LOST, StoreState.CLOSING}),
+    StoreState.FOLLOWING: frozenset({StoreState.LOST, StoreState.CLOSING}),
+    StoreState.LOST: frozenset({StoreState.CLOSING}),
+    StoreState.CLOSING: frozenset(),
+}
+
+
+def can_follow(current: StoreState, wanted: StoreState) -> bool:
+    """Whether a store's replica may go from `current` to `wanted`."""
+    return wanted in _STORE_TRANSITIONS[current]
+
+
+def next_node_state(current: NodeState, wanted: NodeState) -> NodeState:
+    """Return `wanted` if a node may go there from `current`.
+
+    Raises:
+        InvalidTransition: the node may not.
+
+    """
+    if wanted not in _NODE_TRANSITIONS[current]:
+        raise InvalidTransition(f"a node can't go from {current} to {wanted}")
+    return wanted
+
+
+def next_task_state(current: TaskState, wanted: TaskState) -> TaskState:
+    """Return `wanted` if a task may go there from `current`.
+
+    Raises:
+        InvalidTransition: the task may not.
+
+    """
+    if wanted not in _TASK_TRANSITIONS[current]:
+        raise InvalidTransition(f"a task can't go from {current} to {wanted}")
+    return wanted
+
+
+def settled_state(current: NodeState, task_states: Iterable[TaskState], *, assigned: bool) -> NodeState:
+    """Return the state that a live node should have: REBALANCING while one of its tasks is being opened or restored.
+
+    `assigned` is whether the node has seen a complete assignment; before that the node stays CREATED.
+    """
+    if current not in {NodeState.CREATED, NodeState.REBALANCING, NodeState.RUNNING} or not assigned:
+        return current
+    busy = any(state in {TaskState.CREATED, TaskState.RESTORING} for state in task_states)
+    return NodeState.REBALANCING if busy else NodeState.RUNNING
+
+
+def role_changes(current: Mapping[AnyTaskId, Role], assigned: Mapping[AnyTaskId, Role]) -> dict[AnyTaskId, Role]:
+    """Return the new role of each task that stays and gets another role. A task that stays keeps its state."""
+    return {task: role for task, role in assigned.items() if task in current and current[task] is not role}

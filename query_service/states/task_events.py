@@ -1,0 +1,285 @@
+"""What goes into the task machine and what comes out of it: events, actions, and the task that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from query_service.states.faults import Fault
+from query_service.states.ownership import Positions
+from statehouse.assignment import Assignment
+from statehouse.membership import TaskState
+from statehouse.topology import AnyTaskId, Role, StoreSpec
+
+Partitions = tuple[tuple[StoreSpec, int], ...]
+"""The store partitions of a task: (specification, partition)."""
+
+
+class Step(Enum):
+    """Work on a task that takes time."""
+
+    OPEN = auto()
+    """Lock the folder and open the stores."""
+    RESTORE = auto()
+    """Make the restorer read for the stores."""
+    HAND_OVER = auto()
+    """Hand a store that has reached the end of its log from the restorer to the follower."""
+    SAVE = auto()
+    """Write the checkpoint."""
+    CLOSE = auto()
+    """Stop reading, write the checkpoint, close the stores, release the folder."""
+    REMOVE = auto()
+    """Remove a folder that no task needs any more."""
+
+
+@dataclass(slots=True, eq=False)
+class NodeTask:
+    """A task, or a copy of a global store, from the moment it is opened until it is closed.
+
+    When the task is opened again, a new object stands for it. So the machine recognizes an event about a task that was
+    closed meanwhile, and ignores it.
+
+    Attributes:
+        task: the task, or the global store.
+        role: the node's role in the newest assignment.
+        partitions: the store partitions to open.
+        state: what the task is doing.
+        error: why the task is in ERROR; empty if it isn't.
+        stores: names of all open stores.
+        restored: names of the stores whose restore has reached the end of the log.
+        following: names of the stores that the follower reads for.
+        is_retry_due: whether the pause after a failure is over.
+
+    """
+
+    task: AnyTaskId
+    role: Role
+    partitions: Partitions
+    state: TaskState = TaskState.CREATED
+    error: str = ""
+    stores: frozenset[str] = frozenset()
+    restored: set[str] = field(default_factory=set)
+    following: set[str] = field(default_factory=set)
+    is_retry_due: bool = False
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """There is a newer assignment. `wanted`: the tasks that this node should hold, with its role in each."""
+
+    assignment: Assignment
+    wanted: Mapping[AnyTaskId, Role]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStops:
+    """The node stops: it must close everything, and ignore later assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The stores are open. `stores`: their names."""
+
+    node_task: NodeTask
+    stores: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """The restorer reads for all stores of the task."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class EndReached:
+    """The restorer has reached the end of a store's log. The event may come several times."""
+
+    node_task: NodeTask
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The follower now reads for a store."""
+
+    node_task: NodeTask
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDue:
+    """It is time to write a task's checkpoint."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint was written."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A checkpoint was not written. `is_copy`: the stores have it; only the readable copy was not written."""
+
+    node_task: NodeTask
+    fault: Fault
+    error: str
+    is_copy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task can't go on. `step`: the step that failed; None if a thread failed as it read the log."""
+
+    node_task: NodeTask
+    fault: Fault
+    error: str
+    step: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDue:
+    """The pause after a failure is over."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A task is closed. `on_disk`: the positions that its folder has now."""
+
+    node_task: NodeTask
+    on_disk: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class FoldersIdle:
+    """These folders have been idle for the cleanup delay."""
+
+    folders: Collection[AnyTaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The removal of a folder has ended. `is_gone`: whether the folder is gone."""
+
+    task: AnyTaskId
+    is_gone: bool
+
+
+Event = (
+    Assigned
+    | NodeStops
+    | Opened
+    | Restoring
+    | EndReached
+    | HandedOver
+    | CheckpointDue
+    | Saved
+    | SaveFailed
+    | Failed
+    | RetryDue
+    | Closed
+    | FoldersIdle
+    | Removed
+)
+
+# Actions.
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin the step OPEN. It ends with Opened or Failed."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Begin the step RESTORE. It ends with Restoring or Failed."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Begin the step HAND_OVER for one store. It ends with HandedOver or Failed."""
+
+    node_task: NodeTask
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Begin the step SAVE. It ends with Saved or SaveFailed."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Begin the step CLOSE. It always ends with Closed. `has_failed`: do not write the checkpoint."""
+
+    node_task: NodeTask
+    has_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Begin the step REMOVE. It ends with Removed."""
+
+    task: AnyTaskId
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """Bring RetryDue after a pause of `pause_s` seconds."""
+
+    node_task: NodeTask
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """A held task now has another role."""
+
+    node_task: NodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """A task has gone from one state to another."""
+
+    node_task: NodeTask
+    old: TaskState
+    new: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A task went to ERROR."""
+
+    node_task: NodeTask
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """The readable copy of a checkpoint was not written. The task goes on."""
+
+    node_task: NodeTask
+    fault: Fault
+    error: str
+
+
+Action = (
+    Open | Restore | HandOver | Save | Close | Remove | RetryAfter | RoleChanged | StateChanged | Stopped | NotSaved
+)

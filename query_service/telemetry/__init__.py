@@ -1,0 +1,1 @@
+"""Listeners, progress and metrics: how the node reports what it does. Nothing here decides."""

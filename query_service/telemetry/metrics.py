@@ -1,0 +1,181 @@
+"""Prometheus counters that a node increments as events happen. `collector.py` has the values read at each scrape.
+
+Labels are bounded: the stores of the assignment, roles, and the enums of this package. docs/metrics.md has the list.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache
+
+from prometheus_client import Counter
+
+from query_service.states.faults import Fault, FaultOutcome
+from query_service.stores.base import Applied, ChangelogRecord
+from statehouse.membership import NodeState, TaskState
+from statehouse.observability.metrics import count_pauses, new_registry
+from statehouse.topology import AnyTaskId, Role
+
+READ_BUCKETS_S = (0.000_05, 0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)
+
+
+class ReadKind(StrEnum):
+    """Kinds of reads that are counted apart, because their costs differ."""
+
+    GET = "get"
+    GET_AS_OF = "get_as_of"
+    ALL = "all"
+    RANGE = "range"
+    PREFIX = "prefix"
+    FETCH_WINDOWS = "fetch_windows"
+    SCAN_WINDOWS = "scan_windows"
+    FETCH_SESSIONS = "fetch_sessions"
+    COUNT = "count"
+    CUSTOM = "custom"
+
+
+class ReadHistogram:
+    """A histogram of reads and their bytes, for one thread. A read costs a quarter of what Prometheus' own takes."""
+
+    __slots__ = ("buckets", "bytes", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(READ_BUCKETS_S) + 1)
+        self.seconds = 0.0
+        self.bytes = 0
+
+    def add(self, started: float, size: int, reads: int = 1) -> None:
+        """Count reads that ran one after the other.
+
+        Args:
+            started: `time.perf_counter()` when the first read began.
+            size: number of bytes that all the reads found.
+            reads: number of reads. Each counts as having taken an equal part of the time.
+
+        """
+        seconds = time.perf_counter() - started
+        self.buckets[bisect_left(READ_BUCKETS_S, seconds / reads)] += reads
+        self.seconds += seconds
+        self.bytes += size
+
+
+class ReplicaMetrics:
+    """The counters of a store in a role. All its replicas on the node share them.
+
+    Only the event loop may use `reads`; any thread may use the others.
+    """
+
+    def __init__(self, metrics: NodeMetrics, store: str, role: Role) -> None:
+        self.store, self.role = store, role
+        self.reads = {query: ReadHistogram() for query in ReadKind}
+        labels = (store, role.name)
+        self._puts = metrics.puts.labels(*labels)
+        self._deletes = metrics.deletes.labels(*labels)
+        self._written_bytes = metrics.written_bytes.labels(*labels)
+        self._restored = metrics.restored_records.labels(*labels)
+        self._late = metrics.late_records.labels(*labels)
+        self._expired_segments = metrics.expired_segments.labels(*labels)
+        self._skipped = metrics.skipped_records.labels(*labels)
+        self._metrics = metrics
+
+    def skipped(self) -> None:
+        """Count an unreadable record."""
+        self._skipped.inc()
+        self._metrics.fault(Fault.UNREADABLE_RECORD, FaultOutcome.PASSED_OVER)
+
+    def applied(self, records: Sequence[ChangelogRecord], applied: Applied, *, restoring: bool) -> None:
+        """Count the records of an applied batch."""
+        deletes = size = 0
+        for record in records:
+            value = record.value
+            size += len(record.key)
+            if value is None:
+                deletes += 1
+            else:
+                size += len(value)
+        self._puts.inc(len(records) - deletes)
+        self._deletes.inc(deletes)
+        self._written_bytes.inc(size)
+        self._late.inc(applied.late)
+        self._expired_segments.inc(applied.expired_segments)
+        if restoring:
+            self._restored.inc(len(records))
+
+
+class NodeMetrics:
+    """The node's registry and its counters. It is a `StateListener`, and counts the changes of state."""
+
+    def __init__(self) -> None:
+        self.registry = new_registry()
+        per_replica = ("store", "role")
+        self.puts = self._counter("puts", "Changelog records with a value, written to the store", per_replica)
+        self.deletes = self._counter("deletes", "Tombstones, written to the store", per_replica)
+        self.written_bytes = self._counter("written_bytes", "Bytes of keys and values of written records", per_replica)
+        self.restored_records = self._counter("restored_records", "Records written by restores", per_replica)
+        self.late_records = self._counter("late_records", "Records older than the retention, dropped", per_replica)
+        self.skipped_records = self._counter("skipped_records", "Unreadable records, passed over", per_replica)
+        self.expired_segments = self._counter("expired_segments", "Segments dropped by expiry", per_replica)
+        self._faults = self._counter("faults", "What was found to be wrong, and its outcome", ("fault", "outcome"))
+        self._full_restores = self._counter(
+            "full_restores", "Partitions restored from the start of their changelog, by why", ("store", "fault")
+        )
+        self._node_states = self._counter("state_changes", "Changes of the node's state", ("from", "to"))
+        self._task_states = self._counter("task_state_changes", "Changes of tasks' states", ("from", "to"))
+        self._rebalances = self._counter("rebalances", "Assignments that changed this node's tasks or their roles", ())
+        self._cleaned_up = self._counter("cleaned_up_folders", "Folders of tasks or global stores removed as idle", ())
+        calls = self._counter("calls", "gRPC calls by outcome: OK, or why they failed", ("method", "outcome"))
+        self._calls = cache(calls.labels)  # finding a counter by its labels takes longer than counting
+        self._batch_failures = self._counter("batch_entry_failures", "Failed entries of BatchGet", ("reason",))
+        self.paused = count_pauses("node", self.registry)
+        self._replicas: dict[tuple[str, Role], ReplicaMetrics] = {}
+
+    def _counter(self, name: str, meaning: str, labels: Sequence[str]) -> Counter:
+        return Counter(f"statehouse_node_{name}", meaning, labels, registry=self.registry)
+
+    def of(self, store: str, role: Role) -> ReplicaMetrics:
+        """Return the counters of a store's replicas in a role. `store` must be a store of the assignment."""
+        try:
+            return self._replicas[store, role]
+        except KeyError:
+            return self._replicas.setdefault((store, role), ReplicaMetrics(self, store, role))
+
+    def replicas(self) -> list[ReplicaMetrics]:
+        """Return the counters that `of` has made. Safe to call from any thread."""
+        return list(self._replicas.values())
+
+    def fault(self, fault: Fault, outcome: FaultOutcome) -> None:
+        """Count a fault."""
+        self._faults.labels(fault.value, outcome.value).inc()
+
+    def full_restore(self, store: str, fault: Fault) -> None:
+        """Count a restore from the start of the log, and its fault unless there simply was no state."""
+        self._full_restores.labels(store, fault.value).inc()
+        if fault is not Fault.NO_STATE:
+            self.fault(fault, FaultOutcome.STORE_WIPED)
+
+    def rebalance(self) -> None:
+        """Count an assignment that changed something for this node."""
+        self._rebalances.inc()
+
+    def cleaned_up(self) -> None:
+        """Count a folder that was removed because no task needed it."""
+        self._cleaned_up.inc()
+
+    def call(self, method: str, outcome: str) -> None:
+        """Count a gRPC call."""
+        self._calls(method, outcome).inc()
+
+    def batch_entry_failed(self, reason: str) -> None:
+        """Count an entry of a batch that failed with its own error."""
+        self._batch_failures.labels(reason).inc()
+
+    def on_node_state(self, old: NodeState, new: NodeState) -> None:
+        """Count a change of the node's state."""
+        self._node_states.labels(old.value, new.value).inc()
+
+    def on_task_state(self, task: AnyTaskId, old: TaskState, new: TaskState) -> None:  # noqa: ARG002 - not a label
+        """Count a change of a task's state."""
+        self._task_states.labels(old.value, new.value).inc()

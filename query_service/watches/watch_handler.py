@@ -1,0 +1,326 @@
+"""Watches on this node: sends the current values of a key, a prefix or a partition, then every change in log order.
+
+A watcher is a cursor over the replica's tail (`replicas.tail`), so a slow watcher delays only itself. If the tail no
+longer has the cursor's position, the watcher goes on from the changelog, as long as the log provably has every record
+since. Otherwise the watcher gets `gap`, and begins again with current values.
+
+Each changelog record of the watched keys is sent once, in the changelog's order, whatever the store did with it.
+Records older than the store's retention are sent. Entries that expire cause no event, as nothing is written then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import structlog
+
+from query_service.reads.admission import Admission
+from query_service.reads.fleet_view import ServedStore
+from query_service.reads.open_scans import OpenScans
+from query_service.replicas.tail import TailRecords
+from query_service.stores.base import RangePage
+from query_service.watches.log_reader import LogReader, LogUnreadable
+from query_service.watches.watched_keys import KeySelection, PagePositions, WatchedEntry, WatchedKeys, watched_keys
+from statehouse import paging
+from statehouse.errors import LookupFailure, Reason
+from statehouse.partitioning import partition_for
+from statehouse.rpc.streams import PROGRESS_INTERVAL_S, OpenStreams
+from statehouse.serdes import shown_key, shown_value
+from statehouse.topology import KEY_VALUE, VERSIONED
+from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.waiting import is_set_within
+
+log = structlog.get_logger(__name__)
+
+SendChanges = Callable[[query_service_pb2.WatchResponse], Awaitable[None]]
+
+_RESPONSE_RECORDS: Final = 500
+_RESPONSE_BYTES: Final = 256 * 1024
+_PAGES_AT_ONCE: Final = 4
+# How long a replica may take to reach a position that another replica has reached.
+_CATCH_UP_S: Final = 1.0
+_ANY: Final = types_pb2.Freshness()
+
+
+class WatchHandler:
+    """Answers watches, at most `max_watches` at once. Use it only on the event loop."""
+
+    def __init__(self, admission: Admission, scans: OpenScans, log: LogReader, *, max_watches: int) -> None:
+        self._admission, self._scans, self._log = admission, scans, log
+        # Many watches may begin at once after a move; they take turns, so that scans can still run.
+        self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
+        self.streams = OpenStreams(max_watches, "node")
+
+    async def watch(self, request: query_service_pb2.WatchRequest, send: SendChanges) -> None:
+        """Send a partition's responses until the caller leaves.
+
+        Raises:
+            LookupFailure: this node can't answer, or can't any longer; the reason says why.
+
+        """
+        watch = _Watch(self._admission, self._scans, self._log, self._pages, request, send)
+        await self.streams.run(watch.run())
+
+    async def close(self) -> None:
+        """End the threads that read for watches. Call `streams.stop()` first."""
+        await asyncio.to_thread(self._log.close)
+
+
+class _Watch:
+    """One watch of one partition.
+
+    `_cursor` is the next offset to look at. `_told_from` is the offset from which on responses have a position, None
+    while current values are incomplete: their pages have several positions, and a watch resumed before the last one
+    would get changes twice.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        scans: OpenScans,
+        log: LogReader,
+        pages: asyncio.Semaphore,
+        request: query_service_pb2.WatchRequest,
+        send: SendChanges,
+    ) -> None:
+        self._admission, self._scans, self._log, self._pages = admission, scans, log, pages
+        self._request, self._send = request, send
+        self._served = admission.store(request.store)
+        self._selection = _selection(request, self._served)
+        self._partition = self._partition_of(request, self._served)
+        self._replica, self._stamp = admission.admit(
+            self._served, self._partition, request.freshness, request.forwarding
+        )
+        self._watched: WatchedKeys = watched_keys(self._served.spec, self._replica.store, self._selection)
+        # The key must have a single value, and a single partition where it can be.
+        self._says_absent = self._served.spec.kind in {KEY_VALUE, VERSIONED} and not self._served.spec.is_global
+        self._cursor = 0
+        self._told_from: int | None = None
+        self._shown: PagePositions | None = None
+        self._sent_at = 0.0
+
+    async def run(self) -> None:
+        """Send until cancelled.
+
+        Raises:
+            LookupFailure: the replica can't serve the watch any more.
+
+        """
+        resume = _resume(self._request, self._partition)
+        with self._replica.advanced.waiter() as advanced:
+            await self._respond()  # shows that the watch has begun, before any slow work
+            is_whole = resume is not None and await self._resume_at(resume, advanced)
+            if not is_whole:
+                await self._send_current_values(gap=resume is not None)
+            while True:
+                await self._follow(advanced)
+                await self._send_current_values(gap=True)
+
+    async def _resume_at(self, resume: query_service_pb2.WatchPosition, advanced: asyncio.Event) -> bool:
+        """Go to the position of an earlier watch; False if that watch was on another log.
+
+        Raises:
+            LookupFailure: LAG_EXCEEDS_BOUND, this replica has not reached the position yet.
+
+        """
+        self._cursor = resume.position
+        if resume.topic_id not in {"", self._replica.topic_id}:
+            return False
+        started_at = time.monotonic()
+        while self._replica.tail.end < resume.position:
+            advanced.clear()
+            waited_s = time.monotonic() - started_at
+            staleness_ms = self._replica.staleness_ms(time.monotonic())
+            if self._replica.tail.end >= resume.position:
+                break
+            if staleness_ms is not None and staleness_ms + 1 < waited_s * 1000:
+                return False  # the log ends before the position: it was truncated, or this is another log
+            if waited_s > _CATCH_UP_S:
+                raise LookupFailure(
+                    Reason.LAG_EXCEEDS_BOUND,
+                    f"this replica is at {self._replica.tail.end}, the watch has been at {resume.position}",
+                    {"position": str(self._replica.tail.end), "resume": str(resume.position)},
+                )
+            await is_set_within(advanced, _CATCH_UP_S / 10)
+            self._admit()
+        self._told_from = resume.position
+        return True
+
+    async def _send_current_values(self, *, gap: bool) -> None:
+        """Send the current values page by page, and set the cursor to the first change that they may lack."""
+        if gap:
+            log.info(
+                "watch begins again with current values: changes may be missing",
+                store=self._served.spec.name,
+                partition=self._partition,
+                position=self._cursor,
+                tail_start=self._replica.tail.start,
+                tail_end=self._replica.tail.end,
+            )
+        if not self._watched.lists:
+            self._cursor = self._told_from = self._replica.tail.end
+            await self._respond(gap=gap)
+            return
+        self._shown, self._told_from = PagePositions(), None
+        after: bytes | None = None
+        is_first, is_last = True, False
+        while not is_last:
+            page, position = await self._page(after)
+            after = page.entries[-1][0].order if page.more else None
+            self._shown.add(after, position)
+            if is_last := not page.more:
+                self._cursor, self._told_from = self._shown.first_position, self._shown.last_position
+            events = [self._event(entry, value) for entry, value in page.entries]
+            if not events and self._says_absent and self._selection.key is not None:
+                events = [self._event(WatchedEntry(self._selection.key, b""), None)]
+            await self._respond(events, gap=gap, current=True, begins=is_first)
+            is_first = False
+
+    async def _page(self, after: bytes | None) -> tuple[RangePage[tuple[WatchedEntry, bytes]], int]:
+        """Return a page of current values and its position."""
+        async with self._pages:
+            self._admit()
+            return await self._scans.run(
+                [self._replica],
+                lambda walk: self._replica.at_rest(walk, lambda: self._watched.page(after, _RESPONSE_BYTES, walk)),
+            )
+
+    async def _follow(self, advanced: asyncio.Event) -> None:
+        """Send the changes from the cursor on. Return when some may be missing."""
+        while True:
+            advanced.clear()
+            self._admit()
+            found = self._replica.tail.read(self._cursor, _RESPONSE_RECORDS, _RESPONSE_BYTES)
+            if found is None:
+                found = await self._from_log()
+                if found is None:
+                    return
+            has_moved = found.position > self._cursor
+            events = self._changes(found)
+            self._cursor = found.position
+            if self._told_from is not None and self._cursor >= self._told_from:
+                self._shown = None
+            if events or time.monotonic() - self._sent_at >= PROGRESS_INTERVAL_S:
+                await self._respond(events)
+            elif has_moved:
+                await asyncio.sleep(0)  # many records of other keys: let the event loop run
+            if not has_moved:
+                await is_set_within(advanced, PROGRESS_INTERVAL_S)
+
+    async def _from_log(self) -> TailRecords | None:
+        """Return the next records from the changelog, up to the start of the tail; None if some may be missing.
+
+        Raises:
+            LookupFailure: STALENESS_EXCEEDS_BOUND, the brokers can't be reached.
+
+        """
+        try:
+            found = await self._log.read(self._replica, self._cursor, self._replica.tail.start)
+        except LogUnreadable as error:
+            raise LookupFailure(
+                Reason.STALENESS_EXCEEDS_BOUND, f"the changelog can't be read from {self._cursor} on: {error}"
+            ) from error
+        self._admit()
+        return found
+
+    def _changes(self, found: TailRecords) -> list[query_service_pb2.WatchEvent]:
+        events = []
+        for record in found.records:
+            entry = self._watched.entry(record.key)
+            if entry is None or (self._shown is not None and self._shown.covers(entry.order, record.offset)):
+                continue
+            event = self._event(entry, record.value)
+            event.offset, event.timestamp_ms = record.offset, record.timestamp_ms
+            events.append(event)
+        return events
+
+    def _event(self, entry: WatchedEntry, value: bytes | None) -> query_service_pb2.WatchEvent:
+        raw = self._request.raw
+        return query_service_pb2.WatchEvent(
+            key=shown_key(self._served.key_serde, entry.key, raw=raw),
+            value=None if value is None else shown_value(self._served.value_serde, value, raw=raw),
+            start_ms=entry.start_ms,
+            end_ms=entry.end_ms,
+        )
+
+    async def _respond(
+        self,
+        events: Iterable[query_service_pb2.WatchEvent] = (),
+        *,
+        gap: bool = False,
+        current: bool = False,
+        begins: bool = False,
+    ) -> None:
+        """Send a response, with a position if the watch can be resumed there."""
+        response = query_service_pb2.WatchResponse(
+            events=events, replica=self._stamp, gap=gap, current=current, begins=begins
+        )
+        if self._told_from is not None and self._cursor >= self._told_from:
+            response.position, response.topic_id = self._cursor, self._replica.topic_id
+        await self._send(response)
+        self._sent_at = time.monotonic()
+
+    def _admit(self) -> None:
+        """Renew the stamp.
+
+        Raises:
+            LookupFailure: the replica no longer serves.
+
+        """
+        replica, self._stamp = self._admission.admit(self._served, self._partition, _ANY, self._request.forwarding)
+        if replica is not self._replica:
+            raise self._ended()
+
+    def _ended(self) -> LookupFailure:
+        return LookupFailure(
+            Reason.PARTITION_RESTORING,
+            f"partition {self._partition} of {self._served.spec.name} was closed here; resume at another replica",
+        )
+
+    @staticmethod
+    def _partition_of(request: query_service_pb2.WatchRequest, served: ServedStore) -> int:
+        # The producers of a global store's topic choose the partition, so a key may be in any.
+        if not request.HasField("key") or served.spec.is_global:
+            return Admission.partition(served, request)
+        partition = partition_for(paging.serialized_key(request.key, served.key_serde), served.spec.partition_count)
+        if request.HasField("partition") and request.partition != partition:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, f"the key is in partition {partition}, not in {request.partition}: leave it out"
+            )
+        return partition
+
+
+def _selection(request: query_service_pb2.WatchRequest, served: ServedStore) -> KeySelection:
+    """Return the keys that a request watches.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST or INVALID_KEY.
+
+    """
+    if request.HasField("key") and request.HasField("prefix"):
+        raise LookupFailure(Reason.INVALID_REQUEST, "key excludes prefix")
+    if request.HasField("key"):
+        return KeySelection(key=paging.serialized_key(request.key, served.key_serde))
+    if request.HasField("prefix"):
+        return KeySelection(prefix=paging.serialized_key(request.prefix, served.key_serde))
+    return KeySelection()
+
+
+def _resume(request: query_service_pb2.WatchRequest, partition: int) -> query_service_pb2.WatchPosition | None:
+    """Return the position at which to resume the partition, None for a new watch.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST.
+
+    """
+    found = [each for each in request.resume if each.HasField("partition") and each.partition == partition]
+    if not found:
+        return None
+    if len(found) > 1 or not found[0].HasField("position") or found[0].position < 0:
+        raise LookupFailure(
+            Reason.INVALID_REQUEST, f"resume must name partition {partition} once, with a position from 0 on"
+        )
+    return found[0]

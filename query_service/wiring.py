@@ -1,0 +1,128 @@
+"""Wiring: makes the parts of a node from its settings, and connects them."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from query_service.control_topics import report_unreadable
+from query_service.reads.admission import Admission
+from query_service.reads.lookups import LookupHandler
+from query_service.reads.open_scans import OpenScans
+from query_service.reads.position_waits import PositionWaits
+from query_service.reads.scans import ScanHandler
+from query_service.replicas.replica import TaskReplica, monotonic_and_wall_ms
+from query_service.service import SERVICES, NodeServicer, QueryServicer, ServedNode, register
+from query_service.states.ownership import NodeOwnership
+from query_service.stores.resources import StoreResources
+from query_service.telemetry.listeners import Listener, Listeners
+from query_service.telemetry.log_listener import LogListener
+from query_service.telemetry.metrics import NodeMetrics
+from query_service.telemetry.restore_display import progress_listener
+from query_service.watches.log_reader import LogReader
+from query_service.watches.watch_handler import WatchHandler
+from statehouse.assignment import AssignmentReader
+from statehouse.rpc.proxy import proxy_for
+from statehouse.rpc.server import RpcServer
+from statehouse.settings import NodeSettings
+from statehouse.topology import AnyTaskId
+from statehouse.v1 import types_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHandlers:
+    """The parts that answer requests."""
+
+    admission: Admission
+    open_scans: OpenScans
+    lookups: LookupHandler
+    scans: ScanHandler
+    watches: WatchHandler
+    waits: PositionWaits
+
+    def servicer(self, metrics: NodeMetrics) -> QueryServicer:
+        """Return the gRPC service over these parts."""
+        return QueryServicer(self.lookups, self.scans, self.watches, self.waits, metrics)
+
+
+def new_listeners(metrics: NodeMetrics, more: Sequence[Listener]) -> Listeners:
+    """Return the built-in listeners, `more`, and the listeners of installed packages."""
+    listeners = Listeners()
+    listeners.add("log", LogListener())
+    listeners.add("metrics", metrics)
+    listeners.add("progress", progress_listener())
+    for listener in more:
+        listeners.add(type(listener).__name__, listener)
+    listeners.add_installed()
+    return listeners
+
+
+def new_ownership(settings: NodeSettings) -> NodeOwnership:
+    """Return the ownership for this run of the node. Without an instance id, make up a name."""
+    return NodeOwnership(
+        settings.instance_id or f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        secrets.token_hex(8),
+        monotonic_and_wall_ms()[1],
+        session_timeout_s=settings.session_timeout_ms / 1000,
+        dynamic=not settings.instance_id,
+        reader=AssignmentReader(report_unreadable),
+    )
+
+
+def new_resources(settings: NodeSettings) -> StoreResources:
+    """Return the resources that all stores share."""
+    return StoreResources(
+        block_cache_bytes=settings.block_cache_bytes,
+        write_buffer_bytes=settings.write_buffer_bytes,
+        memory_store_max_bytes=settings.memory_store_max_bytes,
+    )
+
+
+def new_reads(
+    settings: NodeSettings,
+    client_id: str,
+    host: types_pb2.Host,
+    replicas: Mapping[AnyTaskId, TaskReplica],
+    is_confirmed: Callable[[], bool],
+    metrics: NodeMetrics,
+) -> ReadHandlers:
+    """Return the parts that answer requests for these replicas."""
+    admission = Admission(host, replicas, is_confirmed)
+    open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
+    lookups = LookupHandler(
+        admission,
+        open_scans,
+        metrics,
+        max_batch_entries=settings.max_batch_entries,
+        max_message_bytes=settings.max_message_bytes,
+    )
+    return ReadHandlers(
+        admission,
+        open_scans,
+        lookups,
+        ScanHandler(admission, open_scans, max_message_bytes=settings.max_message_bytes),
+        WatchHandler(admission, open_scans, LogReader(settings.bootstrap, client_id), max_watches=settings.max_watches),
+        PositionWaits(max_waits=settings.max_position_waits, longest_s=settings.position_wait_timeout_ms / 1000),
+    )
+
+
+def new_server(
+    settings: NodeSettings,
+    reads: ReadHandlers,
+    node: ServedNode,
+    metrics: NodeMetrics,
+    on_defect: Callable[[Exception], None],
+) -> RpcServer:
+    """Return the server of the node's services. Its port is bound, but it accepts no calls yet."""
+    servicer = reads.servicer(metrics)
+    bind = f"{settings.bind_host}:{settings.node_port}"
+    return RpcServer(
+        bind,
+        SERVICES,
+        lambda server: register(server, servicer, NodeServicer(node, metrics)),
+        max_message_bytes=settings.max_message_bytes,
+        proxy=proxy_for(settings, bind, on_defect),
+        proxied=servicer.proxied,
+    )

@@ -1,0 +1,132 @@
+"""One call to one node, and what its outcome shows of the node: it is well, slow, silent or down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+import grpc
+import grpc.aio
+
+from router.calls.health import NodeHealth
+from router.choice.answer_times import AnswerTimes, CallKind
+from router.fleet.table import RoutedNode
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.waiting import is_told_to_end
+
+CallOutcome = bytes | LookupFailure
+AskNode = Callable[[RoutedNode, str, bytes, float], Awaitable[CallOutcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """How long to wait for a node.
+
+    Attributes:
+        deadline: the router waits no longer than that.
+        timeout_s: each time this many seconds have passed, `may_give_up` decides whether to give the call up. The
+            answer may be on its way, and asking another node is one more call.
+        is_lenient: the time is so short that a timeout does not count against the node.
+
+    """
+
+    deadline: Deadline
+    timeout_s: float
+    may_give_up: Callable[[], bool]
+    is_lenient: bool = False
+
+
+class _Overtime:
+    """Ends a call's `timeout` once its time has passed and the call may be given up; else reports it overdue."""
+
+    def __init__(self, timeout: asyncio.Timeout, limits: AttemptLimits, on_overdue: Callable[[], None]) -> None:
+        self._timeout, self._limits, self._on_overdue = timeout, limits, on_overdue
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        self._handle = self._loop.call_later(self._limits.timeout_s, self._overdue)
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.cancel()
+
+    def _overdue(self) -> None:
+        self._on_overdue()
+        if self._limits.may_give_up():
+            self._timeout.reschedule(self._loop.time())
+        else:
+            self._handle = self._loop.call_later(self._limits.timeout_s, self._overdue)
+
+
+class Attempts:
+    """Makes calls and notes what they show of the nodes. Lives on the event loop.
+
+    `ask(node, method, body, timeout_s)` makes a call and returns the answer. If the node refuses, it returns or raises
+    the `grpc.RpcError` with the refusal.
+    """
+
+    def __init__(self, ask: AskNode, health: NodeHealth, answer_times: AnswerTimes) -> None:
+        self._ask, self.health, self.answer_times = ask, health, answer_times
+
+    async def make(
+        self, node: RoutedNode, method: str, body: bytes, limits: AttemptLimits, *, kind: CallKind | None
+    ) -> CallOutcome:
+        """Make one call; return its answer or why there is none.
+
+        `kind`: the kind of call for the answer times; None for calls that may take any time.
+        """
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        try:
+            async with asyncio.timeout(None) as timeout:
+                with _Overtime(timeout, limits, partial(self._overdue, node, limits, started_at)):
+                    outcome = await self._ask(node, method, body, limits.deadline.remaining_s)
+        except TimeoutError:
+            return LookupFailure(Reason.ATTEMPT_TIMED_OUT, f"no answer in {(loop.time() - started_at) * 1_000:.0f} ms")
+        except grpc.RpcError as error:
+            return self._failed(node, from_rpc_error(error), limits, started_at)
+        except grpc.aio.UsageError as error:
+            return LookupFailure(Reason.UNREACHABLE, f"the connection was closed: {error}")
+        except asyncio.CancelledError:
+            if is_told_to_end():
+                raise
+            # Our task was not cancelled, the call was: its channel was closed.
+            return LookupFailure(Reason.UNREACHABLE, "the connection was closed")
+        took_s = loop.time() - started_at
+        self.health.answered(node, took_s)
+        if (
+            kind is not None
+            and isinstance(outcome, bytes)
+            and self.answer_times.answered(kind, node.instance_id, took_s)
+        ):
+            self._slow(node, kind)
+        return outcome
+
+    def overtaken(self, node: RoutedNode, kind: CallKind, waited_s: float) -> None:
+        """Note that a hedge answered first and this node's call was given up. The node may be slow; it is not dead."""
+        if self.answer_times.overtaken(kind, node.instance_id, waited_s):
+            self._slow(node, kind)
+
+    def _failed(
+        self, node: RoutedNode, failure: LookupFailure, limits: AttemptLimits, started_at: float
+    ) -> LookupFailure:
+        """Return the failure, after noting what it shows of the node."""
+        if "grpc_status" not in failure.metadata:
+            # Only a node attaches our error details: so it answered.
+            self.health.answered(node, asyncio.get_running_loop().time() - started_at)
+        elif failure.reason is Reason.ATTEMPT_TIMED_OUT:
+            self._overdue(node, limits, started_at)
+        else:
+            self.health.failed(node, failure.reason, failure.message, started_at)
+        return failure
+
+    def _overdue(self, node: RoutedNode, limits: AttemptLimits, started_at: float) -> None:
+        if not limits.is_lenient:
+            detail = f"no answer in {limits.timeout_s * 1_000:.0f} ms"
+            self.health.failed(node, Reason.ATTEMPT_TIMED_OUT, detail, started_at)
+
+    def _slow(self, node: RoutedNode, kind: CallKind) -> None:
+        self.health.slow(node, self.answer_times.late_after_s(kind))

@@ -1,0 +1,112 @@
+"""Connections to nodes: one channel per address, made on first use, with bytes in and bytes out.
+
+A channel waits longer after each failure. A process that returns to its old address under a new incarnation gets a new
+channel, so that it is called at once (TiKV closes connections on a store mismatch for the same reason).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc.aio
+
+from router.fleet.table import RoutedNode
+from statehouse.background import BackgroundWork
+from statehouse.rpc.channels import channel
+from statehouse.rpc.proxy import Proxy
+
+QUERY_SERVICE = "statehouse.v1.QueryService"
+_PROBE_METHOD = "/grpc.health.v1.Health/Check"
+
+# Codes that do not show whether the peer's process is alive.
+_SILENT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+RawCall = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+
+
+class _NodeChannel:
+    """A channel and its method stubs, which are costly to make. It connects on first use."""
+
+    def __init__(self, target: str, incarnation: str, max_message_bytes: int) -> None:
+        self.incarnation = incarnation
+        self.channel = channel(target, max_message_bytes)
+        self._calls: dict[str, RawCall] = {}
+
+    def call(self, path: str) -> RawCall:
+        found = self._calls.get(path)
+        if found is None:
+            found = self._calls[path] = self.channel.unary_unary(path)
+        return found
+
+
+class NodeChannels:
+    """The channels to the fleet. Lives on the event loop.
+
+    `proxy`: if given, it makes the calls over its own connections; then only streams use the channels. `close_grace_s`:
+    how long calls under way may go on when their channel is closed.
+    """
+
+    def __init__(self, proxy: Proxy | None, *, max_message_bytes: int, close_grace_s: float) -> None:
+        self._max_message_bytes, self._close_grace_s = max_message_bytes, close_grace_s
+        self._proxy = proxy
+        self._links: dict[str, _NodeChannel] = {}
+        self._closing = BackgroundWork()
+
+    async def ask(self, node: RoutedNode, method: str, body: bytes, timeout_s: float) -> bytes:
+        """Call a method of the node's QueryService.
+
+        Raises:
+            grpc.RpcError: the call failed.
+            grpc.aio.UsageError: the channel was closed at this moment.
+
+        """
+        return await self._call(node, f"/{QUERY_SERVICE}/{method}", body, timeout_s)
+
+    async def _call(self, node: RoutedNode, path: str, body: bytes, timeout_s: float) -> bytes:
+        link = self._link(node)
+        if self._proxy is not None:
+            return await self._proxy.link.call(node.target, path, body, timeout_s)
+        return await link.call(path)(body, timeout=timeout_s)
+
+    def stream(self, node: RoutedNode, method: str, body: bytes) -> grpc.aio.UnaryStreamCall[bytes, bytes]:
+        """Call a method that answers with a stream; the reader cancels the call when done."""
+        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+        call = self._link(node).channel.unary_stream(f"/{QUERY_SERVICE}/{method}")
+        return call(body)
+
+    async def probe(self, node: RoutedNode, timeout_s: float) -> bool:
+        """Whether the node's process answers a health check; any answer counts."""
+        try:
+            await self._call(node, _PROBE_METHOD, b"", timeout_s)
+        except grpc.RpcError as error:
+            return error.code() not in _SILENT
+        except grpc.aio.UsageError:  # the channel was closed under the call
+            return False
+        return True
+
+    def retain(self, nodes: Mapping[str, RoutedNode]) -> None:
+        """Close the channels to addresses that left the fleet or now belong to another process."""
+        incarnations = {node.target: node.incarnation for node in nodes.values()}
+        for target, link in list(self._links.items()):
+            if target not in incarnations or link.incarnation not in {"", incarnations[target]}:
+                self._close(target, self._links.pop(target))
+            else:
+                link.incarnation = incarnations[target]
+
+    async def close(self) -> None:
+        """Close all channels."""
+        while self._links:
+            self._close(*self._links.popitem())
+        await self._closing.finish()
+
+    def _link(self, node: RoutedNode) -> _NodeChannel:
+        target = node.target
+        link = self._links.get(target)
+        if link is None:
+            link = self._links[target] = _NodeChannel(target, node.incarnation, self._max_message_bytes)
+        return link
+
+    def _close(self, target: str, link: _NodeChannel) -> None:
+        if self._proxy is not None:
+            self._proxy.link.drop(target, self._close_grace_s)
+        self._closing.start(link.channel.close(self._close_grace_s), f"close the channel to {target}")

@@ -1,0 +1,132 @@
+"""The attempts of a lookup so far, and whether asking its candidates again may help. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from router.fleet.table import RoutedReplica
+from statehouse.errors import LookupFailure, Reason
+
+_ROUNDS: Final = 2
+# About three seconds of pauses; by then even busy processes that read the same topic agree.
+_HAND_OVER_ROUNDS: Final = 30
+
+PASSING: Final = frozenset(
+    {
+        Reason.PARTITION_NOT_OWNED,
+        Reason.PARTITION_RESTORING,
+        Reason.NOT_ACTIVE,
+        Reason.ACTIVE_UNCONFIRMED,
+        Reason.NODE_SHUTTING_DOWN,
+        Reason.ROUTING_NOT_READY,
+        Reason.UNREACHABLE,
+        Reason.ATTEMPT_TIMED_OUT,
+        Reason.UNKNOWN_ADDRESS,
+        Reason.UNKNOWN_STORE,
+        Reason.POSITION_NOT_REACHED,
+    }
+)
+"""Failures that pass by themselves: ownership moves, nodes restart, a table is slightly old."""
+
+_BEYOND_BOUND: Final = frozenset({Reason.LAG_EXCEEDS_BOUND, Reason.STALENESS_EXCEEDS_BOUND})
+"""Failures that pass once Kafka has told the replica where its log ends.
+
+Until then a node that was frozen or cut off refuses lookups that it can answer a moment later. A node that stays out of
+touch refuses again, so each is asked once more only.
+"""
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """One call to a replica, for an explained lookup. Times are seconds of one monotonic clock.
+
+    `ended_at` is None while the call is under way. `outcome`: its answer or failure; None while it is under way, and if
+    it was given up because another replica answered first.
+    """
+
+    replica: RoutedReplica
+    round: int
+    is_hedge: bool
+    sent_at: float
+    ended_at: float | None = None
+    outcome: bytes | LookupFailure | None = None
+
+    def end(self, now: float, outcome: bytes | LookupFailure | None) -> None:
+        """Note the call's outcome."""
+        self.ended_at, self.outcome = now, outcome
+
+
+@dataclass(slots=True)
+class AttemptLog:
+    """A lookup's attempts so far. Failures are by instance id, in the order they happened."""
+
+    failures: dict[str, tuple[RoutedReplica, LookupFailure]] = field(default_factory=dict)
+    """Each candidate's first failure."""
+    latest: dict[str, LookupFailure] = field(default_factory=dict)
+    epochs: set[int] = field(default_factory=set)
+    """The epochs of the tables used, and those that nodes told in their failures."""
+    is_hedged: bool = False
+    """The lookup's one hedge was sent, or there was no replica to send it to."""
+    refused: str = ""
+    """The call that the retry budget refused: "hedge" or "retry"."""
+    attempts: list[AttemptRecord] | None = None
+    """All calls in the order they were sent; None if they are not recorded, as for most lookups."""
+    _times_late: dict[str, int] = field(default_factory=dict)
+
+    def note(self, replica: RoutedReplica, failure: LookupFailure) -> None:
+        """Note a failure."""
+        name = replica.instance_id
+        self.failures.setdefault(name, (replica, failure))
+        self.latest[name] = failure
+        if failure.reason is Reason.ATTEMPT_TIMED_OUT:
+            self._times_late[name] = self.times_late(name) + 1
+        if failure.route is not None:
+            self.epochs.add(failure.route.epoch)
+
+    def times_late(self, instance_id: str) -> int:
+        """Return how many attempts at a node timed out."""
+        return self._times_late.get(instance_id, 0)
+
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch seen, 0 before the first."""
+        return max(self.epochs, default=0)
+
+    @property
+    def overloaded(self) -> set[str]:
+        """The nodes that answered OVERLOADED: they are not asked again in this lookup."""
+        return {name for name, failure in self.latest.items() if failure.reason is Reason.OVERLOADED}
+
+    @property
+    def furthest(self) -> LookupFailure | None:
+        """The failure of the furthest replica among those that had not reached the position."""
+        said = [*self.latest.values(), *(first for _, first in self.failures.values())]
+        behind = [failure for failure in said if failure.reason is Reason.POSITION_NOT_REACHED]
+        return max(behind, key=lambda failure: int(failure.metadata.get("position", "0")), default=None)
+
+    @property
+    def passes(self) -> bool:
+        """Whether every candidate's last failure passes by itself."""
+        return all(failure.reason in PASSING for failure in self.latest.values())
+
+    @property
+    def has_late(self) -> bool:
+        """Whether any candidate's last failure is a timeout."""
+        return any(failure.reason is Reason.ATTEMPT_TIMED_OUT for failure in self.latest.values())
+
+    def goes_on_after(self, rounds: int) -> bool:
+        """Whether asking the candidates again may help, if there is time.
+
+        `rounds`: number of rounds in which no candidate timed out. A frozen node said nothing in the other rounds.
+        """
+        if self.has_late:
+            return True
+        reasons = {failure.reason for failure in self.latest.values()}
+        if not reasons <= PASSING | _BEYOND_BOUND:
+            return False
+        if reasons & _BEYOND_BOUND:
+            return rounds < _ROUNDS
+        if Reason.POSITION_NOT_REACHED in reasons:
+            return True
+        return rounds < (_HAND_OVER_ROUNDS if len(self.epochs) > 1 else _ROUNDS)

@@ -1,0 +1,101 @@
+"""The failure of a lookup that no replica answered: every candidate, its first reason, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from router.choice.attempt_log import AttemptLog
+from router.choice.candidates import Eligibility, Suspicion, judge
+from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable
+from statehouse.consistency import Freshness
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import errors_pb2, types_pb2
+
+_SUMMARY = {
+    Reason.NO_REPLICA_AVAILABLE: "no replica could answer ({where})",
+    Reason.OVERLOADED: "every replica that could answer is overloaded ({where})",
+    Reason.POSITION_NOT_REACHED: "no replica that was asked has reached the position ({where})",
+    Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
+}
+
+
+def summed_up(
+    table: RoutingTable | None,
+    routes: PartitionRoutes,
+    bound: Freshness,
+    suspects: Mapping[str, Suspicion],
+    attempt_log: AttemptLog,
+    *,
+    is_late: bool,
+) -> LookupFailure:
+    """Return the failure of a lookup: NO_REPLICA_AVAILABLE, or a reason that describes all candidates better."""
+    reasons = {failure.reason for failure in attempt_log.latest.values()}
+    furthest = attempt_log.furthest
+    if furthest is not None:
+        reason = Reason.POSITION_NOT_REACHED
+    elif is_late:
+        reason = Reason.DEADLINE_EXCEEDED
+    elif reasons == {Reason.OVERLOADED}:
+        # A reason of its own, so that the caller sends less instead of trying again.
+        reason = Reason.OVERLOADED
+    else:
+        reason = Reason.NO_REPLICA_AVAILABLE
+    where = f"store {routes.store}, partition {routes.partition}, epoch {routes.epoch}"
+    parts = [_SUMMARY[reason].format(where=where), _shape(table, routes)]
+    metadata = {"store": routes.store, "partition": str(routes.partition), "epoch": str(routes.epoch)}
+    if attempt_log.failures:
+        replica, first = next(iter(attempt_log.failures.values()))
+        parts.append(f"first failure: {replica.instance_id}: {first.reason.name}: {first.message}")
+        metadata["first_reason"] = first.reason.name
+    if attempt_log.refused:
+        parts.append(f"the retry budget had nothing left for a {attempt_log.refused}")
+        metadata["retry_budget_refused"] = attempt_log.refused
+    if furthest is not None:
+        metadata |= {name: furthest.metadata[name] for name in ("position", "wanted") if name in furthest.metadata}
+    candidates = _candidates(routes, bound, suspects, attempt_log)
+    message = "; ".join(part for part in parts if part)
+    return LookupFailure(reason, message, metadata, route=routes.route(), candidates=candidates)
+
+
+def _candidates(
+    routes: PartitionRoutes, bound: Freshness, suspects: Mapping[str, Suspicion], attempt_log: AttemptLog
+) -> list[errors_pb2.Candidate]:
+    """Return every replica and why it gave no answer, the asked ones first, in order."""
+    asked = [_asked(replica, failure) for replica, failure in attempt_log.failures.values()]
+    unasked = []
+    for verdict in judge(routes, bound, suspects):
+        if verdict.replica.instance_id in attempt_log.failures:
+            continue
+        candidate = verdict.to_proto()
+        if verdict.eligibility is not Eligibility.EXCLUDED and not candidate.detail:
+            candidate.detail = "not asked: the time was up"
+        unasked.append(candidate)
+    return asked + unasked
+
+
+def _asked(replica: RoutedReplica, failure: LookupFailure) -> errors_pb2.Candidate:
+    return errors_pb2.Candidate(
+        host=replica.host(),
+        role=types_pb2.ReplicaRole.ValueType(replica.role.value),
+        eligible=False,
+        reason=errors_pb2.ErrorReason.ValueType(failure.reason.value),
+        detail=failure.message,
+        position=replica.position,
+        lag=replica.lag,
+    )
+
+
+def _shape(table: RoutingTable | None, routes: PartitionRoutes) -> str:
+    """Say what the assignment itself lacks."""
+    store = None if table is None else table.stores.get(routes.store)
+    if store is not None and store.spec.is_global:
+        return f"nodes with a copy of this global store: {len(routes.replicas)}; every node that starts gets one"
+    if not routes.replicas:
+        return "the assignment names no node for the partition: start one, or wait for the processor to assign it"
+    if len(routes.replicas) > 1:
+        return ""
+    if store is not None and store.spec.ephemeral:
+        return "an ephemeral store has no standbys by nature: it is there again, empty, once it is moved"
+    if store is not None and store.has_standbys:
+        return "the partition has no standby at the moment"
+    return "no standby is configured for this store: set num_standby_replicas and run a second node"

@@ -1,0 +1,64 @@
+"""Keeps and swaps the current routing table; lookups wait here for a newer one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from router.fleet.table import RoutingTable
+from statehouse.errors import LookupFailure, Reason
+from statehouse.waiting import is_set_within
+
+
+class CurrentTable:
+    """Keeps the newest table. Lives on the event loop; readers take `current()` once per decision."""
+
+    def __init__(self) -> None:
+        """Start without a table."""
+        self._table: RoutingTable | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def table(self) -> RoutingTable | None:
+        """The newest table, None before the first."""
+        return self._table
+
+    def current(self) -> RoutingTable:
+        """Return the newest table.
+
+        Raises:
+            LookupFailure: ROUTING_NOT_READY, there is none yet.
+
+        """
+        if self._table is None:
+            raise LookupFailure(
+                Reason.ROUTING_NOT_READY,
+                "this router has not read a complete assignment yet: it needs Kafka, and the processor to have "
+                "started once",
+            )
+        return self._table
+
+    def publish(self, table: RoutingTable) -> bool:
+        """Swap the table in; an older epoch never replaces a newer one: False."""
+        if self._table is not None and table.epoch < self._table.epoch:
+            return False
+        routes_alike = self._table is not None and table.routes_like(self._table)
+        self._table = table
+        if not routes_alike:
+            self._changed.set()
+            self._changed = asyncio.Event()
+        return True
+
+    async def changed_since(self, table: RoutingTable) -> RoutingTable:
+        """Wait for a table that routes differently from this one; return it."""
+        while (current := self.current()).routes_like(table):
+            await self._changed.wait()
+        return current
+
+    async def wait_for_epoch(self, epoch: int, timeout_s: float) -> bool:
+        """Wait until the table has this epoch or a newer one; False if that takes longer than `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + timeout_s
+        while self._table is None or self._table.epoch < epoch:
+            if not await is_set_within(self._changed, give_up_at - loop.time()):
+                return False
+        return True

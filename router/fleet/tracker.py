@@ -1,0 +1,120 @@
+"""Follows the fleet: records of the two control topics come in, routing tables go out.
+
+Lives on the event loop; the threads that read the topics hand over what they decoded. Rebuilds are coalesced: at
+most one is pending, and there is a pause between two, so that a fleet's heartbeats can't keep the loop busy. The
+first table is made when both topics have been read to their ends once: a log that has not been compacted holds
+old epochs, which must not be served while the newer ones are still being read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutingTable, compile_table
+from statehouse.assignment import Assignment
+from statehouse.membership import FORGET_AFTER_SESSIONS, Member
+
+_REBUILD_PAUSE_S = 0.02
+
+
+class FleetTracker:
+    """Builds tables, publishes them to `tables` and calls `on_table` with each. `rack`: the router's own.
+
+    A member leaves by its tombstone. One that falls silent stays: its last known address may still answer, and calls
+    find out sooner than heartbeats would. Only one that the assignment doesn't name is forgotten in the end, when
+    others were heard of for FORGET_AFTER_SESSIONS session timeouts and it was not.
+    """
+
+    def __init__(
+        self,
+        tables: CurrentTable,
+        on_table: Callable[[RoutingTable], None],
+        *,
+        session_timeout_s: float,
+        rack: str = "",
+    ) -> None:
+        self._tables, self._on_table, self._session_timeout_s = tables, on_table, session_timeout_s
+        self._rack = rack
+        self._assignment: Assignment | None = None
+        self._named: frozenset[str] = frozenset()
+        self._members: dict[str, Member] = {}
+        self._heard_at: dict[str, float] = {}
+        self._unread = {"assignment", "members"}
+        self._pending: asyncio.TimerHandle | None = None
+        self._built_at = 0.0
+
+    def on_caught_up(self, log: str) -> None:
+        """Note that "assignment" or "members" has been read to its end."""
+        if log in self._unread:
+            self._unread.discard(log)
+            self._schedule()
+
+    def on_assignment(self, assignment: Assignment) -> None:
+        """Take a newer assignment."""
+        self._assignment = assignment
+        self._named = frozenset(node for holders in assignment.tasks.values() for node in holders.replicas)
+        self._schedule()
+
+    def on_member(self, member: Member, age_s: float = 0.0) -> None:
+        """Take a heartbeat; `age_s`: how old it was when read, for those that were there before us.
+
+        Of two processes under one instance id the one that started later counts, unless it has fallen silent:
+        a clock that was set back must not hide a restarted node for ever.
+        """
+        now = asyncio.get_running_loop().time()
+        known = self._members.get(member.instance_id)
+        if known is not None and known.incarnation != member.incarnation and member.started_at_ms < known.started_at_ms:
+            silent_s = now - self._heard_at[member.instance_id]
+            if silent_s < self._session_timeout_s:
+                return
+        self._members[member.instance_id] = member
+        self._heard_at[member.instance_id] = now - age_s
+        self._schedule()
+
+    def on_member_left(self, instance_id: str) -> None:
+        """Take a tombstone."""
+        if self._members.pop(instance_id, None) is not None:
+            del self._heard_at[instance_id]
+            self._schedule()
+
+    def heartbeat_age_s(self, instance_id: str) -> float | None:
+        """Seconds since the member's last heartbeat; None for an unknown member."""
+        heard_at = self._heard_at.get(instance_id)
+        return None if heard_at is None else max(0.0, asyncio.get_running_loop().time() - heard_at)
+
+    def close(self) -> None:
+        """Build no more."""
+        if self._pending is not None:
+            self._pending.cancel()
+        self._unread = {"closed"}
+
+    def _schedule(self) -> None:
+        if self._pending is not None or self._unread or self._assignment is None:
+            return
+        loop = asyncio.get_running_loop()
+        due_at = max(loop.time(), self._built_at + _REBUILD_PAUSE_S)
+        self._pending = loop.call_at(due_at, self._rebuild)
+
+    def _remembered(self) -> dict[str, Member]:
+        """Return the members, without those that are long gone.
+
+        Silence is measured against the newest heartbeat, not our clock: without Kafka no heartbeat arrives.
+        """
+        newest = max(self._heard_at.values(), default=0.0)
+        limit_s = FORGET_AFTER_SESSIONS * self._session_timeout_s
+        return {
+            name: member
+            for name, member in self._members.items()
+            if name in self._named or newest - self._heard_at[name] < limit_s
+        }
+
+    def _rebuild(self) -> None:
+        self._pending = None
+        if self._assignment is None:
+            return
+        table = compile_table(self._assignment, self._remembered(), self._tables.table, rack=self._rack)
+        self._built_at = asyncio.get_running_loop().time()
+        if self._tables.publish(table):
+            self._on_table(table)

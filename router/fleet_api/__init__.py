@@ -1,0 +1,1 @@
+"""Answers about the fleet, and about inputs and queries of the processor. Nothing here reads a store."""

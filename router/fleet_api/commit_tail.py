@@ -1,0 +1,98 @@
+"""The latest commits of a store: the changelog positions that include an input record's results. Pure.
+
+After each micro-batch the processor writes to the commits topic how far it has read its inputs and where its changelog
+ended. So the first commit that includes a record tells the position at which a replica shows the record's results.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import fleet_service_pb2
+
+# Commits remembered of a store. For a record from before them the oldest one serves: its position is later than needed.
+_TAIL: Final = 1_000
+
+TopicPartition = tuple[str, int]
+
+
+def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPartition, int]:
+    """Return the largest offset of each topic partition that records name.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, there are none, or one has a negative offset.
+
+    """
+    found: dict[TopicPartition, int] = {}
+    for record in records:
+        place = (record.topic, record.partition)
+        if record.offset < 0:
+            # A producer reports this for a record that was not delivered; it will never be processed.
+            message = f"offset {record.offset} of {record.topic}:{record.partition} is negative; was it delivered?"
+            raise LookupFailure(Reason.INVALID_REQUEST, message)
+        found[place] = max(record.offset, found.get(place, 0))
+    if not found:
+        raise LookupFailure(Reason.INVALID_REQUEST, "no records are named")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """Next offsets: of the inputs read so far, and of the changelog's partitions after them."""
+
+    sources: Mapping[TopicPartition, int]
+    changelog: Mapping[int, int]
+
+    def has(self, records: Mapping[TopicPartition, int]) -> bool:
+        return all(self.sources.get(place, 0) > offset for place, offset in records.items())
+
+
+class CommitTail:
+    """The latest commits of one store."""
+
+    def __init__(self) -> None:
+        """Start without commits."""
+        self._query_id = ""
+        self._batch_id = -1
+        self._commits: deque[_Commit] = deque(maxlen=_TAIL)
+
+    def feed(self, commit: commits_pb2.Commit) -> None:
+        """Take a record of the commits topic; a repeated batch changes nothing.
+
+        A query that began anew, with another checkpoint, reads its inputs again: earlier commits no longer count.
+        """
+        if commit.query_id != self._query_id:
+            self._commits.clear()
+            self._query_id, self._batch_id = commit.query_id, -1
+        if commit.batch_id <= self._batch_id:
+            return
+        self._batch_id = commit.batch_id
+        sources = {(each.topic, each.partition): each.offset for each in commit.source_ends}
+        self._commits.append(_Commit(sources, {each.partition: each.offset for each in commit.changelog_ends}))
+
+    def positions(self, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
+        """Return the changelog position to reach, by partition, to see records given by their offsets; None: not yet.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, a topic is none of the store's inputs.
+
+        """
+        if not self._commits:
+            return None
+        topics = {topic for topic, _ in self._commits[-1].sources}
+        for topic, _ in records:
+            if topic not in topics:
+                raise LookupFailure(
+                    Reason.INVALID_REQUEST, f"{topic} is no input of the store; it has {', '.join(sorted(topics))}"
+                )
+        found = None
+        for commit in reversed(self._commits):
+            if not commit.has(records):
+                break
+            found = commit.changelog
+        return found

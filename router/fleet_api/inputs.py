@@ -1,0 +1,66 @@
+"""Calls that wait until the processor has committed an input record.
+
+"Read at least my record" needs no more: the read itself waits for a position, like any read with `at_least`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from router.fleet_api.commit_tail import CommitTail, TopicPartition
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.positions import Token
+from statehouse.rpc.deadline import Deadline
+
+_MAX_WAITS: Final = 10_000
+
+
+class Inputs:
+    """The commits of all stores, and the calls that wait for one. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._tails: dict[str, CommitTail] = {}
+        self._changed = asyncio.Event()
+        self._waits = 0
+
+    def on_commit(self, commit: commits_pb2.Commit) -> None:
+        """Take a record of the commits topic."""
+        self._tails.setdefault(commit.store, CommitTail()).feed(commit)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def processed(self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline) -> Token:
+        """Wait until the processor has committed the records, given by their offsets; return what a read must reach.
+
+        Raises:
+            LookupFailure: INPUT_NOT_PROCESSED, INVALID_REQUEST or OVERLOADED.
+
+        """
+        if self._waits >= _MAX_WAITS:
+            raise LookupFailure(Reason.OVERLOADED, f"{_MAX_WAITS} calls wait for the processor, as many as are taken")
+        self._waits += 1
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                while (positions := self._positions(store, records)) is None:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise self._unprocessed(store) from None
+        finally:
+            self._waits -= 1
+        return Token({(store, partition): position for partition, position in positions.items()})
+
+    def _positions(self, store: str, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
+        tail = self._tails.get(store)
+        return None if tail is None else tail.positions(records)
+
+    def _unprocessed(self, store: str) -> LookupFailure:
+        what = "has not committed the records" if store in self._tails else "has never committed anything"
+        return LookupFailure(
+            Reason.INPUT_NOT_PROCESSED,
+            f"the processor of store {store} {what} within the time there was",
+            {"store": store},
+        )

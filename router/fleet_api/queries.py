@@ -1,0 +1,75 @@
+"""The processor's last reports on its queries in the commits topic."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+from statehouse.control.v1 import commits_pb2
+from statehouse.v1 import fleet_service_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    commit: commits_pb2.Commit
+    at_s: float
+
+
+class ProcessorQueries:
+    """The last commit record of each store. Pure; times are seconds of one clock, unless told otherwise."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._stores: dict[str, _Heard] = {}
+
+    def on_commit(self, commit: commits_pb2.Commit, written_at_s: float) -> None:
+        """Take a record."""
+        self._stores[commit.store] = _Heard(commit, written_at_s)
+
+    def on_reset(self, store: str) -> None:
+        """Forget a store: its application begins anew."""
+        self._stores.pop(store, None)
+
+    def describe(
+        self, known_stores: Container[str], now_s: float, epoch_ms: float
+    ) -> Iterator[fleet_service_pb2.QueryInfo]:
+        """Return the queries that feed known stores, by name; `epoch_ms` is the wall clock's."""
+        stores: dict[str, list[str]] = {}
+        latest: dict[str, _Heard] = {}
+        for store, heard in sorted(self._stores.items()):
+            if store not in known_stores:
+                continue
+            name = heard.commit.query or store  # a processor that doesn't name it has one a store
+            stores.setdefault(name, []).append(store)
+            if name not in latest or heard.at_s > latest[name].at_s:
+                latest[name] = heard
+        for name, heard in sorted(latest.items()):
+            yield _query(name, stores[name], heard.commit, now_s - heard.at_s, epoch_ms)
+
+
+def _query(
+    name: str, stores: list[str], commit: commits_pb2.Commit, age_s: float, epoch_ms: float
+) -> fleet_service_pb2.QueryInfo:
+    is_dated = commit.HasField("committed_at_ms")
+    return fleet_service_pb2.QueryInfo(
+        name=name,
+        stores=stores,
+        idle=commit.idle,
+        stopped=commit.stopped,
+        record_age_ms=max(0, int(age_s * 1_000)),
+        batch_id=commit.batch_id,
+        batch_age_ms=max(0, int(epoch_ms - commit.committed_at_ms)) if is_dated else None,
+        status=_status(commit.figures) if commit.HasField("figures") else None,
+    )
+
+
+def _status(figures: commits_pb2.QueryFigures) -> fleet_service_pb2.QueryStatus:
+    return fleet_service_pb2.QueryStatus(
+        input_rows_per_second=figures.input_rows_per_second,
+        backlog=figures.backlog,
+        backlog_eta_ms=figures.backlog_eta_ms if figures.HasField("backlog_eta_ms") else None,
+        watermark_ms=figures.watermark_ms if figures.HasField("watermark_ms") else None,
+        state_rows=figures.state_rows,
+        state_bytes=figures.state_bytes,
+        dead_letters=figures.dead_letters,
+    )

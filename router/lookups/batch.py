@@ -1,0 +1,188 @@
+"""BatchGet: lookups grouped by the node to ask, each with an outcome of its own, in the caller's order.
+
+A node gets one BatchGet with everything it can answer; what does not fit into one message or one batch is split,
+never failed. When a whole call fails, its entries are grouped again by their next candidates, as ksqlDB's rounds
+do; when one entry fails in a way that another replica may help with, it goes on alone, like a Get.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from google.protobuf.message import DecodeError
+
+from router.calls.batch_calls import ENTRY_OVERHEAD, failure_in, halving, results, room_of_call
+from router.calls.concurrency import map_bounded
+from router.calls.group_calls import GroupCalls
+from router.choice.answer_times import CallKind
+from router.choice.candidates import ask_order
+from router.choice.round_robin import RoundRobin
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutedNode
+from router.lookups.dispatch import Call, Dispatcher
+from router.lookups.limit import LookupLimit
+from router.lookups.locate import keyed_call
+from router.telemetry.metrics import RouterMetrics
+from statehouse.batches import chunks, fits, is_too_big, kept_within
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.deadline import Deadline
+from statehouse.wire import framed, frames, result_of
+
+_GROUP_ROUNDS = 2
+_AT_ONCE = 32
+_KIND: CallKind = ("", "BatchGet")
+
+
+@dataclass(slots=True, eq=False)
+class _BatchEntry:
+    """One lookup of the batch; `result` is a serialized BatchGetResult once it has one."""
+
+    call: Call
+    failures: dict[str, LookupFailure] = field(default_factory=dict)
+    goes_alone: bool = False
+    """A node refused this entry, or would have had to let it wait, rather than the whole call having failed."""
+    result: bytes = b""
+    outcome: str = "OK"
+
+
+class BatchGetter:
+    """Answers BatchGet. Lives on the event loop."""
+
+    def __init__(
+        self,
+        tables: CurrentTable,
+        limit: LookupLimit,
+        calls: GroupCalls,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        *,
+        max_message_bytes: int,
+    ) -> None:
+        self._tables, self._limit, self._calls = tables, limit, calls
+        self._dispatcher, self._metrics = dispatcher, metrics
+        self._max_bytes = max_message_bytes
+        self._turns = RoundRobin()
+
+    async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
+        """Answer a serialized BatchGetRequest with a serialized BatchGetResponse.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST, ROUTING_NOT_READY or OVERLOADED.
+
+        """
+        try:
+            requests = frames(data)
+        except DecodeError as error:
+            raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
+        with self._limit.admitted(len(requests)):
+            return await self._answer(requests, deadline)
+
+    async def _answer(self, requests: Sequence[bytes], deadline: Deadline) -> bytes:
+        table = self._tables.current()
+        entries: list[_BatchEntry | bytes] = []
+        for request in requests:
+            try:
+                entries.append(_BatchEntry(keyed_call(table, "Get", request)))
+            except LookupFailure as failure:
+                self._metrics.lookups("", failure.reason.name, 1)
+                entries.append(result_of(failure))
+        pending = [entry for entry in entries if isinstance(entry, _BatchEntry)]
+        for _ in range(_GROUP_ROUNDS):
+            await self._grouped_round(pending, deadline)
+            pending = [entry for entry in pending if not entry.result]
+        await map_bounded(lambda entry: self._alone(entry, deadline), pending, at_once=_AT_ONCE)
+        outcomes = Counter((entry.call.store, entry.outcome) for entry in entries if isinstance(entry, _BatchEntry))
+        for (store, outcome), lookups in outcomes.items():
+            self._metrics.lookups(store, outcome, lookups)
+        return framed(self._within_bound([entry if isinstance(entry, bytes) else entry.result for entry in entries]))
+
+    def _within_bound(self, results: list[bytes]) -> list[bytes]:
+        """Replace what no longer fits into one answer by a failure of that entry alone."""
+        sizes = [len(result) for result in results]
+        if fits(sizes, self._max_bytes, ENTRY_OVERHEAD):
+            return results
+        failure = LookupFailure(
+            Reason.MESSAGE_TOO_LARGE, f"the answers together exceed max_message_bytes {self._max_bytes}: ask for fewer"
+        )
+        too_large = result_of(failure)
+        kept = kept_within(sizes, len(too_large), self._max_bytes, ENTRY_OVERHEAD)
+        return [result if is_kept else too_large for result, is_kept in zip(results, kept, strict=True)]
+
+    async def _grouped_round(self, pending: Sequence[_BatchEntry], deadline: Deadline) -> None:
+        """Ask each node once for all entries whose first untried candidate it is."""
+        table = self._tables.current()
+        groups: dict[str, tuple[RoutedNode, list[_BatchEntry]]] = {}
+        turns: dict[str, int] = {}  # one a store, so that its entries stay together
+        for entry in pending:
+            store = table.stores.get(entry.call.store)
+            if entry.goes_alone or store is None or entry.call.partition >= len(store.partitions):
+                continue
+            routes = store.partitions[entry.call.partition]
+            if routes.store not in turns:
+                turns[routes.store] = self._turns.take(routes)
+            for replica in ask_order(routes, entry.call.freshness, self._calls.suspects, turns[routes.store]):
+                if replica.node is not None and replica.instance_id not in entry.failures:
+                    groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
+                    break
+        calls = [
+            (node, chunk)
+            for node, group in groups.values()
+            for chunk in chunks(group, lambda entry: len(entry.call.body), partial(room_of_call, self._max_bytes))
+        ]
+        await map_bounded(
+            lambda call: halving(partial(self._ask_for, call[0], table.forwarding, deadline), call[1]),
+            calls,
+            at_once=_AT_ONCE,
+        )
+
+    async def _ask_for(
+        self, node: RoutedNode, forwarding: bytes, deadline: Deadline, entries: Sequence[_BatchEntry]
+    ) -> bool:
+        """Make one call for these entries; False if it or its answer was too big."""
+        body = framed(entry.call.body + forwarding for entry in entries)
+        timeout_s = min(self._calls.attempt_timeout_s, deadline.remaining_s)
+        answer = await self._calls.make(node, "BatchGet", body, deadline, timeout_s, kind=_KIND)
+        failure = self._take(node, entries, answer) if isinstance(answer, bytes) else answer
+        self._metrics.attempt("OK" if failure is None else failure.reason.name)
+        if failure is None:
+            return True
+        if is_too_big(failure, len(entries)):
+            return False
+        for entry in entries:
+            if failure.elsewhere:
+                entry.failures[node.instance_id] = failure
+            else:
+                entry.result, entry.outcome = result_of(failure), failure.reason.name
+        return True
+
+    def _take(self, node: RoutedNode, entries: Sequence[_BatchEntry], answer: bytes) -> LookupFailure | None:
+        """Give each entry its result; returns a failure if the answer is not one to this batch."""
+        try:
+            found = results(answer, len(entries))
+        except LookupFailure as unreadable:
+            return unreadable
+        for entry, result in zip(entries, found, strict=True):
+            failure = failure_in(result)
+            if failure is None:
+                entry.result = result
+            elif failure.reason is Reason.WOULD_WAIT:
+                entry.goes_alone = True  # maybe to the same node, which then lets it wait
+            elif failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
+                entry.failures[node.instance_id] = failure
+                entry.goes_alone = True
+            else:
+                entry.result, entry.outcome = result, failure.reason.name
+        return None
+
+    async def _alone(self, entry: _BatchEntry, deadline: Deadline) -> None:
+        call = entry.call
+        alone = Call(call.method, call.store, call.partition, call.body, call.freshness, failed_before=entry.failures)
+        try:
+            answer = await self._dispatcher.dispatch(alone, deadline)
+        except LookupFailure as failure:
+            entry.result, entry.outcome = result_of(failure), failure.reason.name
+        else:
+            entry.result = result_of(answer.data)

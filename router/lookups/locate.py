@@ -1,0 +1,81 @@
+"""Finds the partition for a serialized request: the steps that every lookup needs, and no more."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from router.fleet.table import PartitionRoutes, RoutingTable
+from router.lookups.dispatch import Call
+from statehouse.consistency import ANY, Freshness
+from statehouse.errors import LookupFailure, Reason
+from statehouse.paging import serialized_key
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
+
+
+def parse_keyed(data: bytes) -> query_service_pb2.GetRequest:
+    """Read the fields that all requests about one key have in common.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST or HOP_LIMIT.
+
+    """
+    try:
+        request = query_service_pb2.GetRequest.FromString(data)
+    except DecodeError as error:
+        raise LookupFailure(Reason.INVALID_REQUEST, f"not a request about a key: {error}") from error
+    refuse_forwarded(request.forwarding)
+    return request
+
+
+def refuse_forwarded(forwarding: types_pb2.Forwarding) -> None:
+    """Let a request pass one router only.
+
+    Raises:
+        LookupFailure: HOP_LIMIT.
+
+    """
+    if forwarding.hops >= 1:
+        raise LookupFailure(
+            Reason.HOP_LIMIT,
+            f"the request has already passed {forwarding.hops} router(s): a node's advertised address is a router's",
+            {"hops": str(forwarding.hops)},
+        )
+
+
+def freshness_of(message: types_pb2.Freshness) -> Freshness:
+    """Read the caller's bounds.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, a bound is negative.
+
+    """
+    try:
+        return Freshness.from_proto(message)
+    except ValueError as error:
+        raise LookupFailure(Reason.INVALID_REQUEST, str(error)) from error
+
+
+def locate(
+    table: RoutingTable,
+    request: query_service_pb2.GetRequest | query_service_pb2.WatchRequest | fleet_service_pb2.LocateKeyRequest,
+) -> PartitionRoutes:
+    """Return the partition a request's key is in.
+
+    Raises:
+        LookupFailure: UNKNOWN_STORE or INVALID_KEY.
+
+    """
+    return table.locate(request.store, serialized_key(request.key, table.store(request.store).key_serde))
+
+
+def keyed_call(table: RoutingTable, method: str, data: bytes) -> Call:
+    """Return what to dispatch for a serialized request about one key: all begin with the fields of GetRequest.
+
+    Raises:
+        LookupFailure: the request can't be routed.
+
+    """
+    request = parse_keyed(data)
+    routes = locate(table, request)
+    freshness = freshness_of(request.freshness) if request.HasField("freshness") else ANY
+    return Call(method, routes.store, routes.partition, data, freshness)

@@ -1,0 +1,291 @@
+"""Scan, ScanWindows and Count: every partition through the same dispatch, put together in key order.
+
+Nodes are asked for raw bytes: the order of pages is that of serialized keys, and decoding once, here, is enough.
+Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
+a partition may have more than it returned.
+
+For a page a node is called once for all partitions whose first candidate it is. Where it can't answer for all of them
+they are asked for one by one, as lookups are, which says of each what is wrong with it. Counts may take long: of those
+a node gets one call for each partition, so that as little as possible is lost with a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from router.calls.concurrency import map_bounded
+from router.calls.group_calls import GroupCalls
+from router.choice.candidates import ask_order
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutedNode, StoreRoutes
+from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher
+from router.lookups.locate import freshness_of, refuse_forwarded
+from router.telemetry.metrics import RouterMetrics
+from statehouse.batches import BatchCapacity
+from statehouse.composite import WindowKey
+from statehouse.consistency import Freshness
+from statehouse.errors import LookupFailure, Reason
+from statehouse.paging import PartialPage, entry_key_range, key_range, merged, next_page_token, page_size
+from statehouse.rpc.deadline import Deadline
+from statehouse.serdes import shown_key, shown_value
+from statehouse.v1 import query_service_pb2
+
+Request = TypeVar("Request", query_service_pb2.ScanRequest, query_service_pb2.ScanWindowsRequest)
+Item = TypeVar("Item", query_service_pb2.Entry, query_service_pb2.KeyedWindow)
+PartitionRequest = TypeVar(
+    "PartitionRequest",
+    query_service_pb2.ScanRequest,
+    query_service_pb2.ScanWindowsRequest,
+    query_service_pb2.CountRequest,
+)
+
+_AT_ONCE = 16
+# Of the time that is left a call for several partitions gets one share; what is asked after it needs some, too.
+_SHARES = 3
+# Failures that say nothing of a partition: whatever the node is asked for next, it will not answer either.
+_OF_NODE = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
+# Room that an answer keeps free for the token, the replicas' stamps and framing.
+_RESERVED_BYTES = 32 * 1024
+# What framing adds to an entry, rounded up.
+_ENTRY_OVERHEAD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What of a store a request is about: these partitions, or a copy of it as a whole."""
+
+    store: StoreRoutes
+    method: str
+    freshness: Freshness
+    partitions: Sequence[int] | None
+
+
+class Scatter:
+    """Answers Scan, ScanWindows and Count. Lives on the event loop."""
+
+    def __init__(
+        self,
+        tables: CurrentTable,
+        calls: GroupCalls,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        *,
+        max_message_bytes: int,
+    ) -> None:
+        self._tables, self._calls, self._dispatcher, self._metrics = tables, calls, dispatcher, metrics
+        self._max_entry_bytes = max_message_bytes - _RESERVED_BYTES
+
+    async def scan(self, request: query_service_pb2.ScanRequest, deadline: Deadline) -> query_service_pb2.ScanResponse:
+        """Return a page over all partitions, or over the one the request names.
+
+        Raises:
+            LookupFailure: the request is wrong, or a partition failed; the message names it.
+
+        """
+        store = self._store(request)
+        key_range(request, store.key_serde)  # refuses a wrong range or token before any node is asked
+        answers = await self._read_page(store, "Scan", request, deadline)
+        responses = [query_service_pb2.ScanResponse.FromString(answer) for answer in answers]
+        parts = [PartialPage(response.entries, bool(response.next_page_token)) for response in responses]
+        shown = _as_is if request.raw else partial(_typed_entry, store)
+        entries, token = self._page(request, parts, lambda entry: entry.key.raw, shown)
+        return query_service_pb2.ScanResponse(
+            entries=entries,
+            next_page_token=token,
+            replicas=[stamp for response in responses for stamp in response.replicas],
+        )
+
+    async def scan_windows(
+        self, request: query_service_pb2.ScanWindowsRequest, deadline: Deadline
+    ) -> query_service_pb2.ScanWindowsResponse:
+        """Return a page of windows over all partitions, or over the one the request names.
+
+        Raises:
+            LookupFailure: the request is wrong, or a partition failed; the message names it.
+
+        """
+        store = self._store(request)
+        entry_key_range(request, store.key_serde)  # as above
+        answers = await self._read_page(store, "ScanWindows", request, deadline)
+        responses = [query_service_pb2.ScanWindowsResponse.FromString(answer) for answer in answers]
+        parts = [PartialPage(response.windows, bool(response.next_page_token)) for response in responses]
+        shown = _as_is if request.raw else partial(_typed_window, store)
+        windows, token = self._page(request, parts, _entry_key, shown)
+        return query_service_pb2.ScanWindowsResponse(
+            windows=windows,
+            next_page_token=token,
+            replicas=[stamp for response in responses for stamp in response.replicas],
+        )
+
+    async def count(
+        self, request: query_service_pb2.CountRequest, deadline: Deadline
+    ) -> query_service_pb2.CountResponse:
+        """Return the sum over all partitions, or the count of the one the request names.
+
+        Raises:
+            LookupFailure: the request is wrong, or a partition failed; the message names it.
+
+        """
+        store = self._store(request)
+        scope = self._scope(store, "Count", request)
+        if scope.partitions is None:
+            answers = [await self._ask_copy(scope, request, deadline)]
+        else:
+            answers = await self._ask_each(scope, request, scope.partitions, deadline)
+        counts = [query_service_pb2.CountResponse.FromString(answer) for answer in answers]
+        return query_service_pb2.CountResponse(
+            count=sum(part.count for part in counts),
+            exact=all(part.exact for part in counts),
+            replicas=[stamp for part in counts for stamp in part.replicas],
+        )
+
+    def _store(self, request: PartitionRequest) -> StoreRoutes:
+        refuse_forwarded(request.forwarding)
+        return self._tables.current().store(request.store)
+
+    def _scope(self, store: StoreRoutes, method: str, request: PartitionRequest) -> _Scope:
+        freshness = freshness_of(request.freshness)
+        if request.HasField("partition"):
+            return _Scope(store, method, freshness, [store.partition(request.partition).partition])
+        return _Scope(store, method, freshness, None if store.spec.is_global else range(len(store.partitions)))
+
+    async def _read_page(self, store: StoreRoutes, method: str, request: Request, deadline: Deadline) -> list[bytes]:
+        """Return pages that together have all partitions, or the one that the request names, with keys and values raw.
+
+        Raises:
+            LookupFailure: INVALID_REQUEST; or a partition failed, and the message names it.
+
+        """
+        if request.partitions:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, "partitions is for nodes: a router is told one partition, or reads all"
+            )
+        scope = self._scope(store, method, request)
+        to_node = type(request)()
+        to_node.CopyFrom(request)
+        to_node.raw, to_node.page_size = True, page_size(request)
+        if scope.partitions is None:
+            return [await self._ask_copy(scope, to_node, deadline)]
+        read = partial(self._ask_group, scope, to_node, deadline)
+        answers = await map_bounded(read, self._by_node(scope, scope.partitions), at_once=_AT_ONCE)
+        return [answer for group in answers for answer in group]
+
+    def _by_node(self, scope: _Scope, partitions: Sequence[int]) -> list[tuple[RoutedNode | None, list[int]]]:
+        """Return the partitions by whom they are to be asked of first; without a node those that go by themselves."""
+        if scope.freshness.at_least is not None:
+            return [(None, list(partitions))]  # one that has to be waited for would keep the others waiting
+        groups: dict[RoutedNode | None, list[int]] = {}
+        for partition in partitions:
+            order = ask_order(scope.store.partitions[partition], scope.freshness, self._calls.suspects)
+            groups.setdefault(order[0].node if order else None, []).append(partition)
+        return list(groups.items())
+
+    async def _ask_group(
+        self, scope: _Scope, to_node: Request, deadline: Deadline, group: tuple[RoutedNode | None, Sequence[int]]
+    ) -> list[bytes]:
+        """Ask a node for several partitions in one call; for each of them by itself if it can't answer for all."""
+        node, partitions = group
+        if node is None or len(partitions) == 1:
+            return await self._ask_each(scope, to_node, partitions, deadline)
+        body = to_node.SerializeToString() + type(to_node)(partitions=partitions).SerializeToString()
+        # A share of the time, as each candidate of a partition gets one.
+        timeout_s = max(min(deadline.remaining_s, self._calls.attempt_timeout_s), deadline.remaining_s / _SHARES)
+        forwarding = self._tables.current().forwarding
+        outcome = await self._calls.make(node, scope.method, body + forwarding, deadline, timeout_s, kind=None)
+        self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
+        if isinstance(outcome, bytes):
+            return [outcome]
+        failed_before = {node.instance_id: outcome} if outcome.reason in _OF_NODE else {}
+        return await self._ask_each(scope, to_node, partitions, deadline, failed_before)
+
+    async def _ask_copy(self, scope: _Scope, to_node: PartitionRequest, deadline: Deadline) -> bytes:
+        """Ask for a global store: every node has all partitions, and one answers for them together."""
+        call = Call(
+            scope.method, scope.store.spec.name, 0, to_node.SerializeToString(), scope.freshness, is_patient=True
+        )
+        return (await self._dispatcher.dispatch(call, deadline)).data
+
+    async def _ask_each(
+        self,
+        scope: _Scope,
+        to_node: PartitionRequest,
+        partitions: Sequence[int],
+        deadline: Deadline,
+        failed_before: Mapping[str, LookupFailure] = NONE_FAILED,
+    ) -> list[bytes]:
+        """Return the answers for these partitions, each by a call of its own."""
+        body = to_node.SerializeToString()
+
+        async def read(partition: int) -> bytes:
+            part = type(to_node)(partition=partition).SerializeToString()  # on the wire the last one counts
+            call = Call(
+                scope.method,
+                scope.store.spec.name,
+                partition,
+                body + part,
+                scope.freshness,
+                is_patient=True,
+                failed_before=failed_before,
+            )
+            return await self._ask(call, deadline)
+
+        return await map_bounded(read, partitions, at_once=_AT_ONCE)
+
+    async def _ask(self, call: Call, deadline: Deadline) -> bytes:
+        """Ask for one partition; its failure names it."""
+        try:
+            return (await self._dispatcher.dispatch(call, deadline)).data
+        except LookupFailure as failure:
+            raise LookupFailure(
+                failure.reason,
+                f"partition {call.partition}: {failure.message}",
+                failure.metadata | {"partition": str(call.partition)},
+                route=failure.route,
+                candidates=failure.candidates,
+            ) from failure
+
+    def _page(
+        self,
+        request: Request,
+        parts: Sequence[PartialPage[Item]],
+        key_of: Callable[[Item], bytes],
+        shown: Callable[[Item], Item],
+    ) -> tuple[list[Item], str]:
+        """Return the page, items as `shown` and no more than one answer holds, and the token of the next."""
+        page = merged(parts, key_of, page_size(request), reverse=request.reverse)
+        items: list[Item] = []
+        room = BatchCapacity(len(page.items), self._max_entry_bytes, _ENTRY_OVERHEAD)
+        for item in page.items:
+            entry = shown(item)
+            if not room.takes(entry.ByteSize()):
+                return items, next_page_token(request, key_of(page.items[len(items) - 1]))
+            items.append(entry)
+        return items, next_page_token(request, key_of(page.items[-1])) if page.has_more else ""
+
+
+def _as_is(item: Item) -> Item:
+    return item
+
+
+def _entry_key(window: query_service_pb2.KeyedWindow) -> bytes:
+    return WindowKey(window.key.raw, window.window.start_ms, window.sequence).to_entry_key()
+
+
+def _typed_entry(store: StoreRoutes, entry: query_service_pb2.Entry) -> query_service_pb2.Entry:
+    """Show a raw entry by the store's serdes."""
+    return query_service_pb2.Entry(
+        key=shown_key(store.key_serde, entry.key.raw, raw=False),
+        value=shown_value(store.value_serde, entry.value.raw, raw=False),
+    )
+
+
+def _typed_window(store: StoreRoutes, window: query_service_pb2.KeyedWindow) -> query_service_pb2.KeyedWindow:
+    """Show a raw window by the store's serdes."""
+    typed = query_service_pb2.KeyedWindow()
+    typed.CopyFrom(window)
+    typed.key.CopyFrom(shown_key(store.key_serde, window.key.raw, raw=False))
+    typed.window.value.CopyFrom(shown_value(store.value_serde, window.window.value.raw, raw=False))
+    return typed

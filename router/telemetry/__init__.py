@@ -1,0 +1,1 @@
+"""The router's metrics. Nothing here decides."""

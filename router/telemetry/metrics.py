@@ -1,0 +1,137 @@
+"""The router's metrics. Labels are few: the assignment bounds the stores, the contract bounds the reasons."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from router.choice.hold import HoldOutcome
+from statehouse.observability.metrics import count_pauses, new_registry
+from statehouse.topology import Role
+
+_BATCH_BUCKETS = (2, 5, 10, 25, 50, 100, 250, 500, 1_000)
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class RouterMetrics:
+    """The router's own registry and what is in it.
+
+    statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is what the routing
+        table says the answering node is, empty where none answered.
+    statehouse_router_attempts_total{reason}: calls to nodes, coalesced lookups each for itself, OK or the reason they
+        failed with, CANCELLED if another answer came first or the caller left; of a watch, the reason that made it go
+        on elsewhere.
+    statehouse_router_coalesced_lookups: how many lookups went together in one call, of the calls with more than one.
+    statehouse_router_hedges_total{outcome}: lookups whose first answer was late and that had another replica to ask:
+        "won", it answered first; "lost", it did not; "refused", the retry budget had no room.
+    statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
+    statehouse_router_holds_total{outcome}: lookups that nobody could answer yet: "held"; or failed because the router
+        holds as many as it may ("full"), or the partition's last window is over or not long ago ("too_soon").
+    statehouse_router_held_lookups: how many are held.
+    statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
+    statehouse_router_backoffs_total{cause}: pauses before another try: "probe" of a node that is asked last, "watch" of
+        a partition that nobody could go on with.
+    statehouse_router_lookup_duration_seconds: from receipt to answer.
+    statehouse_router_open_lookups: how many are under way; max_lookups bounds them.
+    statehouse_router_open_watches: how many callers watch stores.
+    statehouse_router_open_fleet_watches: how many watch the fleet, as clients do that go straight to nodes.
+    """
+
+    def __init__(self) -> None:
+        self.registry = new_registry()
+        self._lookups = Counter(
+            "statehouse_router_lookups",
+            "Lookups by outcome and by the answering node's role",
+            ("store", "outcome", "role"),
+            registry=self.registry,
+        )
+        attempts = Counter(
+            "statehouse_router_attempts", "Calls to nodes by their outcome", ("reason",), registry=self.registry
+        )
+        self._hedges = Counter(
+            "statehouse_router_hedges",
+            "Second replicas asked beside one that was late, by outcome",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._retries = Counter(
+            "statehouse_router_retries",
+            "Attempts after one that ran out of time, by what the retry budget said",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._holds = Counter(
+            "statehouse_router_holds",
+            "Lookups that nobody could answer yet, by what was done",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.held = Gauge("statehouse_router_held_lookups", "Lookups that are held", registry=self.registry)
+        self._suspicions = Counter(
+            "statehouse_router_suspicions",
+            "Times a node came to be asked last, by the state it was found in",
+            ("state",),
+            registry=self.registry,
+        )
+        self._coalesced = Histogram(
+            "statehouse_router_coalesced_lookups",
+            "Lookups that went to a node together, by the call",
+            buckets=_BATCH_BUCKETS,
+            registry=self.registry,
+        )
+        self._duration = Histogram(
+            "statehouse_router_lookup_duration_seconds",
+            "Time from receipt to answer",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.open_lookups = Gauge("statehouse_router_open_lookups", "Lookups under way", registry=self.registry)
+        self.open_watches = Gauge(
+            "statehouse_router_open_watches", "Watches of stores that are open", registry=self.registry
+        )
+        self.open_fleet_watches = Gauge(
+            "statehouse_router_open_fleet_watches", "Watches of the fleet that are open", registry=self.registry
+        )
+        self.paused = count_pauses("router", self.registry)
+        # Finding a labelled child takes longer than counting in it.
+        self._counter = cache(self._labelled)
+        self._attempts = cache(attempts.labels)
+
+    def lookup(self, store: str, outcome: str, role: Role | None, seconds: float | None = None) -> None:
+        """Count a lookup. `store` must be one of the assignment's, or empty."""
+        self._counter(store, outcome, role).inc()
+        if seconds is not None:
+            self._duration.observe(seconds)
+
+    def lookups(self, store: str, outcome: str, number: int) -> None:
+        """Count lookups of a batch that came to the same; `store` as for one."""
+        self._counter(store, outcome, None).inc(number)
+
+    def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
+        return self._lookups.labels(store, outcome, "" if role is None else role.name)
+
+    def attempt(self, reason: str) -> None:
+        """Count a call to a node."""
+        self._attempts(reason).inc()
+
+    def coalesced(self, lookups: int) -> None:
+        """Count a call that several lookups share."""
+        self._coalesced.observe(lookups)
+
+    def hedge(self, outcome: str) -> None:
+        """Count a hedge, or one that the retry budget refused."""
+        self._hedges.labels(outcome).inc()
+
+    def retry(self, *, is_allowed: bool) -> None:
+        """Count an attempt that has to be paid from the retry budget."""
+        self._retries.labels("sent" if is_allowed else "refused").inc()
+
+    def hold(self, verdict: HoldOutcome) -> None:
+        """Count a lookup that would have failed, where holding is on."""
+        if verdict is not HoldOutcome.OFF:
+            self._holds.labels(verdict.value).inc()
+
+    def suspicion(self, state: str) -> None:
+        """Count a node that will be asked last from now on."""
+        self._suspicions.labels(state).inc()

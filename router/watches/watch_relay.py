@@ -1,0 +1,306 @@
+"""Watch: one stream to the caller, a stream a partition from the nodes, moved to another replica when one breaks off.
+
+The caller need not know where a partition is. The router remembers each partition's position; when its stream ends,
+with an error or in silence, it goes on at the next candidate from that position, as long as the caller stays and a
+replica can answer. A node goes on from any position it can prove to be whole and says so where it can't, and no change
+is passed on twice: ones before the position are dropped. A gap is passed on only if no other replica can do without:
+one that has followed for longer has more of the changelog in memory.
+
+Nothing is queued. Each partition holds one response, waits for its turn to write, and reads the next one after; turns
+are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A caller that is slow slows
+the reading, and the nodes keep the changes in their logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import grpc.aio
+import structlog
+
+from router.calls.health import NodeHealth
+from router.choice.attempt_log import AttemptLog
+from router.choice.candidates import ask_order
+from router.choice.round_robin import RoundRobin
+from router.fleet.current_table import CurrentTable
+from router.fleet.table import RoutedNode, RoutedReplica, RoutingTable, StoreRoutes
+from router.lookups.dispatch import Call, Dispatcher
+from router.lookups.locate import freshness_of, locate, refuse_forwarded
+from router.telemetry.metrics import RouterMetrics
+from statehouse.backoff import Backoff, BackoffPolicy
+from statehouse.consistency import ANY
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.streams import FIRST_RESPONSE_S, SILENCE_S, OpenStreams
+from statehouse.v1 import query_service_pb2
+from statehouse.waiting import is_told_to_end
+
+log = structlog.get_logger(__name__)
+
+OpenStream = Callable[[RoutedNode, str, bytes], "grpc.aio.UnaryStreamCall[bytes, bytes]"]
+SendResponse = Callable[[bytes], Awaitable[None]]
+
+_PAUSES: Final = BackoffPolicy("watch", first_s=0.1, longest_s=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimeouts:
+    """Seconds to wait for a partition's first answer, and for a replica that continues a broken watch."""
+
+    start_s: float
+    resume_s: float
+
+
+class WatchRelay:
+    """Answers Watch. Lives on the event loop. `open_stream(node, method, body)` calls a node."""
+
+    def __init__(
+        self,
+        tables: CurrentTable,
+        health: NodeHealth,
+        open_stream: OpenStream,
+        dispatcher: Dispatcher,
+        metrics: RouterMetrics,
+        *,
+        timeouts: WatchTimeouts,
+        max_watches: int,
+    ) -> None:
+        self.tables, self.health, self.open_stream = tables, health, open_stream
+        self.dispatcher, self.metrics, self.timeouts = dispatcher, metrics, timeouts
+        self.streams = OpenStreams(max_watches, "router")
+        self._round_robin = RoundRobin()
+
+    async def watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
+        """Pass responses on until the caller leaves.
+
+        Raises:
+            LookupFailure: the request is wrong, or nobody can serve a partition any more.
+
+        """
+        await self.streams.run(self._watch(request, send))
+
+    async def _watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
+        refuse_forwarded(request.forwarding)
+        table = self.tables.current()
+        store = table.store(request.store)
+        writing = asyncio.Lock()  # gRPC takes one message at a time; waiters get it in the order of asking
+
+        async def send_in_turn(data: bytes) -> None:
+            async with writing:
+                await send(data)
+
+        partitions = _partitions(table, store, request)
+        resume = _resume(store, request)
+        turn = self._round_robin.take(store.partition(partitions[0]))  # one for all, so that they stay together
+        try:
+            async with asyncio.TaskGroup() as group:
+                for partition in partitions:
+                    watch = _PartitionWatch(self, request, partition, resume.get(partition), turn, send_in_turn)
+                    group.create_task(watch.run())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+
+class _PartitionWatch:
+    """One partition's part of a watch.
+
+    `_position`: where to go on, None while current values are incomplete: whoever is asked next begins with all of
+    them. `_next_offset`: the first change that has not been passed on. `_has_begun`: the caller was given something,
+    maybe in an earlier watch. `_passed_on`, `_answered`: the replica asked last has given something, and a position.
+    """
+
+    def __init__(
+        self,
+        relay: WatchRelay,
+        request: query_service_pb2.WatchRequest,
+        partition: int,
+        position: query_service_pb2.WatchPosition | None,
+        turn: int,
+        send: SendResponse,
+    ) -> None:
+        self._relay, self._request, self._partition = relay, request, partition
+        self._turn, self._send = turn, send
+        self._bound = freshness_of(request.freshness)
+        self._position = position
+        self._next_offset = 0
+        self._has_begun = position is not None
+        self._passed_on = self._answered = False
+        self._gap_offered = self._gap_accepted = False
+
+    async def run(self) -> None:
+        """Pass responses on until cancelled.
+
+        Raises:
+            LookupFailure: it is final, or no replica could answer in time.
+
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._relay.timeouts.start_s
+        attempt_log, asked, backoff = AttemptLog(), set[str](), Backoff(_PAUSES, self._relay.metrics.paused)
+        while True:
+            table = self._relay.tables.current()
+            replica = self._candidate(table, asked)
+            if replica is None and self._gap_offered and not self._gap_accepted:
+                asked, self._gap_accepted = set(), True
+                continue
+            if replica is None:
+                if loop.time() >= give_up_at or not self._may_pass(attempt_log):
+                    raise self._failure(table, attempt_log)
+                await self._pause(table, attempt_log, min(backoff.failed(), max(0.0, give_up_at - loop.time())))
+                asked = set()
+                continue
+            asked.add(replica.instance_id)
+            self._passed_on = self._answered = False
+            failure = await self._follow(replica, table)
+            self._relay.metrics.attempt(failure.reason.name)
+            if not failure.elsewhere and failure.reason is not Reason.UNKNOWN_STORE:
+                raise failure
+            if self._passed_on:
+                give_up_at = loop.time() + self._relay.timeouts.resume_s
+            if self._answered:
+                self._bound = ANY  # it is for the first answer; from then on the position says how fresh is fresh
+                attempt_log, asked = AttemptLog(), {replica.instance_id}
+                backoff.succeeded()
+                log.info(
+                    "watch goes on at another replica",
+                    store=self._request.store,
+                    partition=self._partition,
+                    left=replica.instance_id,
+                    reason=failure.reason.name,
+                )
+            attempt_log.note(replica, failure)
+
+    def _candidate(self, table: RoutingTable, asked: set[str]) -> RoutedReplica | None:
+        routes = table.store(self._request.store).partition(self._partition)
+        order = ask_order(routes, self._bound, self._relay.health.suspects, self._turn)
+        return next((replica for replica in order if replica.instance_id not in asked), None)
+
+    def _may_pass(self, attempt_log: AttemptLog) -> bool:
+        """Whether asking again may help: what has begun is to go on, a first answer is waited for as a lookup's."""
+        return self._has_begun or attempt_log.passes
+
+    async def _pause(self, table: RoutingTable, attempt_log: AttemptLog, seconds: float) -> None:
+        """Wait for a newer assignment, one that a node told of if any did."""
+        await self._relay.tables.wait_for_epoch(max(table.epoch + 1, attempt_log.newest_epoch), seconds)
+
+    def _failure(self, table: RoutingTable, attempt_log: AttemptLog) -> LookupFailure:
+        routes = table.store(self._request.store).partition(self._partition)
+        call = Call("Watch", self._request.store, self._partition, b"", self._bound)
+        return self._relay.dispatcher.failure(call, routes, attempt_log, is_late=False)
+
+    async def _follow(self, replica: RoutedReplica, table: RoutingTable) -> LookupFailure:
+        """Pass a node's responses on; return why it no longer sends any."""
+        node = replica.node
+        if node is None:
+            return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
+        call = self._relay.open_stream(node, "Watch", self._body() + table.forwarding)
+        silence_s = FIRST_RESPONSE_S
+        try:
+            while isinstance(heard := await self._hear(node, call, silence_s), bytes):
+                silence_s = SILENCE_S
+                if not await self._pass_on(heard):
+                    return LookupFailure(Reason.PARTITION_RESTORING, "it lacks changes that another may have")
+            return heard
+        finally:
+            call.cancel()
+
+    async def _hear(
+        self, node: RoutedNode, call: grpc.aio.UnaryStreamCall[bytes, bytes], silence_s: float
+    ) -> bytes | LookupFailure:
+        """Return the next response, or why there is none; tell `health` what it shows."""
+        health, since = self._relay.health, asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(silence_s):
+                data = await call.read()
+        except TimeoutError:
+            failure = LookupFailure(Reason.ATTEMPT_TIMED_OUT, f"nothing came from it for {silence_s:g} s")
+            health.failed(node, failure.reason, failure.message, since)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            if "grpc_status" in failure.metadata:
+                health.failed(node, failure.reason, failure.message, since)
+        except grpc.aio.UsageError as error:
+            failure = LookupFailure(Reason.UNREACHABLE, f"the connection was closed: {error}")
+        except asyncio.CancelledError:
+            if is_told_to_end():
+                raise
+            # Our task was not cancelled, the call was: its channel was closed.
+            failure = LookupFailure(Reason.UNREACHABLE, "the connection was closed")
+        else:
+            health.answered(node)
+            return data if isinstance(data, bytes) else LookupFailure(Reason.UNREACHABLE, "it ended the watch")
+        return failure
+
+    def _body(self) -> bytes:
+        """Return the request for this partition, from the position on; without forwarding."""
+        body = query_service_pb2.WatchRequest()
+        body.CopyFrom(self._request)
+        body.ClearField("resume")
+        if self._bound is ANY:
+            body.ClearField("freshness")
+        body.partition = self._partition
+        if self._position is not None:
+            body.resume.append(self._position)
+        return body.SerializeToString()
+
+    async def _pass_on(self, data: bytes) -> bool:
+        """Send a response to the caller and remember where it leads; False if another replica is to be tried first."""
+        response = query_service_pb2.WatchResponse.FromString(data)
+        if response.gap and not self._gap_accepted:
+            self._gap_offered = True
+            return False
+        if response.current or response.gap:
+            self._position, self._next_offset = None, 0  # it begins anew, maybe in another log
+        elif any(event.offset < self._next_offset for event in response.events):
+            fresh = [event for event in response.events if event.offset >= self._next_offset]
+            del response.events[:]
+            response.events.extend(fresh)
+            data = response.SerializeToString()
+        await self._send(data)
+        if response.events or response.current or response.gap or response.HasField("position"):
+            self._has_begun = self._passed_on = True  # more than a node's word that the watch stands
+        if response.events and not response.current:
+            self._next_offset = response.events[-1].offset + 1
+        if response.HasField("position"):
+            self._answered = True
+            self._gap_offered = self._gap_accepted = False
+            self._next_offset = max(self._next_offset, response.position)
+            self._position = query_service_pb2.WatchPosition(
+                partition=self._partition, position=response.position, topic_id=response.topic_id
+            )
+        return True
+
+
+def _partitions(table: RoutingTable, store: StoreRoutes, request: query_service_pb2.WatchRequest) -> list[int]:
+    """Return the partitions to watch.
+
+    Raises:
+        LookupFailure: INVALID_KEY or INVALID_REQUEST.
+
+    """
+    if request.HasField("key") and not store.spec.is_global:  # whose keys may be in any partition
+        return [locate(table, request).partition]
+    if request.HasField("partition"):
+        return [store.partition(request.partition).partition]
+    return list(range(len(store.partitions)))
+
+
+def _resume(store: StoreRoutes, request: query_service_pb2.WatchRequest) -> dict[int, query_service_pb2.WatchPosition]:
+    """Return the positions to resume at, by partition.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, a partition is named twice, or is none of the store's.
+
+    """
+    found: dict[int, query_service_pb2.WatchPosition] = {}
+    for position in request.resume:
+        if store.partition(position.partition).partition in found or not position.HasField("position"):
+            raise LookupFailure(
+                Reason.INVALID_REQUEST, f"resume must name partition {position.partition} once, with a position"
+            )
+        found[position.partition] = position
+    return found

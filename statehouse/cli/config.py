@@ -1,0 +1,68 @@
+"""`statehouse config`: what a process would run with and why, and whether a file of settings can work.
+
+Settings are imported when they are asked for: other commands do without, and start sooner.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from statehouse.cli.options import OutputOption
+from statehouse.cli.output import OutputFormat, print_json
+from statehouse.errors import ConfigurationError
+
+_PROCESSES: Final = ("process", "node", "router")
+
+
+class _ShowGroup(TyperGroup):
+    """A command for each process, with that process' options; made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer vendors click, whose types it doesn't export
+        return list(_PROCESSES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002 - as above
+        if cmd_name not in _PROCESSES:
+            return None
+        from statehouse.cli.config_show import show_command  # noqa: PLC0415 - as the module says
+
+        return show_command(cmd_name)
+
+
+app = typer.Typer(no_args_is_help=True, help="See and check settings.", pretty_exceptions_enable=False)
+show_app = typer.Typer(
+    cls=_ShowGroup,
+    no_args_is_help=True,
+    help="Print each setting that a process would start with, and where its value comes from.",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(show_app, name="show")
+
+
+@show_app.callback()
+def _show() -> None:
+    pass
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file of settings.", show_default=False)],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Check a TOML file for all processes: its keys, types and bounds, and that its settings fit together.
+
+    Flags and variables don't count. What a process can have of its own may be missing: its application id, and the
+    address that others reach it at.
+    """
+    from statehouse.settings import check_file  # noqa: PLC0415 - as the module says
+
+    problems = check_file(file)
+    if output is OutputFormat.JSON:
+        print_json({"file": str(file), "problems": problems})
+    if problems:
+        raise ConfigurationError("\n  ".join([f"{file} can't work:", *problems]))
+    if output is OutputFormat.TABLE:
+        print(f"{file} can be used by {', '.join(_PROCESSES)}")

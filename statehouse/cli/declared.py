@@ -1,0 +1,90 @@
+"""Options of commands that are made from the declarations of settings: flag, help, default and bounds stand there."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
+
+import typer
+from rich.markup import escape
+
+from statehouse.cli.exits import run_reporting
+from statehouse.settings import CONFIG_ENV, DeclaredSettings, Setting, load_with_sources
+
+Settings = TypeVar("Settings", bound=DeclaredSettings)
+
+_FILE: Final = "config_file"
+_FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help=f"TOML file to take settings from.  {escape(f'[default: the one that {CONFIG_ENV} names]')}",
+        show_default=False,
+    ),
+]
+
+
+def takes_settings(
+    cls: type[Settings], *only: str, but: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function whose first argument is `Loaded` settings of that class.
+
+    The command has an option for each setting, or for `only` some, none for those of `but`, beside the function's own.
+    """
+
+    def make(function: Callable[..., None]) -> Callable[..., None]:
+        declared = [
+            each for each in cls.declared().values() if (not only or each.name in only) and each.name not in but
+        ]
+
+        @functools.wraps(function)
+        def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
+            flags = {each.name: arguments.pop(each.name) for each in declared}
+            function(load_with_sources(cls, flags, arguments.pop(_FILE)), **arguments)
+
+        hints = get_type_hints(function, include_extras=True)
+        own = [each.replace(annotation=hints[each.name]) for each in list(signature(function).parameters.values())[1:]]
+        options = [_option(each) for each in declared] + [_parameter(_FILE, _FileOption)]
+        command.__signature__ = Signature(own + options)  # type: ignore[attr-defined] # what typer reads
+        command.__annotations__ = {each.name: each.annotation for each in own + options}
+        return command
+
+    return make
+
+
+def run_alone(command: Callable[..., None]) -> None:
+    """Run a command that is a program of its own (`python -m ...`), with the exit codes of `statehouse`."""
+    sys.exit(run_reporting(lambda: typer.run(command)))
+
+
+def _option(setting: Setting) -> Parameter:
+    """Return a setting's option. Its value stays a text, as a variable's is: the declaration says what is wrong."""
+    flag, kind = setting.flag, str | None
+    if setting.is_switch:
+        flag, kind = f"{flag}/--no-{flag.removeprefix('--')}", bool | None  # type: ignore[assignment]
+    elif setting.is_mapping:
+        kind = list[str] | None  # type: ignore[assignment]
+    option = typer.Option(
+        flag,
+        metavar=None if setting.is_switch else setting.kind,
+        help=f"{escape(setting.meaning)}  {escape(f'[{_facts(setting)}]')}",
+        show_default=False,
+        rich_help_panel=setting.group.value,
+    )
+    return _parameter(setting.name, Annotated[kind, option])
+
+
+def _facts(setting: Setting) -> str:
+    """Return what is to be known beside a setting's meaning; its variable only where the flag doesn't tell it."""
+    facts = [setting.default if setting.default == "required" else f"default: {setting.default}", setting.bounds]
+    if setting.flag != f"--{setting.name.replace('_', '-')}":
+        facts.append(setting.variable)
+    return "; ".join(fact for fact in facts if fact)
+
+
+def _parameter(name: str, annotation: Any) -> Parameter:  # noqa: ANN401 - an annotated type
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

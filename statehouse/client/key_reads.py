@@ -1,0 +1,179 @@
+"""Reads of single keys: straight to the node that holds the key where that is possible, else through the router.
+
+A lookup makes one attempt at a node, then goes through the router in the time that is left; the caller sees one call.
+Lookups made at the same time are coalesced on both paths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from statehouse.client import batches, conversion
+from statehouse.client.answers import Answer
+from statehouse.client.batches import LookupOutcome
+from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
+from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
+from statehouse.client.peers import Method, RouterPeer
+from statehouse.errors import LookupFailure
+from statehouse.v1 import query_service_pb2, types_pb2
+
+
+class _KeyedRequest(Protocol):
+    """The fields that all requests about one key have in common."""
+
+    store: str
+
+    @property
+    def key(self) -> types_pb2.Key: ...
+    @property
+    def forwarding(self) -> types_pb2.Forwarding: ...
+
+    def ClearField(self, field_name: Any, /) -> None: ...  # noqa: ANN401, N802 - protobuf's
+
+
+Request = TypeVar("Request", bound=_KeyedRequest)
+Response = TypeVar("Response")
+
+
+class KeyReads:
+    """Reads single keys. Lives on the event loop. Without `nodes` every read goes through the router."""
+
+    def __init__(self, router: RouterPeer, nodes: NodeConnections | None, max_message_bytes: int) -> None:
+        self._router, self._nodes, self._max_message_bytes = router, nodes, max_message_bytes
+        self._queue = LookupQueue(self._send, max_message_bytes)
+
+    async def get(self, request: query_service_pb2.GetRequest, seconds: float) -> Answer:
+        """Look one key up.
+
+        Raises:
+            LookupFailure: nobody could answer in time.
+
+        """
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        refusal: LookupFailure | None = None
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                route = self._route(request)
+                if route is not None:
+                    outcome = await route.get(request, give_up_at)
+                    if isinstance(outcome, Answer):
+                        return outcome
+                    if not may_help_elsewhere(outcome):
+                        raise _own(outcome)
+                    refusal = outcome
+                    request.ClearField("forwarding")
+                outcome = await self._through_router(request, give_up_at)
+        except TimeoutError:
+            raise self._router.too_late(seconds) from refusal
+        if isinstance(outcome, Answer):
+            return outcome
+        raise self._router.named(_own(outcome), seconds) from refusal
+
+    async def batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
+        """Look several keys up; return one outcome per key. Too many keys are split into calls of `seconds` each."""
+        outcomes = await self._straight(requests, seconds)
+        rest = [index for index, request in enumerate(requests) if _is_open(outcomes.get(index))]
+        for index in rest:
+            requests[index].ClearField("forwarding")
+
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await self._router.ask(self._router.query.BatchGet(batch, timeout=seconds), seconds)
+
+        routed = await batches.batch_get([requests[index] for index in rest], ask, self._max_message_bytes)
+        outcomes.update(zip(rest, routed, strict=True))
+        return [outcomes[index] for index in range(len(requests))]
+
+    async def call(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
+        """Make any call about one key.
+
+        Raises:
+            LookupFailure: nobody could answer in time.
+
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + seconds
+        route = self._route(request)
+        if route is not None:
+            request.forwarding.epoch = route.epoch
+            try:
+                return await route.connection.attempt(lambda query, s: method(query)(request, timeout=s), give_up_at)
+            except LookupFailure as failure:
+                route.note(failure)
+                if not may_help_elsewhere(failure):
+                    raise
+            request.ClearField("forwarding")
+        return await self._router.make(method, request, max(0.0, give_up_at - loop.time()))
+
+    async def close(self) -> None:
+        """End; lookups under way fail."""
+        if self._nodes is not None:
+            await self._nodes.close()
+        await self._queue.close()
+
+    def _route(self, request: _KeyedRequest) -> ConnectedRoute | None:
+        return None if self._nodes is None else self._nodes.route(request.store, request.key)
+
+    async def _straight(
+        self, requests: Sequence[query_service_pb2.GetRequest], seconds: float
+    ) -> dict[int, LookupOutcome]:
+        """Ask each node once for the keys that it holds; return the outcomes by index."""
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        routes: dict[int, ConnectedRoute] = {}
+        for index, request in enumerate(requests):
+            if (route := self._route(request)) is not None:
+                request.forwarding.epoch = route.epoch
+                routes[index] = route
+        by_node: defaultdict[NodeConnection, list[int]] = defaultdict(list)
+        for index, route in routes.items():
+            by_node[route.connection].append(index)
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                (indexes, group.create_task(connection.batch_get([requests[each] for each in indexes], give_up_at)))
+                for connection, indexes in by_node.items()
+            ]
+        outcomes: dict[int, LookupOutcome] = {}
+        for indexes, task in asked:
+            outcomes.update(zip(indexes, task.result(), strict=True))
+        for index, outcome in outcomes.items():
+            routes[index].note(outcome)
+        return outcomes
+
+    async def _through_router(self, request: query_service_pb2.GetRequest, give_up_at: float) -> LookupOutcome:
+        if request.freshness.HasField("at_least"):
+            # It may have to wait for a position, and every lookup in the same call would wait with it.
+            (outcome,) = await self._ask_router([request], give_up_at)
+            return outcome
+        return await self._queue.ask(request, give_up_at)
+
+    async def _send(self, lookups: Sequence[QueuedLookup]) -> list[LookupOutcome]:
+        return await self._ask_router([each.request for each in lookups], max(each.give_up_at for each in lookups))
+
+    async def _ask_router(self, requests: list[query_service_pb2.GetRequest], give_up_at: float) -> list[LookupOutcome]:
+        loop, router = asyncio.get_running_loop(), self._router
+
+        def left_s() -> float:
+            return max(0.0, give_up_at - loop.time())
+
+        async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
+            return await router.call(router.query.BatchGet(batch, timeout=left_s()))
+
+        if len(requests) > 1:
+            return await batches.batch_get(requests, ask, self._max_message_bytes)
+        (request,) = requests
+        try:
+            return [conversion.from_get(await router.call(router.query.Get(request, timeout=left_s())), request.store)]
+        except LookupFailure as failure:
+            return [failure]
+
+
+def _is_open(outcome: LookupOutcome | None) -> bool:
+    """Whether the router must answer this lookup."""
+    return outcome is None or (isinstance(outcome, LookupFailure) and may_help_elsewhere(outcome))
+
+
+def _own(failure: LookupFailure) -> LookupFailure:
+    """Return a copy of the failure: lookups share their call's failure, but each needs its own exception to raise."""
+    return LookupFailure.from_proto(failure.to_proto())

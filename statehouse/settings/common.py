@@ -1,0 +1,92 @@
+"""Settings that several processes have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
+
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
+]
+
+
+class CommonSettings(DeclaredSettings):
+    """What every process needs."""
+
+    bootstrap: str = setting(
+        "127.0.0.1:9092", "Kafka's bootstrap servers, as host:port,host:port.", SettingGroup.APPLICATION, min_length=1
+    )
+    session_timeout_ms: int = setting(
+        10_000,
+        "A node that is silent for this long loses its tasks. Set it alike on all processes. Kafka Streams has 45000.",
+        SettingGroup.OWNERSHIP,
+        ge=200,
+    )
+    bind_host: str = setting(
+        "127.0.0.1",
+        "Address to listen on. A processor serves only its metrics there.",
+        SettingGroup.ADDRESS,
+        min_length=1,
+    )
+    metrics_port: int | None = setting(
+        None,
+        "Port of /metrics; 0 takes a free one. Each further worker of a router has the next port.",
+        SettingGroup.OBSERVABILITY,
+        unset="none: metrics are not served",
+        ge=0,
+        le=65_535,
+    )
+    log_level: LogLevel = setting("info", "Least level that is logged.", SettingGroup.OBSERVABILITY)
+
+
+class HeartbeatSettings(CommonSettings):
+    """What nodes and the processor, which listens to them, need."""
+
+    heartbeat_interval_ms: int = setting(
+        1_000,
+        "How often a node tells the fleet how it is. Set it alike on nodes and processor. An idle processor repeats "
+        "its commit records as often. Kafka Streams has 3000.",
+        SettingGroup.OWNERSHIP,
+        ge=50,
+    )
+
+    @model_validator(mode="after")
+    def _session_outlives_heartbeats(self) -> Self:
+        if self.session_timeout_ms < 3 * self.heartbeat_interval_ms:
+            raise ValueError(
+                "session_timeout_ms must be at least 3 x heartbeat_interval_ms, or one late heartbeat makes a live "
+                "node count as dead: raise the first or lower the second"
+            )
+        return self
+
+
+class ApplicationSettings(CommonSettings):
+    """What is asked of those who don't run the application's code, which says its id itself."""
+
+    application_id: str = setting(
+        ...,
+        "Id of the application; its changelogs and control topics have it in their names.",
+        SettingGroup.APPLICATION,
+    )
+
+
+class ServerSettings(ApplicationSettings):
+    """What every process that serves lookups needs."""
+
+    proxy: str = setting(
+        "auto",
+        "The program that serves gRPC in front of the process: auto takes statehouse-proxy from PATH if it is there, "
+        "none serves without one, anything else is its path.",
+        SettingGroup.ADDRESS,
+        min_length=1,
+    )
+    max_message_bytes: int = setting(
+        16 * 1024 * 1024,
+        "Largest gRPC message. Set it alike on clients, routers and nodes.",
+        SettingGroup.ADDRESS,
+        ge=65_536,
+    )

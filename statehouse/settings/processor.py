@@ -1,0 +1,195 @@
+"""The settings of a processor: the driver of a Spark application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import field_validator, model_validator
+
+from statehouse.settings.common import ApplicationSettings, HeartbeatSettings
+from statehouse.settings.declaration import SettingGroup, setting
+
+_DAY_MS = 86_400_000
+
+
+class ProcessorSettings(HeartbeatSettings):
+    """A processor. Spark's own settings pass through `spark_conf`."""
+
+    checkpoint_dir: str = setting(
+        "~/.local/share/statehouse/checkpoints",
+        "Directory of Spark's checkpoints, on any Hadoop file system. Without it a restart would process everything "
+        "again.",
+        SettingGroup.BATCHES,
+        min_length=1,
+    )
+    accept_lost_checkpoint: bool = setting(
+        False,
+        "Begin anew over changelogs whose checkpoint is gone, instead of refusing to start: all inputs are processed "
+        "again, and entries that none of them updates stay.",
+        SettingGroup.BATCHES,
+    )
+    commit_interval_ms: int = setting(
+        0,
+        "Time between the starts of two batches: updates of a key within it are published once. At 0 a batch starts as "
+        "soon as the last is done. Kafka Streams has 30000.",
+        SettingGroup.BATCHES,
+        ge=0,
+    )
+    max_offsets: int = setting(
+        20_000,
+        "Most events that a batch reads of each stream. A batch of Python state does some 20000 a second. Tables are "
+        "not limited.",
+        SettingGroup.BATCHES,
+        ge=1,
+    )
+    record_cache_max_bytes: int = setting(
+        10_000_000,
+        "Rows of a batch and sink partition that are searched at once for later ones of the same key. Kafka Streams "
+        "has 10 MiB for all stores of an instance.",
+        SettingGroup.BATCHES,
+        ge=1,
+    )
+    sink_tasks: int = setting(
+        1,
+        "Tasks that write a batch to Kafka, on as many executors at most. Each writes several partitions at once; more "
+        "of them help batches of very many keys, but then producers have to be initialised more often.",
+        SettingGroup.BATCHES,
+        ge=1,
+    )
+    write_timeout_ms: int = setting(
+        60_000,
+        "How long a task tries to write its part of a batch, retries included, before Spark runs it again.",
+        SettingGroup.BATCHES,
+        ge=1,
+    )
+    transaction_timeout_ms: int = setting(
+        60_000,
+        "How long the transaction of a task that hangs may hold readers back. The broker's transaction.max.timeout.ms "
+        "is the most it can be.",
+        SettingGroup.BATCHES,
+        ge=1_000,
+    )
+    source_wait_ms: int = setting(
+        60_000, "Longest time that the start waits for source topics.", SettingGroup.BATCHES, ge=0
+    )
+    stop_timeout_ms: int = setting(
+        30_000, "Longest time that a stop waits for the batch under way.", SettingGroup.BATCHES, ge=1
+    )
+    shuffle_partitions: int = setting(
+        2,
+        "Tasks of a stateful stage, fixed at a query's first start. About one for each core; more cost latency.",
+        SettingGroup.SPARK,
+        ge=1,
+    )
+    spark_master: str | None = setting(
+        None, "Spark's master.", SettingGroup.SPARK, flag="--master", unset="local[*], or what spark-submit says"
+    )
+    spark_conf: dict[str, str] = setting(
+        {},
+        "Further settings of Spark, stronger than ours. The flag may be repeated; the variable is a JSON object, the "
+        "key in the file a table. A name that several of them give has the flag's value, else the variable's.",
+        SettingGroup.SPARK,
+        flag="--conf",
+    )
+    replication_factor: int = setting(
+        -1, "Replicas of the topics that the processor creates; -1 is the broker's default.", SettingGroup.TOPICS, ge=-1
+    )
+    min_compaction_lag_ms: int = setting(
+        600_000,
+        "How long records of a changelog stay uncompacted, so that a watch can resume within that time.",
+        SettingGroup.TOPICS,
+        ge=0,
+    )
+    changelog_additional_retention_ms: int = setting(
+        _DAY_MS,
+        "How long changelogs of windows and sessions are kept beyond the store's retention. Kafka Streams has "
+        "86400000.",
+        SettingGroup.TOPICS,
+        ge=0,
+    )
+    updates_retention_ms: int = setting(
+        600_000, "How long the topics of ephemeral stores keep their updates.", SettingGroup.TOPICS, ge=1
+    )
+    num_standby_replicas: int = setting(
+        1,
+        "Copies of a task beside the active. With none, a lost node's partitions are unreadable until they are "
+        "restored elsewhere. Kafka Streams has 0.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+    )
+    acceptable_recovery_lag: int = setting(
+        10_000,
+        "A replica that is at most so many records behind is caught up. Kafka Streams has 10000.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+    )
+    max_warmup_replicas: int = setting(
+        2,
+        "Replicas that are built at once for moves that nothing forced. Bounds what a rebalance costs the brokers. "
+        "Kafka Streams has 2.",
+        SettingGroup.OWNERSHIP,
+        ge=1,
+    )
+    handover_linger_ms: int | None = setting(
+        None,
+        "How long a replica that was replaced goes on answering.",
+        SettingGroup.OWNERSHIP,
+        unset="2 x heartbeat_interval_ms",
+        ge=0,
+    )
+    initial_rebalance_delay_ms: int = setting(
+        1_000,
+        "How long the first plan of an application waits for more nodes, so that a fleet that starts together is "
+        "planned once.",
+        SettingGroup.OWNERSHIP,
+        ge=0,
+    )
+    flap_limit: int = setting(
+        3,
+        "A node that restarted or was lost more often than this within flap_window_ms gets nothing new until it has "
+        "been steady. Kafka Streams has no such limit.",
+        SettingGroup.OWNERSHIP,
+        ge=1,
+    )
+    flap_window_ms: int = setting(
+        600_000,
+        "How long that is remembered, and the longest time that a node has to be steady for.",
+        SettingGroup.OWNERSHIP,
+        ge=1,
+    )
+    max_query_restarts: int = setting(
+        5,
+        "Restarts of a query that died, within query_restart_window_ms or without a batch in between, before the "
+        "process ends. Kafka Streams shuts down at the first failure, unless a handler says otherwise.",
+        SettingGroup.RESTARTS,
+        ge=0,
+    )
+    query_restart_window_ms: int = setting(
+        600_000, "How long a query's death is remembered.", SettingGroup.RESTARTS, ge=1
+    )
+    query_restart_backoff_ms: int = setting(
+        1_000, "Pause before a query's first restart. Doubles with each death remembered.", SettingGroup.RESTARTS, ge=1
+    )
+    query_restart_backoff_max_ms: int = setting(
+        30_000, "Longest pause before a query's restart.", SettingGroup.RESTARTS, ge=1
+    )
+
+    @field_validator("checkpoint_dir")
+    @classmethod
+    def _home_is_found(cls, directory: str) -> str:
+        """Resolve a leading ~ of a local path; URIs of other file systems are left alone."""
+        return str(Path(directory).expanduser()) if directory.startswith("~") else directory
+
+    @model_validator(mode="after")
+    def _damping_outlives_a_session(self) -> Self:
+        if self.flap_window_ms < self.session_timeout_ms:
+            raise ValueError(
+                "flap_window_ms must be at least session_timeout_ms, the first time that a node is held back for: "
+                "raise the first or lower the second"
+            )
+        return self
+
+
+class AssignPlanSettings(ProcessorSettings, ApplicationSettings):
+    """What a look at an application's assignment needs: its processor's settings, and the application's id."""

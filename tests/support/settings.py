@@ -1,0 +1,32 @@
+"""The processor's settings and their narrow parts for tests: what isn't said has the default of its declaration."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from processor.ownership.model import PlannerSettings
+from processor.ownership.settings import OwnershipSettings
+from processor.restarts import RestartPolicy
+from processor.settings import ProcessorSettings, ownership_settings, restart_policy
+
+SINK_LIMITS: Final[dict[str, Any]] = {
+    "transaction_timeout_s": 60.0,
+    "write_timeout_s": 60.0,
+    "record_cache_max_bytes": 10_000_000,
+}
+"""What every sink's target needs."""
+
+
+def ownership(**declared: Any) -> OwnershipSettings:
+    """Return the ownership controller's settings."""
+    return ownership_settings(ProcessorSettings(**declared))
+
+
+def planner(**declared: Any) -> PlannerSettings:
+    """Return the planner's settings."""
+    return ownership(**declared).planner
+
+
+def policy(**declared: Any) -> RestartPolicy:
+    """Return how often a query is started again."""
+    return restart_policy(ProcessorSettings(**declared))

@@ -1,0 +1,99 @@
+"""Lookups of several keys at once: what becomes of one is no matter of the others'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from query_service.reads.fleet_view import ServedStore
+from query_service.reads.lookups import LookupHandler
+from query_service.replicas.replica import StoreReplica
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.base import StateStore
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.rocksdb_engine import RocksDBEngine
+from query_service.telemetry.metrics import NodeMetrics
+from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.serdes import serde
+from statehouse.topology import Role, StoreSpec
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.unit.query_service.one_node import admission_of
+
+
+class Broken(KeyValueStore):
+    """A plug-in with a defect that some keys meet."""
+
+    def get(self, key: bytes) -> bytes | None:
+        if key == b"bad":
+            raise ZeroDivisionError
+        return b"value of " + key
+
+
+class OneStore:
+    """Stands for the admission of a node that holds one store, but one of its keys."""
+
+    def __init__(self, store: StateStore, metrics: NodeMetrics) -> None:
+        spec = StoreSpec("s", "t", 1, 0)
+        self._served = ServedStore(spec, serde("string"), serde("string"))
+        self._replica = StoreReplica(spec, 0, store, Checkpoint("t", "id", 1, 1), metrics.of("s", Role.ACTIVE))
+
+    def place(self, request: query_service_pb2.GetRequest) -> Any:
+        if request.key.text == "gone":
+            raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
+        return self._served, request.key.text.encode(), 0
+
+    def admit(self, *_: object) -> Any:
+        return self._replica, types_pb2.ReplicaStamp()
+
+
+def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
+    metrics = NodeMetrics()
+    admission = cast("Any", OneStore(Broken(RocksDBEngine(tmp_path)), metrics))
+    lookups = LookupHandler(admission, cast("Any", None), metrics, max_batch_entries=10, max_message_bytes=10**6)
+    requests = [
+        query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text=key)) for key in ("a", "bad", "gone", "b")
+    ]
+    a, bad, gone, b = _batch_get(lookups, requests)
+    assert (a.response.value.text, b.response.value.text) == ("value of a", "value of b")
+    assert reason_from_number(bad.error.reason) is Reason.INTERNAL
+    assert "log" in bad.error.message
+    assert reason_from_number(gone.error.reason) is Reason.PARTITION_NOT_OWNED
+    failed = "statehouse_node_batch_entry_failures_total"
+    assert metrics.registry.get_sample_value(failed, {"reason": "INTERNAL"}) == 1
+
+
+def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
+    """Entries of one partition share what admits them only as far as they ask for the same."""
+    metrics, keys = NodeMetrics(), [f"k{number}" for number in range(9)]
+    admission = admission_of(metrics, (0, 1), keys[:-2])  # the third partition is elsewhere
+    lookups = LookupHandler(admission, cast("Any", None), metrics, max_batch_entries=99, max_message_bytes=10**6)
+    bounds = [{}, {"freshness": {"max_lag": 2}}, {"forwarding": {"epoch": 8, "hops": 1}}, {"forwarding": {"hops": 9}}]
+    requests = [
+        query_service_pb2.GetRequest(store="s", key={"text": key}, **cast("Any", more))
+        for key in keys
+        for more in bounds
+    ]
+
+    def alone(request: query_service_pb2.GetRequest) -> query_service_pb2.BatchGetResult:
+        try:
+            return query_service_pb2.BatchGetResult(
+                response=query_service_pb2.GetResponse.FromString(lookups.get(request))
+            )
+        except LookupFailure as failure:
+            return query_service_pb2.BatchGetResult(error=failure.to_proto())
+
+    batch = _batch_get(lookups, requests)
+    expected = [alone(request) for request in requests]
+    for result in (*batch, *expected):  # the only thing that time changes
+        result.response.replica.ClearField("staleness_ms") if result.HasField("response") else None
+    assert batch == expected
+    outcomes = {reason_from_number(each.error.reason) for each in batch if each.HasField("error")}
+    assert outcomes == {Reason.PARTITION_NOT_OWNED, Reason.LAG_EXCEEDS_BOUND, Reason.HOP_LIMIT}
+    assert {each.response.found for each in batch if each.HasField("response")} == {True, False}
+
+
+def _batch_get(
+    lookups: LookupHandler, requests: list[query_service_pb2.GetRequest]
+) -> list[query_service_pb2.BatchGetResult]:
+    answered = lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests))
+    return list(query_service_pb2.BatchGetResponse.FromString(answered).results)

@@ -1,0 +1,224 @@
+"""Tasks: what becomes of them when a step of their life fails. No broker is there, and none is asked."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from query_service.disk.directory import StateDirectory, TaskDirectory
+from query_service.replicas.replica import StoreReplica
+from query_service.replicas.tasks import TaskManager
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.catalog import layout_of, open_store
+from query_service.stores.resources import StoreResources
+from query_service.telemetry.listeners import Listeners
+from query_service.telemetry.metrics import NodeMetrics
+from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.membership import TaskState
+from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
+from tests.support.polling import poll_until_async
+
+TASK = TaskId(0, 0)
+AT = Checkpoint("topic", "id", 500, 1_700_000_000_000)
+A, B = (StoreSpec(name, "topic-" + name, 1, 0) for name in "ab")
+
+
+@pytest.fixture
+def metrics() -> NodeMetrics:
+    return NodeMetrics()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDirectory:
+    return StateDirectory(tmp_path, "app")
+
+
+@pytest_asyncio.fixture
+async def tasks(state: StateDirectory, metrics: NodeMetrics) -> AsyncIterator[TaskManager]:
+    tasks = TaskManager(
+        "127.0.0.1:1",
+        "test",
+        state,
+        lambda: None,
+        lambda _error: None,
+        Listeners(),
+        metrics,
+        resources=StoreResources(),
+        restore_batch_records=10,
+        tail_bytes=0,
+        ends_valid_s=10.0,
+        cleanup_delay_s=0.0,
+    )
+    yield tasks
+    await tasks.close()
+
+
+async def test_a_state_directory_that_can_not_be_listed_is_looked_at_again_later(
+    tasks: TaskManager, state: StateDirectory, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many_files() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(state, "on_disk", too_many_files)
+    await tasks.clean_up()
+    labels = {"fault": "disk_refused", "outcome": "passed_over"}
+    assert metrics.registry.get_sample_value("statehouse_node_faults_total", labels) == 1
+
+
+def assign(tasks: TaskManager, *stores: StoreSpec, epoch: int = 1) -> None:
+    """Have this node hold the one task of these stores; with none, nothing."""
+    assignment = Assignment(
+        epoch,
+        stores=MappingProxyType({each.name: each for each in stores}),
+        sub_topologies=MappingProxyType({0: SubTopology(0, "query", 1)}),
+        tasks=MappingProxyType({TASK: TaskAssignment("me")}),
+    )
+    wanted: dict[AnyTaskId, Role] = {TASK: Role.ACTIVE} if stores else {}
+    tasks.assign(assignment, wanted)
+
+
+@pytest.fixture
+def opened(tasks: TaskManager, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StoreReplica]:
+    """Stores are opened without asking a broker; replicators accept everything."""
+
+    def open_(spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
+        store = open_store(spec, directory.store_path(spec.name), StoreResources())
+        at = Checkpoint(spec.changelog_topic, "id", 0, 1_700_000_000_000, layout=layout_of(spec))
+        return StoreReplica(spec, partition, store, at, metrics.of(spec.name, role))
+
+    for replicator in (tasks._restorer, tasks._follower):
+        monkeypatch.setattr(replicator, "add", lambda _store: done())
+        monkeypatch.setattr(replicator, "remove", lambda _store: done())
+    monkeypatch.setattr(tasks._steps._opener, "open", open_)
+    return open_
+
+
+def done(error: Exception | None = None) -> Future[None]:
+    future: Future[None] = Future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+    return future
+
+
+async def in_state(tasks: TaskManager, state: TaskState) -> None:
+    await poll_until_async(lambda: TASK in tasks.replicas and tasks.replicas[TASK].state is state, 10.0, state)
+
+
+@pytest.mark.parametrize("refused", ["restorer.add", "restorer.remove", "follower.add"])
+async def test_a_task_that_no_thread_takes_is_tried_again(
+    tasks: TaskManager, opened: Any, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicator, method = refused.split(".")
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(tasks, f"_{replicator}"), method, lambda _store: done(RuntimeError("refused")))
+        assign(tasks, A)
+        await in_state(tasks, TaskState.ERROR if method == "add" and replicator == "restorer" else TaskState.RESTORING)
+        if tasks.replicas[TASK].state is TaskState.RESTORING:
+            tasks._end_reached(tasks.replicas[TASK].stores["a"])
+            await in_state(tasks, TaskState.ERROR)
+    await in_state(tasks, TaskState.RESTORING)
+    tasks._end_reached(tasks.replicas[TASK].stores["a"])
+    await in_state(tasks, TaskState.RUNNING)
+
+
+async def test_state_that_was_wiped_is_not_reported(
+    tasks: TaskManager, state: StateDirectory, opened: Callable[..., StoreReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = state.task(TASK)
+    folder.acquire()
+    folder.write_checkpoints({"a": AT})
+    folder.release()
+    tasks._machine.dormant[TASK] = {"a": AT.position}
+    assert tasks.report()[TASK].stores["a"].position == 500
+
+    def wipe_then_fail(spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
+        if spec.name == "b":
+            raise OSError(errno.EROFS, "Read-only file system")
+        directory.wipe_store("a")
+        return opened(spec, partition, directory, role)
+
+    monkeypatch.setattr(tasks._steps._opener, "open", wipe_then_fail)
+    assign(tasks, A, B)
+    await in_state(tasks, TaskState.ERROR)
+    assign(tasks, epoch=2)
+    await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
+    assert tasks.report() == {}
+
+
+async def test_state_that_a_failed_task_left_is_reported(
+    tasks: TaskManager, state: StateDirectory, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = state.task(TASK)
+    folder.acquire()
+    folder.write_checkpoints({"a": AT})
+    folder.release()
+
+    def fail(*_: object) -> StoreReplica:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tasks._steps._opener, "open", fail)
+    assign(tasks, A)
+    await in_state(tasks, TaskState.ERROR)
+    assign(tasks, epoch=2)
+    await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
+    assert tasks.report()[TASK].stores["a"].position == 500
+
+
+async def test_folder_of_a_store_that_left_the_task_is_removed(
+    tasks: TaskManager, state: StateDirectory, opened: Any
+) -> None:
+    folder = state.task(TASK)
+    assign(tasks, A, B)
+    await in_state(tasks, TaskState.RESTORING)
+    assert folder.store_path("b").is_dir()
+    assign(tasks, A, epoch=2)
+    await poll_until_async(
+        lambda: TASK in tasks.replicas and tasks.replicas[TASK].stores.keys() == {"a"}, 10.0, "a alone"
+    )
+    assert folder.store_path("a").is_dir()
+    assert not folder.store_path("b").exists()
+
+
+async def test_a_close_that_meets_a_defect_still_ends(
+    tasks: TaskManager, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assign(tasks, A)
+    await in_state(tasks, TaskState.RESTORING)
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks._restorer, "remove", lambda _store: done(RuntimeError("a defect")))
+        assign(tasks, epoch=2)
+        await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
+
+
+async def test_a_defect_of_the_machine_is_told(
+    state: StateDirectory, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Exception] = []
+    tasks = TaskManager(
+        "127.0.0.1:1",
+        "test",
+        state,
+        lambda: None,
+        told.append,
+        Listeners(),
+        metrics,
+        resources=StoreResources(),
+        restore_batch_records=10,
+        tail_bytes=0,
+        ends_valid_s=10.0,
+        cleanup_delay_s=0.0,
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks._machine, "handle", lambda _event: 1 / 0)
+        assign(tasks, A)
+    assert [type(error) for error in told] == [ZeroDivisionError]
+    await tasks.close()

@@ -1,0 +1,72 @@
+"""Checkpoints: when a restore may start from one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from query_service.states.checkpoint import Changelog, Checkpoint, UnknownFormat, restore_start
+from query_service.stores.catalog import layout_of
+from statehouse.topology import WINDOW, StoreSpec
+
+LOG = Changelog("topic", "id-1", 10, 100, 60_000)
+NOW = 1_000_000
+GOOD = Checkpoint("topic", "id-1", 50, NOW - 1000, layout="key-value")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "log", "why"),
+    [
+        (None, LOG, "no checkpoint"),
+        (replace(GOOD, layout="window/60000"), LOG, "was written as window/60000, it is key-value now"),
+        (replace(GOOD, topic_id="id-0"), LOG, "another topic"),
+        (replace(GOOD, position=101), LOG, "beyond the end"),
+        (replace(GOOD, position=9), LOG, "before the start"),
+        (replace(GOOD, at_end_ms=NOW - 55_000), LOG, "could come back"),
+    ],
+)
+def test_starts_over(checkpoint: Checkpoint | None, log: Changelog, why: str) -> None:
+    start = restore_start(checkpoint, "key-value", log, NOW)
+    assert start.position is None
+    assert why in start.reason
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "log"),
+    [
+        (GOOD, LOG),
+        (replace(GOOD, position=100), LOG),
+        (replace(GOOD, position=10), LOG),
+        (replace(GOOD, at_end_ms=0), replace(LOG, delete_retention_ms=None)),
+        (replace(GOOD, at_end_ms=NOW + 5_000), LOG),
+    ],
+)
+def test_goes_on(checkpoint: Checkpoint, log: Changelog) -> None:
+    assert restore_start(checkpoint, "key-value", log, NOW).position == checkpoint.position
+
+
+def test_stored_form() -> None:
+    assert Checkpoint.from_json(GOOD.to_json()) == GOOD
+    for damaged in (
+        "",
+        "{}",
+        "[]",
+        "null",
+        GOOD.to_json()[:-5],
+    ):
+        with pytest.raises(ValueError, match="damaged checkpoint"):
+            Checkpoint.from_json(damaged)
+
+
+def test_stored_form_of_another_version() -> None:
+    for other in (replace(GOOD, format_version=2).to_json(), '{"format_version": 3, "places": []}'):
+        with pytest.raises(UnknownFormat, match="this version has 1"):
+            Checkpoint.from_json(other)
+
+
+def test_a_layout_says_what_the_content_depends_on() -> None:
+    window = StoreSpec("s", "topic", 1, 0, WINDOW, retention_ms=60_000)
+    assert layout_of(StoreSpec("s", "topic", 1, 0)) == "key-value"
+    assert layout_of(window) == "window/60000"
+    assert layout_of(replace(window, retain_duplicates=True)) == "window/60000/duplicates"

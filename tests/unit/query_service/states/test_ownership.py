@@ -1,0 +1,179 @@
+"""The node's decisions: what it takes, when it is fenced, what it may claim, what it tells the fleet."""
+
+from __future__ import annotations
+
+import pytest
+
+from query_service.states.lifecycle import InvalidTransition
+from query_service.states.ownership import NodeOwnership, active_tasks, claimed_role, with_dormant
+from statehouse.assignment import Assignment, TaskAssignment, encode
+from statehouse.errors import ContractError
+from statehouse.membership import Member, NodeState, ReplicaReport, StorePosition, TaskState, encode_member
+from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
+
+A, B = TaskId(0, 0), TaskId(0, 1)
+
+
+def ownership(started_at_ms: int = 1_000) -> NodeOwnership:
+    return NodeOwnership("me", "aa", started_at_ms, session_timeout_s=10.0)
+
+
+def publish(node: NodeOwnership, epoch: int, *holders: TaskAssignment) -> None:
+    """Feed a node an assignment."""
+    stores = {"counts": StoreSpec("counts", "topic", len(holders), 0)}
+    tasks = {TaskId(0, number): each for number, each in enumerate(holders)}
+    following = Assignment(epoch, stores=stores, sub_topologies={0: SubTopology(0, "q", len(holders))}, tasks=tasks)
+    _, records = encode(Assignment(), following)
+    for key, value in records:
+        node.take_assignment(key, value)
+
+
+def test_epochs_never_go_back() -> None:
+    node = ownership()
+    assert node.epoch == 0
+    assert node.wanted == {}
+    publish(node, 2, TaskAssignment("me"), TaskAssignment("other", ("me",)))
+    assert node.epoch == 2
+    assert node.wanted == {A: Role.ACTIVE, B: Role.STANDBY}
+    publish(node, 1, TaskAssignment("other"), TaskAssignment("other"))
+    assert node.epoch == 2
+    assert node.wanted == {A: Role.ACTIVE, B: Role.STANDBY}
+    publish(node, 3, TaskAssignment("other", warm_ups=("me",)), TaskAssignment("other"))
+    assert node.wanted == {A: Role.WARM_UP}
+
+
+@pytest.mark.parametrize(
+    ("started_at_ms", "incarnation", "fenced"),
+    [(2_000, "00", True), (500, "ff", False), (1_000, "ab", True), (1_000, "a0", False), (1_000, "aa", False)],
+)
+def test_the_newer_process_of_an_instance_id_wins(started_at_ms: int, incarnation: str, fenced: bool) -> None:
+    node = ownership()
+    node.succeed()
+    assert node.take_member(*encode_member(Member("me", incarnation, "h", 1, started_at_ms)))
+    assert (node.superseded_by is not None) is fenced
+    node.take_member(b"me", None)
+    assert node.superseded_by is None
+
+
+def test_whoever_was_there_before_is_older_whatever_the_clocks_say() -> None:
+    node = ownership(started_at_ms=1_000)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)))
+    assert node.superseded_by is None
+    node.succeed()
+    assert node.superseded_by is None
+    order = node.heartbeat(("h", 1), {}, {}).incarnation_order
+    assert order > (90_000, "ff")
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000, heartbeat=7)))
+    assert node.superseded_by is None
+    node.take_member(*encode_member(Member("me", "00", "h", 2, 90_002)))
+    assert node.superseded_by is not None
+    node.succeed()
+    assert node.superseded_by is not None, "only what was there at the start is earlier"
+
+
+def test_an_older_process_that_wrote_last_hides_no_newer_one() -> None:
+    """It was superseded while it slept, say, and wrote before it had read of that."""
+    node = ownership(started_at_ms=1_000)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)))
+    node.take_member(*encode_member(Member("me", "00", "h", 1, 70_000, heartbeat=33)))
+    node.succeed()
+    assert node.superseded_by is None
+    assert node.heartbeat(("h", 1), {}, {}).incarnation_order > (90_000, "ff")
+
+
+def test_an_unreadable_heartbeat_changes_nothing() -> None:
+    node = ownership()
+    node.take_member(*encode_member(Member("other", "bb", "h", 1)))
+    with pytest.raises(ContractError):
+        node.take_member(b"other", b"\xff\xff")
+    assert node.members["other"].host == "h"
+    assert not node.take_member(*encode_member(Member("other", "bb", "h", 1, heartbeat=2)))
+    assert node.take_member(*encode_member(Member("other", "bb", "h", 2)))
+
+
+def test_a_node_is_confirmed_for_a_session_timeout() -> None:
+    node = ownership()
+    assert node.is_confirmed(9.9)
+    assert not node.is_confirmed(10.0)
+    assert not node.is_confirmed(None)
+
+
+@pytest.mark.parametrize(
+    ("role", "confirmed", "requested_epoch", "claimed"),
+    [
+        (Role.ACTIVE, True, 4, Role.ACTIVE),
+        (Role.ACTIVE, True, 5, Role.ACTIVE),
+        (Role.ACTIVE, True, 6, Role.STANDBY),
+        (Role.ACTIVE, False, 5, Role.STANDBY),
+        (Role.STANDBY, True, 5, Role.STANDBY),
+        (Role.WARM_UP, True, 5, Role.STANDBY),
+        (Role.GLOBAL, False, 6, Role.GLOBAL),
+    ],
+)
+def test_active_is_claimed_at_the_newest_epoch_only(
+    role: Role, confirmed: bool, requested_epoch: int, claimed: Role
+) -> None:
+    assert claimed_role(role, confirmed=confirmed, epoch=5, requested_epoch=requested_epoch) is claimed
+
+
+def test_the_state_follows_the_tasks() -> None:
+    node = ownership()
+    assert node.settle([TaskState.RUNNING]) is None  # no assignment yet
+    publish(node, 1, TaskAssignment("me"))
+    assert node.settle([TaskState.CREATED]) is NodeState.CREATED
+    assert node.state is NodeState.REBALANCING
+    assert not node.is_serving([TaskState.RESTORING])
+    assert node.is_serving([TaskState.RESTORING, TaskState.RUNNING])
+    assert node.settle([TaskState.RUNNING]) is NodeState.REBALANCING
+    assert node.is_serving([])
+    assert node.enter(NodeState.PENDING_SHUTDOWN) is NodeState.RUNNING
+    assert node.enter(NodeState.PENDING_SHUTDOWN) is None
+    assert not node.is_serving([TaskState.RUNNING])
+    with pytest.raises(InvalidTransition):
+        node.enter(NodeState.RUNNING)
+
+
+def test_a_drain_waits_for_active_tasks_only() -> None:
+    held = {B: Role.ACTIVE, A: Role.ACTIVE, TaskId(1, 0): Role.STANDBY, GlobalId("names"): Role.GLOBAL}
+    assert active_tasks(held) == [A, B]
+
+
+def test_heartbeats_count_and_report_dormant_state() -> None:
+    node = ownership()
+    running = ReplicaReport(Role.ACTIVE, "running", {"counts": StorePosition(7, 9)})
+    reports = with_dormant({A: running}, {A: {"counts": 3}, B: {"counts": 5}})
+    first, second = (node.heartbeat(("h", 1), reports, {}, rack="r", version="v") for _ in range(2))
+    assert (first.heartbeat, second.heartbeat) == (1, 2)
+    assert first.replicas[A] is running
+    assert first.replicas[B] == ReplicaReport(Role.DORMANT, "closed", {"counts": StorePosition(5)})
+    assert (first.instance_id, first.incarnation, first.started_at_ms, first.rack) == ("me", "aa", 1_000, "r")
+
+
+@pytest.mark.parametrize(
+    ("drain", "dynamic", "failed", "silent"),
+    [
+        (True, False, False, False),
+        (False, False, False, True),
+        (False, True, False, False),
+        (False, False, True, False),
+    ],
+)
+def test_only_a_static_member_that_may_be_back_says_nothing_of_its_end(
+    drain: bool, dynamic: bool, failed: bool, silent: bool
+) -> None:
+    node = NodeOwnership("me", "aa", 1_000, session_timeout_s=10.0, dynamic=dynamic)
+    node.enter(NodeState.RUNNING)
+    if failed:
+        node.enter(NodeState.ERROR)
+    assert not node.is_silent
+    node.stop(drain=drain)
+    assert node.is_silent is silent
+    node.stop(drain=not drain)
+    assert node.is_silent is silent, "what ends a drain does not undo that it leaves"
+
+
+def test_a_fenced_node_says_nothing_more() -> None:
+    node = ownership()
+    node.succeed()
+    node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000)))
+    assert node.is_silent

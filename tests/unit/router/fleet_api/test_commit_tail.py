@@ -1,0 +1,74 @@
+"""From input records to positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from router.fleet_api.commit_tail import CommitTail, latest
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import fleet_service_pb2
+from tests.unit.router.commits import CLICKS, VIEWS, commit
+
+
+@pytest.fixture
+def tail() -> CommitTail:
+    tail = CommitTail()
+    tail.feed(commit(0, {CLICKS: 5, VIEWS: 1}, {0: 10, 1: 20}))
+    tail.feed(commit(1, {CLICKS: 8, VIEWS: 1}, {0: 15, 1: 20}))
+    tail.feed(commit(2, {CLICKS: 8, VIEWS: 4}, {0: 15, 1: 30}))
+    return tail
+
+
+@pytest.mark.parametrize(
+    ("records", "found"),
+    [
+        ({CLICKS: 4}, {0: 10, 1: 20}),
+        ({CLICKS: 5}, {0: 15, 1: 20}),
+        ({CLICKS: 7}, {0: 15, 1: 20}),
+        ({CLICKS: 8}, None),
+        ({VIEWS: 2}, {0: 15, 1: 30}),
+        ({CLICKS: 4, VIEWS: 2}, {0: 15, 1: 30}),
+        ({CLICKS: 4, VIEWS: 4}, None),
+        ({("clicks", 3): 0}, None),
+    ],
+)
+def test_the_first_commit_that_has_all_records_counts(
+    tail: CommitTail, records: Mapping[tuple[str, int], int], found: Mapping[int, int] | None
+) -> None:
+    assert tail.positions(records) == found
+
+
+def test_a_topic_that_is_no_input_is_refused(tail: CommitTail) -> None:
+    with pytest.raises(LookupFailure, match="clicks, views") as caught:
+        tail.positions({("scores", 0): 1})
+    assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+def test_of_several_records_of_a_partition_the_last_counts_and_a_negative_offset_is_refused() -> None:
+    records = [fleet_service_pb2.InputRecord(topic="clicks", offset=offset) for offset in (0, 4, 2)]
+    assert latest(records) == {CLICKS: 4}
+    records.append(fleet_service_pb2.InputRecord(topic="clicks", offset=-1))
+    with pytest.raises(LookupFailure, match="offset -1 of clicks:0 is negative") as caught:
+        latest(records)
+    assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+def test_a_repeated_batch_says_nothing_new(tail: CommitTail) -> None:
+    tail.feed(commit(2, {CLICKS: 8, VIEWS: 4}, {0: 99, 1: 99}))
+    assert tail.positions({VIEWS: 3}) == {0: 15, 1: 30}
+
+
+def test_a_query_that_began_anew_has_read_nothing_yet(tail: CommitTail) -> None:
+    tail.feed(commit(0, {CLICKS: 2, VIEWS: 0}, {0: 40, 1: 40}, query="another"))
+    assert tail.positions({CLICKS: 1}) == {0: 40, 1: 40}
+    assert tail.positions({CLICKS: 4}) is None
+
+
+def test_for_a_record_from_before_the_tail_its_oldest_commit_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fleet_api.commit_tail._TAIL", 2)
+    tail = CommitTail()
+    for batch in range(5):
+        tail.feed(commit(batch, {CLICKS: batch}, {0: 10 * batch}))
+    assert tail.positions({CLICKS: 0}) == {0: 30}

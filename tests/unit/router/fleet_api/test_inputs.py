@@ -1,0 +1,66 @@
+"""Who waits for the processor to have input records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc.aio
+import pytest
+
+from router.fleet_api.inputs import Inputs
+from statehouse.errors import LookupFailure, Reason
+from statehouse.positions import Token
+from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
+from tests.unit.router.commits import CLICKS, commit
+from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fleets import STORE
+
+Start = Callable[..., Awaitable[Fleet]]
+
+
+async def test_who_waits_hears_of_the_commit() -> None:
+    inputs = Inputs()
+    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0)))
+    inputs.on_commit(commit(0, {CLICKS: 5}, {0: 1}))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    inputs.on_commit(commit(1, {CLICKS: 6}, {0: 2}))
+    assert await waiting == Token({(STORE, 0): 2})
+
+
+async def test_too_many_who_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.fleet_api.inputs._MAX_WAITS", 1)
+    inputs = Inputs()
+    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0)))
+    await asyncio.sleep(0)
+    with pytest.raises(LookupFailure) as caught:
+        await inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0))
+    assert caught.value.reason is Reason.OVERLOADED
+    inputs.on_commit(commit(1, {CLICKS: 6}, {0: 2}))
+    await waiting
+
+
+async def _await_input(fleet: Fleet, *records: tuple[str, int, int], store: str = STORE) -> Token | Reason:
+    stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
+    request = fleet_service_pb2.AwaitInputRequest(
+        store=store, records=[fleet_service_pb2.InputRecord(topic=t, partition=p, offset=o) for t, p, o in records]
+    )
+    try:
+        return Token.from_proto((await stub.AwaitInput(request, timeout=1.0)).at_least)
+    except grpc.aio.AioRpcError as error:
+        return from_rpc_error(error).reason
+
+
+async def test_the_service_answers_with_a_token_or_says_why_not(start: Start) -> None:
+    fleet = await start("a")
+    assert await _await_input(fleet, ("clicks", 0, 4)) is Reason.INPUT_NOT_PROCESSED
+    fleet.router.inputs.on_commit(commit(0, {CLICKS: 5}, {0: 3}))
+    assert await _await_input(fleet, ("clicks", 0, 4)) == Token({(STORE, 0): 3})
+    assert await _await_input(fleet, ("clicks", 0, 2), ("clicks", 0, 5)) is Reason.INPUT_NOT_PROCESSED
+    assert await _await_input(fleet, ("views", 0, 4)) is Reason.INVALID_REQUEST
+    assert await _await_input(fleet) is Reason.INVALID_REQUEST
+    assert await _await_input(fleet, ("clicks", 0, 4), ("clicks", 0, -1001)) is Reason.INVALID_REQUEST
+    assert await _await_input(fleet, ("clicks", 0, 4), store="nope") is Reason.UNKNOWN_STORE

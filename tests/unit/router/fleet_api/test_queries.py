@@ -1,0 +1,86 @@
+"""The processor's queries, as its commit records tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from router.fleet_api.queries import ProcessorQueries
+from statehouse.control.v1 import commits_pb2
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
+from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fleets import STORE
+
+Start = Callable[..., Awaitable[Fleet]]
+FIGURES = {"input_rows_per_second": 12.5, "backlog": 300, "state_rows": 7, "state_bytes": 4_000, "dead_letters": 2}
+KNOWN = {"boards", "ranks", "alerts"}
+
+
+def commit(store: str, **fields: object) -> commits_pb2.Commit:
+    given: dict[str, object] = {"query": "scores", "batch_id": 4} | fields
+    return commits_pb2.Commit(store=store, **given)  # type: ignore[arg-type]
+
+
+def described(
+    queries: ProcessorQueries, now_s: float = 10.0, epoch_ms: float = 5_000.0
+) -> list[fleet_service_pb2.QueryInfo]:
+    return list(queries.describe(KNOWN, now_s, epoch_ms))
+
+
+def test_stores_of_a_query_are_told_of_together() -> None:
+    queries = ProcessorQueries()
+    figures = commits_pb2.QueryFigures(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1)
+    for store in ("ranks", "boards"):
+        queries.on_commit(commit(store, committed_at_ms=3_500, figures=figures), 8.0)
+    queries.on_commit(commit("alerts", query="alarms", batch_id=9, idle=True, stopped=True), 9.0)
+    alarms, scores = described(queries)
+    assert alarms == fleet_service_pb2.QueryInfo(
+        name="alarms", stores=["alerts"], idle=True, stopped=True, record_age_ms=1_000, batch_id=9
+    )
+    assert scores == fleet_service_pb2.QueryInfo(
+        name="scores",
+        stores=["boards", "ranks"],
+        record_age_ms=2_000,
+        batch_id=4,
+        batch_age_ms=1_500,
+        status=fleet_service_pb2.QueryStatus(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1),
+    )
+
+
+def test_what_isn_t_known_stays_unset() -> None:
+    queries = ProcessorQueries()
+    queries.on_commit(commit("boards", figures=commits_pb2.QueryFigures()), 8.0)
+    (scores,) = described(queries)
+    assert not scores.HasField("batch_age_ms")
+    assert not scores.status.HasField("backlog_eta_ms")
+    assert not scores.status.HasField("watermark_ms")
+
+
+def test_the_newest_record_counts_and_ages_are_never_negative() -> None:
+    queries = ProcessorQueries()
+    queries.on_commit(commit("boards", batch_id=5, committed_at_ms=9_000), 11.0)
+    queries.on_commit(commit("ranks", batch_id=4), 8.0)
+    (scores,) = described(queries)
+    assert (scores.batch_id, scores.record_age_ms, scores.batch_age_ms) == (5, 0, 0)
+
+
+def test_stores_that_are_gone_and_those_that_begin_anew_are_left_out() -> None:
+    queries = ProcessorQueries()
+    queries.on_commit(commit("dropped"), 8.0)
+    queries.on_commit(commit("boards"), 8.0)
+    queries.on_reset("boards")
+    queries.on_reset("never heard of")
+    assert described(queries) == []
+
+
+def test_records_of_a_processor_that_does_not_name_the_query_are_its_store_s() -> None:
+    queries = ProcessorQueries()
+    queries.on_commit(commit("boards", query=""), 8.0)
+    assert [query.name for query in described(queries)] == ["boards"]
+
+
+async def test_the_fleet_tells_of_them(start: Start) -> None:
+    fleet = await start("a")
+    fleet.router.queries.on_commit(commit(STORE, batch_id=6), 0.0)
+    stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
+    response = await stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
+    assert [(query.name, list(query.stores), query.batch_id) for query in response.queries] == [("scores", [STORE], 6)]

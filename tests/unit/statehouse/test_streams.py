@@ -1,0 +1,43 @@
+"""Long calls: what becomes of their failures when somebody waits, and when nobody does any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.streams import OpenStreams
+
+
+async def _until_cancelled(failure: Exception) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise failure
+
+
+@pytest.mark.parametrize("failure", [ValueError("a defect"), LookupFailure(Reason.UNKNOWN_STORE, "a failure")])
+async def test_what_a_stream_raises_once_its_caller_has_left_is_told_if_it_is_a_defect(
+    failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = OpenStreams(1, "node")
+    caller = asyncio.create_task(streams.run(_until_cancelled(failure)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert streams.open == 1
+    caller.cancel()
+    await asyncio.wait({caller})
+    assert caller.cancelled()
+    assert not streams.open
+    assert ("a defect" in caplog.text) is isinstance(failure, ValueError)
+
+
+async def test_a_caller_who_stays_meets_the_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a defect")
+
+    with pytest.raises(ValueError, match="a defect"):
+        await OpenStreams(1, "node").run(fail())
+    assert not caplog.text

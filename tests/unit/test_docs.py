@@ -1,0 +1,159 @@
+"""What the pages name exists: files, links and their anchors, targets of make, modules that are run, commands."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from statehouse.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+TOP = ("bench", "deploy", "docs", "examples", "processor", "protos", "proxy", "query_service", "requirements", "router")
+TOP += ("statehouse", "tests", "tools")
+SUFFIXES = "go|java|json|md|py|toml|proto|png|svg|txt|yaml"
+# Files of the programs that a page tells its reader to write, or that a command writes.
+OF_THE_READER = {
+    "docs/other-languages.md": {"buf.gen.yaml", "go.mod", "main.go", "pom.xml"},
+    "docs/releasing.md": {"protos/releases/0.2.0.binpb"},
+    "docs/state-directory.md": {"rocksdict-config.json"},
+}
+SUBCOMMANDS = frozenset(typer.main.get_command(app).list_commands(None))
+IN_PROGRAMS = re.compile(r"^```(?:go|java|xml|python|toml|yaml)\n.*?^```$", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+@cache
+def tree() -> frozenset[str]:
+    """Return the project's files, by their paths from its root."""
+    found = set()
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        found |= {str((Path(folder) / name).relative_to(ROOT)) for name in files}
+    return frozenset(found)
+
+
+PAGES = sorted(name for name in tree() if name.endswith(".md") and not name.startswith("bench/results/"))
+
+
+@cache
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def paths(page: str) -> Iterator[str]:
+    """Yield the paths and the file names in a page, commands included, programs not."""
+    prose = IN_PROGRAMS.sub("", text(page))
+    yield from (path.rstrip("./") for path in re.findall(rf"(?<![\w./@-])(?:{'|'.join(TOP)})/[\w./-]+", prose))
+    yield from re.findall(rf"`([\w./-]+\.(?:{SUFFIXES}))`", prose)
+
+
+def exists(name: str, page: str) -> bool:
+    """Whether a name is a path from the root or from the page, or else the end of some file's path."""
+    places = (ROOT / name, (ROOT / page).parent / name)
+    return any(place.exists() for place in places) or any(path.endswith(f"/{name}") for path in tree())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_a_page_names_exist(page: str):
+    named = set(paths(page)) - OF_THE_READER.get(page, set())
+    assert [name for name in sorted(named) if not exists(name, page)] == []
+
+
+def test_a_name_of_nothing_is_noticed():
+    assert not exists("router/nowhere.py", "README.md")
+    assert not exists("nowhere.py", "README.md")
+    assert exists("architecture.md", "docs/README.md")
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text(page)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str):
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", FENCED.sub("", text(page))):
+        target, _, anchor = link.partition("#")
+        place = ((ROOT / page).parent / target).resolve() if target else ROOT / page
+        assert place.exists(), link
+        assert not anchor or anchor in anchors(str(place.relative_to(ROOT))), link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_targets_of_make_exist(page: str):
+    targets = set(re.findall(r"^([a-z-]+):", text_of_makefile(), re.MULTILINE))
+    named = re.findall(r"`make ([a-z -]+)`", text(page)) + re.findall(
+        r"^make ([a-z -]+?)(?: *#.*)?$", text(page), re.MULTILINE
+    )
+    assert {target for targets_named in named for target in targets_named.split()} <= targets
+
+
+def text_of_makefile() -> str:
+    return (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_are_run_exist(page: str):
+    of_others = ("grpc_tools", "pip", "pytest", "venv")
+    for module in re.findall(r"python -m ([\w.]+)", text(page)):
+        assert module.startswith(of_others) or find_spec(module) is not None, module
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_their_options_exist(page: str):
+    written = re.findall(r"(?<![\w/.-])statehouse ([a-z][^`|#\n]*)", text(page).replace("\\\n", " "))
+    for words in (line.split() for line in written if line.split()[0] in SUBCOMMANDS):
+        missing = {word for word in words if word.startswith("--")} - options(tuple(words)) - {"--help"}
+        assert not missing, words
+
+
+def test_an_option_of_another_command_is_noticed():
+    assert "--max-lag" in options(("get", "store", "key"))
+    assert "--max-lag" not in options(("nodes", "list"))
+
+
+@cache
+def options(words: tuple[str, ...]) -> set[str]:
+    """Return the options of the command that a line names, of a group's the subcommand's."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("statehouse", ["--help"], resilient_parsing=True)
+    for word in words:
+        if not hasattr(command, "commands") or command.get_command(context, word) is None:
+            break
+        command = command.get_command(context, word)
+    return {
+        option for parameter in command.get_params(context) for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def test_the_first_lookup_comes_early():
+    first = next(n for n, line in enumerate(text("README.md").splitlines(), 1) if "statehouse get" in line)
+    assert first <= 40
+
+
+def test_the_readme_says_what_ci_runs():
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for command in re.findall(r"^make .*$", run, re.MULTILINE):
+        assert re.search(rf"^{command}\b", text("README.md"), re.MULTILINE), command
+
+
+def test_every_page_is_in_the_index():
+    pages = {str(Path(page).relative_to("docs")) for page in PAGES if page.startswith("docs/")}
+    assert pages - {"README.md"} <= set(re.findall(r"\]\(([^)#]+)", text("docs/README.md")))
+
+
+@pytest.mark.parametrize("package", ["query_service", "router"])
+def test_the_picture_of_the_rooms_shows_each(package: str):
+    picture = text("docs/architecture.md").partition("## The rooms")[2]
+    rooms = [path.parent.name for path in (ROOT / package).glob("*/__init__.py")]
+    assert rooms
+    assert [room for room in rooms if f"  {room}/ " not in picture] == []

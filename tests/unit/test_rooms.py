@@ -1,0 +1,59 @@
+"""The order of rooms is held by import-linter; these tests show that it notices an import against that order."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("statehouse", "processor", "query_service", "router")
+
+
+def _lint(checkout: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run(
+        [str(program), "--no-cache"],
+        cwd=checkout,
+        env={"PYTHONPATH": str(checkout), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("query_service/states/lifecycle.py", "import query_service.reads.admission", "the rooms of the query node"),
+        ("router/choice/candidates.py", "import router.lookups.dispatch", "the rooms of the router"),
+        ("statehouse/rpc/deadline.py", "import statehouse.local.ports", "the kernel's modules know neither"),
+    ],
+)
+def test_an_import_against_the_order_is_refused(tmp_path: Path, module: str, line: str, contract: str):
+    shutil.copy(_ROOT / "pyproject.toml", tmp_path)
+    for package in _PACKAGES:
+        shutil.copytree(_ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / module).open("a") as source:
+        source.write(f"\n{line}\n")
+
+    result = _lint(tmp_path)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    broken = [text for text in result.stdout.splitlines() if "BROKEN" in text]
+    assert any(contract in " ".join(result.stdout.split()) for _ in broken), result.stdout
+    assert line.removeprefix("import ") in result.stdout
+
+
+@pytest.mark.parametrize("package", ["query_service", "router"])
+def test_each_room_says_what_is_in_it_and_what_may_not_be(package: str):
+    rooms = [path.parent for path in (_ROOT / package).glob("*/__init__.py")]
+    assert rooms
+    for room in rooms:
+        text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+        assert "Nothing here" in text or text.rstrip(".").split(". ")[-1].startswith("No "), room

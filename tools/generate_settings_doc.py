@@ -1,0 +1,87 @@
+"""Write `docs/settings.md` from the declarations of settings; `--check` fails when it is not what would be written."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from statehouse.settings import PROCESSES, Setting
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+
+HEAD = """# Settings
+
+<!-- Written by tools/generate_settings_doc.py from statehouse/settings/; run `make docs` after a change there. -->
+
+You can give a setting in three places; the first one that has it counts:
+
+1. a flag of `statehouse process`, `statehouse node` or `statehouse router`,
+2. a variable, `STATEHOUSE_<NAME>`,
+3. a TOML file, with the setting's name as the key. `--config-file` names it, else the variable `STATEHOUSE_CONFIG`.
+
+Keys mean the same in every process, and each takes those that are its own: one file can configure a whole fleet.
+
+```toml
+bootstrap = "kafka-1:9092,kafka-2:9092"
+application_id = "video-game-leaderboard"
+session_timeout_ms = 30000
+max_warmup_replicas = 4  # the processor's
+block_cache_bytes = 1073741824  # the nodes'
+attempt_timeout_ms = 100  # the routers'
+
+[spark_conf]
+"spark.ui.enabled" = "true"
+```
+
+A value that is wrong, a key that no process has, and values that don't fit together end the start with exit code 2 and
+a message that names the setting, its flag and its variable. Before that,
+
+- `statehouse config check FILE` says what is wrong with a file, for all processes at once;
+- `statehouse config show process`, `node` or `router` takes the options of that process and prints each setting that it
+  would start with, and whether it comes from a flag, the environment, the file or is the default. `-o json` is for
+  programs.
+
+Times are in milliseconds, sizes in bytes. In Python the processor's are `processor.settings.ProcessorSettings`.
+"""
+
+_TITLES = {"process": "Processor", "node": "Query node", "router": "Router"}
+_TABLE = """
+| setting | flag | variable | default | values | meaning |
+|---|---|---|---|---|---|
+"""
+
+
+def text() -> str:
+    """Return the whole page."""
+    parts = [HEAD]
+    for process, cls in PROCESSES.items():
+        parts.append(f"\n## {_TITLES[process]}\n\nFlags of `statehouse {process}`.\n{_TABLE}")
+        parts += [_row(setting) for setting in cls.declared().values()]
+    return "".join(parts)
+
+
+def _row(setting: Setting) -> str:
+    cells = (
+        f"`{setting.name}`",
+        f"`{setting.flag}`",
+        f"`{setting.variable}`",
+        setting.default,
+        setting.bounds or setting.kind.lower(),
+        setting.meaning,
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def main() -> None:
+    """Write, or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
+    if not parser.parse_args().check:
+        TARGET.write_text(text(), encoding="utf-8")
+    elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text():
+        sys.exit("docs/settings.md is not what the settings' declarations say: run `make docs`")
+
+
+if __name__ == "__main__":
+    main()
