@@ -21,7 +21,7 @@ from statehouse.membership import NodeState
 from statehouse.rpc import link
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.requests import parsed, refuse_unreadable
-from statehouse.rpc.status import Context, failing_cleanly
+from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.rpc.streams import FIRST_RESPONSE_S
 from statehouse.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.v1 import (
@@ -139,7 +139,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         return await self._lookups.query_store(request)
 
     async def _watch(self, request: query_service_pb2.WatchRequest, context: Context) -> None:
-        watch = partial(self._watches.watch, request, context.write)
+        watch = partial(self._watches.watch, request, send_to(context))
         try:
             await watch()
         except PositionNotReached as behind:

@@ -33,7 +33,7 @@ from router.watches.watch_relay import WatchRelay
 from statehouse.errors import LookupFailure
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.link import LinkHandler
-from statehouse.rpc.status import Context, failing_cleanly
+from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
@@ -167,7 +167,7 @@ async def _count(
 async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, context: Context) -> None:
     """Answer a Watch, for as long as the caller stays."""
     try:
-        await self.watches.watch(request, context.write)
+        await self.watches.watch(request, send_to(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, None)
         raise
@@ -252,7 +252,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
 
     async def _watch_fleet(self, _request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:
         """Describe the fleet, for as long as the caller stays."""
-        await self.watches.watch(context.write)
+        await self.watches.watch(send_to(context))
 
     async def _await_input(
         self, request: fleet_service_pb2.AwaitInputRequest, context: Context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from grpc_status import rpc_status
 
 from statehouse.errors import DOMAIN, LookupFailure, Reason, internal_error, wire_name
 from statehouse.rpc.requests import refuse_unreadable
+from statehouse.rpc.streams import CallerLeftError
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,8 @@ def failing_cleanly(
         try:
             refuse_unreadable(request)
             return await handler(self, request, context)
+        except CallerLeftError:
+            await _end_unsent(context)
         except Exception as error:  # noqa: BLE001 - the caller is told, and the log
             await _abort(context, handler.__name__, error)
         raise AssertionError("abort returns never")
@@ -67,12 +71,35 @@ def failing_cleanly(
     return method
 
 
+def send_to(context: Context) -> Callable[[Any], Awaitable[None]]:
+    """Return what sends one response of a stream.
+
+    It raises `CallerLeftError` if the caller has left: grpcio may fail the write before it cancels the handler.
+    """
+
+    async def send(response: Any) -> None:  # noqa: ANN401 - a message, or one that is serialized already
+        try:
+            await context.write(response)
+        except grpc.aio.InternalError as error:
+            raise CallerLeftError from error
+
+    return send
+
+
 def told(name: str, error: Exception) -> status_pb2.Status:
     """Return the failure to send for a handler's exception; a defect is logged."""
     if not isinstance(error, LookupFailure):
         log.error("defect in a handler", method=name, exc_info=error)
         error = internal_error()
     return to_status(error)
+
+
+async def _end_unsent(context: Context) -> None:
+    """End a call whose response could not be sent. A caller who is there all the same learns that it has ended."""
+    try:
+        await context.abort(grpc.StatusCode.CANCELLED, "a response could not be sent")
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None  # the call is gone: this is how grpcio ends a handler then
 
 
 async def _abort(context: Context, name: str, error: Exception) -> None:

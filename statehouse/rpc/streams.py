@@ -17,6 +17,10 @@ SILENCE_S: Final = 3 * PROGRESS_INTERVAL_S
 """After this many seconds without a message on a stream, the other end counts as frozen or cut off."""
 
 
+class CallerLeftError(Exception):
+    """A response could not be sent: the caller has left, and grpcio was about to say so. No defect."""
+
+
 class OpenStreams:
     """The streams that a server has open, at most `limit`. Lives on the event loop."""
 
@@ -34,6 +38,7 @@ class OpenStreams:
         """Do a stream's work, until it is done, the caller leaves, or `stop` is called.
 
         Raises:
+            CallerLeftError: the work could not send a response.
             LookupFailure: OVERLOADED or NODE_SHUTTING_DOWN, or what the work raises.
 
         """
@@ -55,7 +60,7 @@ class OpenStreams:
             if not task.done():  # the caller has left
                 task.cancel()
                 await asyncio.wait({task})
-                log_defect(task, LookupFailure)
+                log_defect(task, (LookupFailure, CallerLeftError))
         if task.cancelled():
             raise self._shutting_down()
         task.result()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.streams import OpenStreams
+from statehouse.rpc.streams import CallerLeftError, OpenStreams
 
 
 async def _until_cancelled(failure: Exception) -> None:
@@ -17,7 +17,9 @@ async def _until_cancelled(failure: Exception) -> None:
         raise failure
 
 
-@pytest.mark.parametrize("failure", [ValueError("a defect"), LookupFailure(Reason.UNKNOWN_STORE, "a failure")])
+@pytest.mark.parametrize(
+    "failure", [ValueError("a defect"), LookupFailure(Reason.UNKNOWN_STORE, "a failure"), CallerLeftError()]
+)
 async def test_what_a_stream_raises_once_its_caller_has_left_is_told_if_it_is_a_defect(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
