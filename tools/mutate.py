@@ -233,11 +233,14 @@ def run(session: Session, sources: Mapping[str, str], pending: Sequence[Mutant],
         return mutant, why, time.monotonic() - started
 
     with ThreadPoolExecutor(jobs) as pool:
-        for number, judged in enumerate(as_completed([pool.submit(judge, mutant) for mutant in pending]), 1):
-            mutant, why, took_s = judged.result()
-            session.keep(mutant, why, diff_of(mutant, sources[mutant.place.module]))
-            word = "caught" if why else "NOT CAUGHT"
-            print(f"{number:3} of {len(pending)}  {word:10} {took_s:5.1f} s  {mutant.job_id}", flush=True)
+        try:
+            for number, judged in enumerate(as_completed([pool.submit(judge, mutant) for mutant in pending]), 1):
+                mutant, why, took_s = judged.result()
+                session.keep(mutant, why, diff_of(mutant, sources[mutant.place.module]))
+                word = "caught" if why else "NOT CAUGHT"
+                print(f"{number:3} of {len(pending)}  {word:10} {took_s:5.1f} s  {mutant.job_id}", flush=True)
+        finally:  # else an error is shown only after all that is pending was tried, and none of it is kept
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def main() -> None:
