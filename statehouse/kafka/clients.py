@@ -46,7 +46,7 @@ def consumer(bootstrap: str, client_id: str, **overrides: str | float | bool) ->
 
 
 def producer(bootstrap: str, client_id: str, **overrides: str | float | bool) -> Producer:
-    """Return an idempotent producer; pass `transactional_id` style settings through `overrides` with dots."""
+    """Return an idempotent producer; `overrides` are librdkafka settings, by their names with dots."""
     config = _COMMON | {"enable.idempotence": True, "acks": "all", "linger.ms": 5} | overrides
     return Producer({"bootstrap.servers": bootstrap, "client.id": client_id, **config}, logger=_LOG)
 

@@ -1,4 +1,4 @@
-"""Error codes of librdkafka's own that the client library spells as if they were private; they are public constants."""
+"""librdkafka's own error codes. The Python client names them as if they were private; they are public constants."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 WAIT_COORDINATOR: Final = KafkaError._WAIT_COORD  # noqa: SLF001
 QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001
 FATAL: Final = KafkaError._FATAL  # noqa: SLF001
-"""A producer is asked for more after an error that it can't recover from, as when it was fenced."""
+"""A producer is used after an error that it can't recover from, such as being fenced."""
 FENCED: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 )
-"""A newer producer of the same transactional id has started."""
+"""A newer producer with the same transactional id has started."""
 
 
 def is_complaint(message: Message) -> bool:
-    """Whether a message of a consumer is only its word that something is wrong: nothing of the log has come with it."""
+    """Whether a consumer's message only reports an error, and says nothing about the log."""
     error = message.error()
     return error is not None and error.code() != PARTITION_EOF

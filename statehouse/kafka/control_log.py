@@ -1,4 +1,4 @@
-"""Following a control topic: one partition, compacted, read from its beginning, for as long as we live."""
+"""Follows a control topic: reads its one compacted partition from the beginning, as long as the process runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONSUMER: dict[str, str | float | bool] = {
 _POLL_S = 0.1
 _BATCH = 500
 _REMIND_S = 10.0
-# An end that is not reached by then may be that of a log that was there before.
+# An end that is not reached by then may be from before the topic was recreated.
 _ASK_ANEW_S = 5.0
 _STOPS_WITHIN_S = 10.0
 
@@ -49,11 +49,11 @@ class ControlLogReader:
     """A thread that reads a control topic, read committed, and calls back for each record.
 
     Callbacks run on the reader's thread: `on_record(key, value, timestamp_ms)` in offset order, `on_contact()`
-    each time the broker has confirmed that all its records have been delivered. A topic that doesn't exist yet
-    is waited for, and said so. If the topic is truncated or recreated it is read from its beginning again.
+    each time the broker has confirmed that all its records have been delivered. If the topic doesn't exist yet, the
+    thread waits for it, and logs that. If the topic is truncated or recreated, it is read from its beginning again.
 
-    What a callback raises, and what the client can't mend by itself, ends the thread: `on_broken(error)` is called on
-    it, once, so that whoever relies on the topic doesn't go on with what it last said.
+    An exception in a callback, or an error that the client can't recover from, ends the thread. It calls
+    `on_broken(error)` once, so that nobody goes on relying on the last records.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ControlLogReader:
         confirm_interval_s: float = 0.5,
         on_contact: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; `start()` begins. `confirm_interval_s`: how often the end is asked for when idle."""
+        """Prepare; `start()` begins. `confirm_interval_s`: how often to ask for the end when idle."""
         self._bootstrap, self._topic, self._client_id = bootstrap, topic, client_id
         self._on_record, self._on_contact, self._on_broken = on_record, on_contact, on_broken
         self._confirm_interval_s = confirm_interval_s
@@ -103,7 +103,7 @@ class ControlLogReader:
     def _run(self) -> None:
         try:
             self._read()
-        except Exception as error:  # whatever it is, a reader that is gone must not look like a quiet topic
+        except Exception as error:  # of any kind: a reader that has ended must not look like a quiet topic
             log.exception("reading a control topic ended", topic=self._topic)
             self._on_broken(error)
 
@@ -117,7 +117,7 @@ class ControlLogReader:
             position, ask_at = 0, 0.0
             asked: _End | None = None
             while not self._stop.is_set():
-                # Before anything is delivered, so that readers learn soon after a record that it is the newest.
+                # Ask before delivering, so that users learn soon after a record that it is the newest.
                 if (now := time.monotonic()) >= ask_at:
                     ask_at = now + self._confirm_interval_s
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:
@@ -132,13 +132,13 @@ class ControlLogReader:
                     position = max(position, self._deliver(message))
                     consumer.note(message)
                 if asked is not None and asked.is_overdue and consumer.is_silent:
-                    log.warning("nothing comes of a log that goes on: the client is made anew", topic=self._topic)
+                    log.warning("nothing arrives from a log that has more: a new client is made", topic=self._topic)
                     consumer.renew().assign([TopicPartition(self._topic, 0, position or OFFSET_BEGINNING)])
         finally:
             consumer.close()
 
     def _deliver(self, message: Message) -> int:
-        """Hand a message over; return the position it proves, 0 for an error that proves none."""
+        """Deliver a message; return the position that it proves, 0 for an error that proves none."""
         error = message.error()
         if error is not None:
             if error.code() == codes.PARTITION_EOF:
@@ -152,7 +152,7 @@ class ControlLogReader:
         """Ask the broker where the log ends; None if it doesn't say.
 
         Raises:
-            KafkaException: it can't be asked.
+            KafkaException: the broker can't be asked.
 
         """
         asked_at = time.monotonic()
@@ -161,16 +161,16 @@ class ControlLogReader:
         return None if offset is None else _End(asked_at, offset)
 
     def _note_contact(self, end: _End) -> None:
-        """Note that all there was when the end was asked for has been delivered.
+        """Note that all records before this end have been delivered.
 
-        Being at the end of that moment counts whenever it is reached: a log that grows all the time has moved on then.
+        It counts as contact at the time when the end was asked for: a log that grows all the time has moved on since.
         """
         self._contact_at = end.asked_at
         self._caught_up.set()
         self._on_contact()
 
     def _wait_for_topic(self, consumer: Consumer) -> bool:
-        """Wait until the topic exists, and say so now and then; False if stopped meanwhile."""
+        """Wait until the topic exists, and log that now and then; return False if stopped meanwhile."""
         remind_at = time.monotonic() + 1.0
         while not self._stop.wait(0.1):
             try:

@@ -1,4 +1,4 @@
-"""Reading control topics once, from their beginnings to the ends they have now: for looking at, not for following."""
+"""Reads control topics once, from the beginning to the present end, for programs that don't follow them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statehouse.kafka.control_log import ControlLogReader, OnRecord
 
 
 def read_to_ends(bootstrap: str, topics: Mapping[str, OnRecord], client_id: str, timeout_s: float) -> None:
-    """Call back for each record of topics that are there by now, in offset order; return at the ends of all.
+    """Call back for each record that the topics hold now, in offset order by topic; return once all are read.
 
-    Each topic has a thread that calls back.
+    Each topic's callback runs on a thread of its own.
 
     Raises:
-        LookupFailure: UNREACHABLE, they could not be read in time.
+        LookupFailure: UNREACHABLE, the topics could not be read in time.
 
     """
     deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""End offsets, asked for in one request for all partitions."""
+"""First and end offsets, asked for in one request for all partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUTDATED_LEADERS = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,
         codes.NO_LEADER_KNOWN,
-        codes.TIMED_OUT,  # asked where no leader is any more
+        codes.TIMED_OUT,  # the broker that was asked leads no longer
     }
 )
 
@@ -31,7 +31,7 @@ def earliest_offsets(
     """Return the first offset still in each (topic, partition); ones the broker didn't answer for are left out.
 
     Raises:
-        KafkaException: no partition could be answered for.
+        KafkaException: the brokers answered for no partition.
 
     """
     return _list_offsets(admin, partitions, OffsetSpec.earliest(), timeout_s)
@@ -43,7 +43,7 @@ def last_stable_offsets(
     """Return the last stable offset of each (topic, partition); ones the broker didn't answer for are left out.
 
     Raises:
-        KafkaException: no partition could be answered for.
+        KafkaException: the brokers answered for no partition.
 
     """
     return _list_offsets(admin, partitions, OffsetSpec.latest(), timeout_s)
@@ -52,10 +52,10 @@ def last_stable_offsets(
 def end_offsets(
     admin: AdminClient, partitions: Collection[tuple[str, int]], timeout_s: float = 5.0
 ) -> dict[tuple[str, int], int]:
-    """Return the end of each (topic, partition), past what open transactions have written; as above.
+    """Return the end of each (topic, partition), after the records of open transactions; otherwise as above.
 
     Raises:
-        KafkaException: no partition could be answered for.
+        KafkaException: the brokers answered for no partition.
 
     """
     return _list_offsets(admin, partitions, OffsetSpec.latest(), timeout_s, IsolationLevel.READ_UNCOMMITTED)
@@ -64,14 +64,14 @@ def end_offsets(
 def settled_offsets(
     admin: AdminClient, partitions: Collection[tuple[str, int]], timeout_s: float = 5.0
 ) -> dict[tuple[str, int], int]:
-    """Return the last stable offset of each (topic, partition), once it has reached the end the log has by now.
+    """Return the last stable offset of each (topic, partition), once it has reached the log's present end.
 
-    So they are past all that was committed before the call. At once they may not be: a commit is answered when
-    the coordinator has it, and the partitions get their markers thereafter (KIP-98). Where a transaction stays open
-    for longer than `timeout_s`, the end itself is returned.
+    So all that was committed before the call lies before these offsets. Without the wait it might not: the coordinator
+    answers a commit before the partitions get their markers (KIP-98). If a transaction stays open for longer than
+    `timeout_s`, the end itself is returned.
 
     Raises:
-        KafkaException: no partition could be answered for.
+        KafkaException: the brokers answered for no partition.
 
     """
     deadline = time.monotonic() + timeout_s
@@ -118,6 +118,6 @@ def _ask(
             continue
         if offset >= 0:
             ends[at.topic, at.partition] = offset
-        else:  # a broker that doesn't answer in time is no error to the client: it makes the offset an invalid one
+        else:  # the broker didn't answer in time: the client reports an invalid offset, no error
             failure = KafkaException(KafkaError(KafkaError._TIMED_OUT, "the broker named no offset"))  # noqa: SLF001 - as above
     return ends, failure

@@ -1,11 +1,11 @@
-"""Clients that are made anew once they are lost.
+"""Clients that are replaced when they are lost.
 
 A client may be lost for good: since 2.10 librdkafka drops every broker that a metadata answer does not name, and a
-broker that is just starting, with no other around, names none (confluentinc/librdkafka#5301). The client then has
-nobody left to ask. It happens to a few of a hundred clients in each restart of the only broker; no setting prevents it,
-and older versions wait a second at a time for what now takes milliseconds. So a process that reads or writes for long
-makes its client anew when it hears nothing: a reader after `SILENCE_S` without a message of a log that has more, a
-writer when a record was not delivered in time, and whoever asks the brokers after a question that failed.
+broker that is just starting, with no other around, names none (confluentinc/librdkafka#5301). The client then has no
+broker left to ask. Each restart of the only broker does this to a few of a hundred clients. No setting prevents it, and
+older versions wait seconds where this one waits milliseconds. So a process that reads or writes for long makes a new
+client when the old one gets no answer: a consumer after `SILENCE_S` without a message from a log that has more, a
+producer when a record was not delivered in time, an admin client after a question that failed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SILENCE_S: Final = 5.0
 
 
 class RenewedAdmin:
-    """An admin client for a process that asks the brokers again and again: made anew after a question that failed.
+    """An admin client for a process that asks the brokers again and again; a new one is made after a failed question.
 
-    What a client remembers of a broker that was away has kept it from asking the one that came back. Threads may share
-    it: if the questions of two fail at once, each renews it.
+    Clients that remembered a broker as away have failed to ask it when it was back. Threads may share this object: if
+    the questions of two fail at once, each makes a new client.
     """
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
@@ -37,10 +37,10 @@ class RenewedAdmin:
         self._client = clients.admin(bootstrap, client_id)
 
     def ask(self, question: Callable[[AdminClient], T]) -> T:
-        """Return the answer to a question that is put with the client.
+        """Ask a question with the client, and return the answer.
 
         Raises:
-            KafkaException: it failed; the next one is put with another client.
+            KafkaException: the question failed; the next one uses a new client.
 
         """
         try:
@@ -51,9 +51,9 @@ class RenewedAdmin:
 
 
 class RenewedConsumer:
-    """A consumer, and when it was last heard of. Belongs to one thread.
+    """A consumer, and when the log was last heard of through it. Belongs to one thread.
 
-    `make()` returns a consumer. `client` is the present one, which has to be told what to read.
+    `make()` returns a consumer. `client` is the present one; the caller assigns what it reads.
     """
 
     def __init__(self, make: Callable[[], Consumer], clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class RenewedConsumer:
         self._heard_at = clock()
 
     def note(self, message: Message) -> None:
-        """Take note of a message; a complaint of the client's own is no word of the log."""
+        """Note a message. A message that only reports an error does not count: it says nothing about the log."""
         if not codes.is_complaint(message):
             self._heard_at = self._clock()
 
@@ -72,11 +72,11 @@ class RenewedConsumer:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the client is lost, if what it reads has more."""
+        """Whether the client is lost, provided that the log has more."""
         return self._clock() - self._heard_at > SILENCE_S
 
     def renew(self) -> Consumer:
-        """Make the client anew, and return it."""
+        """Replace the client by a new one, and return that."""
         self.client.close()
         self.client = self._make()
         self._heard_at = self._clock()
@@ -88,10 +88,10 @@ class RenewedConsumer:
 
 
 class RenewedProducer:
-    """A producer for a process that writes again and again, and whose later records make up for the lost ones.
+    """A producer for a process that writes again and again, and whose later records make up for lost ones.
 
-    `make()` returns a producer that gives a record up in a bounded time (`message.timeout.ms`). Made anew before the
-    next record when one was given up; what else waits in the client is dropped then. Not thread-safe.
+    `make()` returns a producer that gives a record up in a bounded time (`message.timeout.ms`). If one was given
+    up, the next record gets a new producer, and what still waits in the old one is dropped. Not thread-safe.
     """
 
     def __init__(self, make: Callable[[], Producer]) -> None:
@@ -100,10 +100,10 @@ class RenewedProducer:
         self._is_lost = False
 
     def produce(self, topic: str, *, key: bytes, value: bytes | None, partition: int) -> None:
-        """Look how the earlier records went, and produce one.
+        """Learn whether earlier records were delivered, and produce one.
 
         Raises:
-            BufferError, KafkaException: it is not sent.
+            BufferError, KafkaException: the record is not sent.
 
         """
         self._client.poll(0)

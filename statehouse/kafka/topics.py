@@ -1,4 +1,4 @@
-"""Topics: created by the processor alone, waited for by everybody else."""
+"""Topics: the processor alone creates them, all other processes wait for them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _described(admin: AdminClient, topics: Collection[str], timeout_s: float) ->
     except KafkaException as error:
         if error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - the client's public constant
             raise
-    # A broker that was cut off from its controller names none. The client then waits for one to appear, and nothing
-    # but another look at the cluster makes it ask who it is.
+    # A broker that was cut off from the controller names no controller. The client then waits for one to appear, and
+    # only another metadata request makes it ask who it is.
     admin.list_topics(timeout=timeout_s)
     return _describe(admin, topics, timeout_s)
 
@@ -122,8 +122,8 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: flo
     Settings that a spec doesn't name are left as they are on the broker.
 
     Raises:
-        ConfigurationError: an existing topic has another partition count: it is fixed for a store's life. Or there
-            aren't as many brokers as a topic is to have replicas.
+        ConfigurationError: an existing topic has another partition count, which is fixed for a store's life; or there
+            are fewer brokers than a topic needs replicas.
         KafkaException: the brokers can't be reached, or refuse.
 
     """
@@ -133,7 +133,7 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: flo
     _check_counts(specs, existing)
     if missing:
         _create(admin, missing, timeout_s)
-        # A broker may not know yet what the controller has decided, and somebody else may have been faster.
+        # A broker may not know yet what the controller has decided, and another process may have created a topic first.
         deadline = time.monotonic() + timeout_s
         while None in (known := partition_counts(admin, names, timeout_s)).values() and time.monotonic() < deadline:
             time.sleep(_SETTLE_POLL_S)
@@ -153,7 +153,7 @@ def _check_counts(specs: Sequence[TopicSpec], counts: Mapping[str, int | None]) 
 
 
 def _create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:
-    """Create topics, waiting for brokers to keep them; one that exists by now is left to the check of the counts."""
+    """Create topics, and wait for enough brokers. A topic that exists by now is left as it is: the caller checks it."""
     give_up_at = time.monotonic() + _BROKERS_WAIT_S
     while homeless := _try_to_create(admin, specs, timeout_s):
         if time.monotonic() >= give_up_at:
@@ -167,7 +167,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) ->
 
 
 def _try_to_create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> dict[str, str]:
-    """Create topics; return what the brokers say of those for whose replicas there are too few of them."""
+    """Create topics; return the brokers' message for each topic that has too few brokers for its replicas."""
     topics = [
         NewTopic(
             spec.name,
@@ -193,7 +193,7 @@ def _try_to_create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: fl
 
 
 def _apply_settings(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float) -> None:
-    """Bring existing topics' settings to what their specs name."""
+    """Change existing topics' settings to those in their specs."""
     wanted = {spec.name: spec.config for spec in specs if spec.config}
     if not wanted:
         return

@@ -1,4 +1,4 @@
-"""Transactional producers: one transaction at a time, what a failure of theirs means, and how long to go on trying."""
+"""Transactional producers: one transaction at a time, what a failure means, and how long to keep trying."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = structlog.get_logger(__name__)
 
 
 class FailureMeaning(Enum):
-    """What a failure of a transactional producer says of what to do."""
+    """What a transactional producer's failure means for what to do next."""
 
     FENCED = auto()
-    """A newer producer of the same transactional id has started."""
+    """A newer producer with the same transactional id has started."""
     OVER = auto()
-    """The producer is of no use any more. One that is fenced while it produces says only that."""
+    """The producer can't be used any more. If it is fenced while it produces, it reports only this."""
     LOST = auto()
     """The transaction has to be aborted; the producer may begin another."""
     AGAIN = auto()
@@ -54,7 +54,7 @@ _ANEW: Final = frozenset(
 
 
 def meaning_of(failure: KafkaException) -> FailureMeaning:
-    """Return what a failure means; of several the worst."""
+    """Return what a failure means; the worst if it means several things."""
     error: KafkaError = failure.args[0]
     if error.code() in codes.FENCED:
         return FailureMeaning.FENCED
@@ -68,7 +68,7 @@ def meaning_of(failure: KafkaException) -> FailureMeaning:
 
 
 class TransactionalProducer:
-    """A producer and the transaction that it has open, if any. Not thread-safe. No call takes much over `timeout_s`."""
+    """A producer and its open transaction, if any. Not thread-safe. No call takes much longer than `timeout_s`."""
 
     def __init__(
         self, bootstrap: str, transactional_id: str, timeout_s: float, **overrides: str | float | bool
@@ -77,10 +77,10 @@ class TransactionalProducer:
         self._client: Producer = clients.producer(bootstrap, transactional_id, **config)
         self._timeout_s = timeout_s
         self._end: Callable[[float], None] | None = None
-        """How the transaction that is open is to end."""
+        """Ends the open transaction, by a commit or an abort; None if none is open."""
 
     def initialise(self) -> None:
-        """Fence earlier producers of the id, and end what they left open.
+        """Fence earlier producers with this id, and end the transaction that they left open.
 
         Raises:
             KafkaException: it can't be done now, or at all.
@@ -91,11 +91,11 @@ class TransactionalProducer:
     def write(self, produce: Callable[[Producer], None]) -> None:
         """Commit what `produce` produces, in one transaction.
 
-        An earlier commit or abort that was not answered in time goes on, and the client takes no other call until the
-        same one has told how it went: so that is asked for first.
+        An earlier commit or abort that was not answered in time goes on, and the client accepts no other call until
+        the same call has returned. So that call is repeated first.
 
         Raises:
-            KafkaException: it is not known to be committed. To be written again, by this producer or another.
+            KafkaException: the records may not be committed. Write them again, with this producer or another.
 
         """
         try:
@@ -111,7 +111,7 @@ class TransactionalProducer:
             raise
 
     def abort(self) -> None:
-        """Abort what is open; if that fails the next producer of the id does it, or the broker in time."""
+        """Abort the open transaction; if that fails, the next producer with this id does it, or the broker in time."""
         if self._end is None:
             return
         self._end = self._client.abort_transaction
@@ -121,21 +121,21 @@ class TransactionalProducer:
             log.info("transaction not aborted; the next producer will", error=failure.args[0].str())
 
     def close(self) -> None:
-        """Let go of the client; what was not committed is never seen."""
-        # The client reports a fatal error (being fenced) once more while it closes, and does so as a SystemError; what
-        # was to be said about it has been said.
+        """Close the client; what was not committed is never read."""
+        # While it closes, the client repeats a fatal error (being fenced), as a SystemError. The error was reported
+        # before.
         with contextlib.suppress(KafkaException, SystemError):
             self._client.close(0.0)
 
     def _settle(self) -> None:
-        """End the transaction that is open, if there is one, in the way that was begun."""
+        """End the open transaction, if there is one, in the way that was begun."""
         if self._end is not None:
             self._end(self._timeout_s)
             self._end = None
 
 
 class Tries:
-    """Tries of one thing, for `limit_s` seconds from now on or `most` times, with pauses. Blocks its thread."""
+    """Bounds tries of one thing to `limit_s` seconds from now and to `most` tries. Pauses block the thread."""
 
     def __init__(
         self,
