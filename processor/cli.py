@@ -81,7 +81,7 @@ def assign(
         list[str] | None, typer.Option(metavar="NAME", help="A live node that is drained; may be repeated.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for Kafka to have told all.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait until everything was read from Kafka.")
     ] = 10.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -110,11 +110,11 @@ def reset(
     app: Annotated[
         str, typer.Argument(help="Topology module, as in examples.leaderboard.topology.", show_default=False)
     ],
-    to: Annotated[ResetTo, typer.Option(help="Where its next start reads its sources from.", show_default=False)],
+    to: Annotated[ResetTo, typer.Option(help="Where the next start begins to read the sources.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for Kafka to have told all.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait until everything was read from Kafka.")
     ] = 10.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

@@ -39,14 +39,14 @@ class BackoffPolicy:
 
 
 class Backoff:
-    """Counts the failures in a row of one thing. `on_pause(cause)` is called for each pause."""
+    """Counts one thing's failures in a row. `on_pause(cause)` is called for each pause."""
 
     def __init__(self, policy: BackoffPolicy, on_pause: OnPause = _uncounted) -> None:
         self._policy, self._on_pause = policy, on_pause
         self.failures = 0
 
     def failed(self) -> float:
-        """Take another failure; return how many seconds to pause."""
+        """Count another failure; return how many seconds to pause."""
         self.failures += 1
         self._on_pause(self._policy.cause)
         return self._policy.pause_s(self.failures)
@@ -57,22 +57,22 @@ class Backoff:
 
 
 class BackoffByKey(Generic[Key]):
-    """Counts the failures in a row of several things, each for itself."""
+    """Counts several things' failures in a row, each thing by its own key."""
 
     def __init__(self, policy: BackoffPolicy, on_pause: OnPause = _uncounted) -> None:
         self._policy, self._on_pause = policy, on_pause
         self._failing: dict[Key, Backoff] = {}
 
     def failed(self, key: Key) -> float:
-        """Take another failure; return how many seconds to pause."""
+        """Count another failure of this key; return how many seconds to pause."""
         if key not in self._failing:
             self._failing[key] = Backoff(self._policy, self._on_pause)
         return self._failing[key].failed()
 
     def succeeded(self, key: Key) -> None:
-        """Start over for this one: its next failure is the first."""
+        """Start over for this key: its next failure is the first."""
         self._failing.pop(key, None)
 
     def retain(self, is_wanted: Callable[[Key], bool]) -> None:
-        """Forget all others."""
+        """Forget all keys that are not wanted."""
         self._failing = {key: backoff for key, backoff in self._failing.items() if is_wanted(key)}

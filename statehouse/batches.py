@@ -1,7 +1,7 @@
 """Batches bounded in number and in size: which entries of a sequence go together into one message. Pure.
 
-An entry that is too large by itself goes alone: whoever has to take it says that it is. What a batch may hold is known
-of this side only; where the other side takes less, a batch that it refuses is asked for again in halves.
+An entry that is too large by itself goes alone, and the receiver refuses it. Only this side's bounds are known: if the
+other side accepts less and refuses a batch, the batch is sent again in halves.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final, TypeVar
 from statehouse.errors import LookupFailure, Reason
 
 MAX_ENTRIES: Final = 1_000
-"""Most lookups in a call: what servers take by default."""
-# How a call fails that is more than a message or a batch holds.
+"""Most lookups in a call; servers accept as many by default."""
+# How a call fails that exceeds a message or a batch.
 _TOO_BIG: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.INVALID_REQUEST})
 
 Entry = TypeVar("Entry")
 
 
 class BatchCapacity:
-    """What one batch still takes: so many entries, of so many bytes together. A first entry may exceed the size.
+    """The room left in a batch: in entries, and in bytes of all entries together. The first entry may exceed the bytes.
 
     `overhead`: bytes that framing adds to each entry, rounded up.
     """
@@ -32,7 +32,7 @@ class BatchCapacity:
         self._is_empty = True
 
     def takes(self, size: int) -> bool:
-        """Whether an entry of `size` bytes goes into the batch; it has its room then."""
+        """Whether an entry of `size` bytes fits into the batch; if it does, its room is taken."""
         left = self._bytes - size - self._overhead
         if self._entries == 0 or (left < 0 and not self._is_empty):
             return False
@@ -54,7 +54,7 @@ def fitting(sizes: Iterable[int], room: BatchCapacity) -> int:
 def chunks(
     entries: Iterable[Entry], size_of: Callable[[Entry], int], new_capacity: Callable[[], BatchCapacity]
 ) -> Iterator[list[Entry]]:
-    """Split entries, in order, into batches, each of which takes as many as it can."""
+    """Split entries, in order, into batches, each as full as possible."""
     chunk: list[Entry] = []
     room = new_capacity()
     for entry in entries:
@@ -69,12 +69,12 @@ def chunks(
 
 
 def is_too_big(failure: LookupFailure, count: int) -> bool:
-    """Whether a call of so many lookups failed as a whole by its size, or by its answer's, and may be halved."""
+    """Whether a call of `count` lookups failed because it or its answer is too large, and may be halved."""
     return count > 1 and failure.reason in _TOO_BIG
 
 
 def halves(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Sequence[Entry]]:
-    """Return the parts of a batch that was too big."""
+    """Return the two halves of a batch that was too large."""
     half = len(entries) // 2
     return entries[:half], entries[half:]
 
@@ -87,8 +87,8 @@ def fits(sizes: Collection[int], max_bytes: int, overhead: int) -> bool:
 def kept_within(sizes: Sequence[int], refusal_size: int, max_bytes: int, overhead: int) -> list[bool]:
     """Return which answers, in order, are kept in one message; refusals of `refusal_size` bytes replace the others.
 
-    Where not all can be kept, one is if every later one could still be refused. None is replaced by what is larger than
-    itself.
+    If not all fit, an answer is kept as long as every later one could still be refused. No answer is replaced by a
+    refusal larger than itself.
     """
     if fits(sizes, max_bytes, overhead):
         return [True] * len(sizes)

@@ -128,7 +128,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.LAG_EXCEEDS_BOUND: ReasonSpec(
             code_pb2.FAILED_PRECONDITION,
             True,
-            "The replica's lag is larger than max_lag, or unknown: the broker has not told the log's end within the "
+            "The replica's lag is larger than max_lag, or unknown: the broker has not named the log's end within the "
             "session timeout.",
             "Allow a larger lag, or ask again once the replica has caught up; if it is unknown, check the node's "
             "connection to Kafka.",

@@ -1,6 +1,6 @@
-"""`statehouse config`: what a process would run with and why, and whether a file of settings can work.
+"""`statehouse config`: shows the settings that a process would start with, and checks a file of settings.
 
-Settings are imported when they are asked for: other commands do without, and start sooner.
+Settings are imported only when these commands run: the other commands don't need them, and start sooner.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def check(
 ) -> None:
     """Check a TOML file for all processes: its keys, types and bounds, and that its settings fit together.
 
-    Flags and variables don't count. What a process can have of its own may be missing: its application id, and the
-    address that others reach it at.
+    Flags and variables don't count. The application id and the advertised address may be missing: each process can
+    have its own.
     """
     from statehouse.settings import check_file  # noqa: PLC0415 - as the module says
 

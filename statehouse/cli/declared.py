@@ -1,4 +1,4 @@
-"""Options of commands that are made from the declarations of settings: flag, help, default and bounds stand there."""
+"""Command options made from the declarations of settings: these give flag, help, default and bounds."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _FileOption = Annotated[
 def takes_settings(
     cls: type[Settings], *only: str, but: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first argument is `Loaded` settings of that class.
+    """Make a command of a function whose first argument is `LoadedSettings` of this class.
 
-    The command has an option for each setting, or for `only` some, none for those of `but`, beside the function's own.
+    Beside the function's own options, the command has one for each setting, or only for those in `only`, and none for
+    those in `but`.
     """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +63,7 @@ def run_alone(command: Callable[..., None]) -> None:
 
 
 def _option(setting: Setting) -> Parameter:
-    """Return a setting's option. Its value stays a text, as a variable's is: the declaration says what is wrong."""
+    """Return a setting's option. Its value stays text, like a variable's: loading checks it."""
     flag, kind = setting.flag, str | None
     if setting.is_switch:
         flag, kind = f"{flag}/--no-{flag.removeprefix('--')}", bool | None  # type: ignore[assignment]
@@ -79,7 +80,7 @@ def _option(setting: Setting) -> Parameter:
 
 
 def _facts(setting: Setting) -> str:
-    """Return what is to be known beside a setting's meaning; its variable only where the flag doesn't tell it."""
+    """Return a setting's default and bounds, and its variable if the flag has another name."""
     facts = [setting.default if setting.default == "required" else f"default: {setting.default}", setting.bounds]
     if setting.flag != f"--{setting.name.replace('_', '-')}":
         facts.append(setting.variable)

@@ -1,4 +1,4 @@
-"""Exit codes, and how failures are told: one clear line on stderr, never a traceback.
+"""Exit codes, and how failures are shown: a clear message on stderr, never a traceback.
 
 Scripts rely on the codes, so they are few and stable:
 
@@ -72,7 +72,7 @@ def explain(failure: LookupFailure) -> list[str]:
 
 
 def run_reporting(work: Callable[[], object]) -> int:
-    """Run a command's work; return the exit code, having told of a failure on stderr."""
+    """Run a command's work; show a failure on stderr, and return the exit code."""
     try:
         work()
     except LookupFailure as failure:
@@ -99,7 +99,7 @@ def run_reporting(work: Callable[[], object]) -> int:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM raise `Terminated` for the time of a command that has something to clean up."""
+    """Make SIGTERM raise `Terminated` in this context, for commands that have something to clean up."""
 
     def terminate(_signum: int, _frame: FrameType | None) -> None:
         raise Terminated

@@ -57,7 +57,7 @@ def status(
 
 
 def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path; typed where it is an option
-    """Return the processes of the cluster of a run directory; none if none was started there."""
+    """Return the processes of a run directory's cluster; an empty list if none was started there."""
     if not (run_dir / "state.json").exists():
         return []
     from statehouse.local.cluster import cluster_of  # noqa: PLC0415 - costs lookups elsewhere nothing

@@ -32,7 +32,7 @@ def up(
 ) -> None:
     """Start a local cluster with the leaderboard: Kafka, Spark, nodes, router, HTTP API and sample data.
 
-    Returns when lookups are answered, and leaves it running; `statehouse down` stops it.
+    Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it.
     """
     from statehouse.local.cluster import ClusterPorts, cluster_of  # noqa: PLC0415 - other commands need none of it
 

@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 FromKeyOption = Annotated[str | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
 ToKeyOption = Annotated[str | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")]
-PrefixOption = Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")]
+PrefixOption = Annotated[str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")]
 LimitOption = Annotated[int, typer.Option(min=0, help="Most to show; 0 shows all.")]
 PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to ask for at a time.")]
 LatestFirstOption = Annotated[bool, typer.Option("--reverse", help="Latest first.")]
@@ -47,7 +47,7 @@ def get(
     store: StoreArgument,
     key: KeyArgument,
     as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"Of a versioned store: the value at this time. {TIME_HELP}")
+        str | None, typer.Option(metavar="TIME", help=f"For a versioned store: the value at this time. {TIME_HELP}")
     ] = None,
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
@@ -63,7 +63,7 @@ def get(
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
-    """Look one key up; exit code 3 if the store does not hold it, or with --as-of did not at that time.
+    """Look one key up; exit code 3 if the store does not hold it or, with --as-of, did not hold it then.
 
     Example: statehouse get leader-boards 1 --max-staleness-ms 2000 --explain
     """
@@ -232,10 +232,10 @@ def sessions(
     store: StoreArgument,
     key: KeyArgument,
     from_time: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help=f"Leave out those that end before. {TIME_HELP}")
+        str | None, typer.Option("--from", metavar="TIME", help=f"Leave out sessions that end before it. {TIME_HELP}")
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Leave out those that start after, likewise.")
+        str | None, typer.Option("--to", metavar="TIME", help="Leave out sessions that start after it, likewise.")
     ] = None,
     reverse: LatestFirstOption = False,
     limit: LimitOption = 0,
@@ -272,8 +272,8 @@ def sessions(
 def query(
     store: StoreArgument,
     key: KeyArgument,
-    name: Annotated[str, typer.Argument(metavar="QUERY", help="Query of the store's own.", show_default=False)],
-    arguments: Annotated[str, typer.Option(metavar="JSON", help="What the query needs beside the key.")] = "{}",
+    name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
+    arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments beside the key.")] = "{}",
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
@@ -282,7 +282,7 @@ def query(
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
-    """Ask a custom store a query of its own.
+    """Ask a custom store one of its own queries.
 
     Example: statehouse query word-sketches news estimate --arguments '{"item": "spark"}'
     """

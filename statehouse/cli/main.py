@@ -19,7 +19,7 @@ _EPILOG = (
 
 
 class _Group(TyperGroup):
-    """Adds the commands of installed packages, and tells of failures in one place."""
+    """Adds the commands of installed packages, and shows failures in one place."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer vendors click, whose types it doesn't export
         self._add_plugins()

@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="See the query nodes, and tell one 
 
 _CALL_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.2
-# Far beyond a heartbeat interval, and beyond what closing the stores takes.
+# Far longer than a heartbeat interval, and longer than it takes to close the stores.
 _SILENCE_MAX_S: Final = 30.0
 
 
@@ -54,7 +54,7 @@ def drain(
         typer.Option(
             min=0.0,
             metavar="SECONDS",
-            help="Longest hand-over; the node then stops with what it has.  [default: its drain_timeout_ms]",
+            help="Longest hand-over; then the node stops with the tasks it has.  [default: its drain_timeout_ms]",
             show_default=False,
         ),
     ] = None,
@@ -100,7 +100,7 @@ def print_nodes(fleet: Fleet) -> None:
 
 
 def _holdings(fleet: Fleet) -> Callable[[Node], dict[str, int]]:
-    """Return what tells how many tasks the assignment gives a node."""
+    """Return a function that counts the tasks that the assignment gives a node."""
     actives = Counter(task.active for task in fleet.tasks)
     standbys = Counter(name for task in fleet.tasks for name in task.standbys)
 
@@ -122,7 +122,7 @@ def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
     """Tell a node to drain; return how many active tasks it has.
 
     Raises:
-        LookupFailure: it says where the node was looked for, if it can't be reached.
+        LookupFailure: the node refused, or can't be reached; the message then names its address.
 
     """
     address = target(node.host.host, node.host.port)
@@ -138,18 +138,18 @@ def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
             raise LookupFailure(
                 failure.reason,
                 f"node {node.host.instance_id} can't be reached at {address}, where its last heartbeat "
-                f"({node.heartbeat_age_ms} ms ago) says it is: it is down, or that address is none from here",
+                f"({node.heartbeat_age_ms} ms ago) says it is: it is down, or that address can't be reached from here",
                 {"target": address},
             ) from error
 
 
 def _wait_until_left(node: Node, client: Client, actives: int) -> int:
-    """Wait until the router no longer knows this run of the node; return how many tasks it is still the active of.
+    """Wait until the router no longer knows this run of the node; return how many tasks still have it as their active.
 
-    The node itself bounds its drain; what is bounded here is how long it may be silent meanwhile.
+    If the node runs again by then, that is 0. The node itself bounds its drain; this bounds only its silence meanwhile.
 
     Raises:
-        DrainNotSeenThrough: it fell silent without having left.
+        DrainNotSeenThrough: the node fell silent and did not leave.
 
     """
     name = node.host.instance_id

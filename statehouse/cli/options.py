@@ -61,8 +61,8 @@ AfterInputOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC:PARTITION:OFFSET",
-        help="First wait until the processor has committed this record of an input topic, and see what came of it. May "
-        "be repeated.",
+        help="First wait until the processor has committed this record of an input topic, and see its results. May be "
+        "repeated.",
         show_default=False,
     ),
 ]
@@ -75,10 +75,10 @@ KeyArgument = Annotated[
 
 
 def epoch_ms(option: str, given: str | None) -> int | None:
-    """Read a time as epoch milliseconds; what is finer than one is cut off.
+    """Read a time as epoch milliseconds; fractions of a millisecond are cut off.
 
     Raises:
-        typer.BadParameter: it is no time.
+        typer.BadParameter: the text is no time.
 
     """
     if given is None:
@@ -93,10 +93,10 @@ def epoch_ms(option: str, given: str | None) -> int | None:
 
 
 def token(given: list[str] | None) -> Token | None:
-    """Read what `--at-least` was given, the largest positions of all.
+    """Read the values of `--at-least`; for each store partition the largest position counts.
 
     Raises:
-        typer.BadParameter: something of it is neither a token nor a position.
+        typer.BadParameter: a value is neither a token nor a position.
 
     """
     if not given:
@@ -117,10 +117,10 @@ def token(given: list[str] | None) -> Token | None:
 
 
 def input_records(given: list[str] | None) -> list[InputRecord]:
-    """Read what `--after-input` was given.
+    """Read the values of `--after-input`.
 
     Raises:
-        typer.BadParameter: something of it names no record.
+        typer.BadParameter: a value names no record.
 
     """
     records = []
@@ -136,7 +136,7 @@ def input_records(given: list[str] | None) -> list[InputRecord]:
 
 
 def router_address(given: str | None, run_dir: Path = RUN_DIR) -> str:
-    """Return the router to ask: as given, else the one of the cluster started in this directory, else the default."""
+    """Return the router to ask: the given one, else that of the cluster in `run_dir`, else the default."""
     if given:
         return given
     # Read here rather than through statehouse.local, whose imports would cost each lookup a quarter of a second.

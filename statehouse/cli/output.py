@@ -42,7 +42,7 @@ def print_json(document: object) -> None:
 
 
 def print_json_line(document: object, *, is_live: bool = False) -> None:
-    """Print one of many results as a line of JSON; `is_live`: whoever reads it shall have it at once."""
+    """Print one of many results as a line of JSON; `is_live`: flush it, so that its reader gets it at once."""
     print(json.dumps(jsonable(document), ensure_ascii=False), flush=is_live)
 
 
@@ -70,7 +70,7 @@ def _print(table: Table) -> None:
     out = console()
     with out.capture() as captured:
         out.print(table, crop=False)
-    # Cells are filled up to their column's width, which is of no use in the last one.
+    # rich pads cells to their column's width, which is useless in the last column.
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
@@ -99,7 +99,7 @@ def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - JSON of anything, a table of types
-    """Return what json.dumps takes. Bytes become {"hex": ...}: a text would not tell them from one."""
+    """Return a form that json.dumps accepts. Bytes become {"hex": ...}, to differ from text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     match value:
@@ -123,7 +123,7 @@ def wall_clock(epoch_ms: int) -> str:
 
 
 def _bytes_text(data: bytes) -> str:
-    """Show bytes as text where they are one, so that a raw read of a text stays readable."""
+    """Show bytes as text if they are printable text, so that raw reads stay readable."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

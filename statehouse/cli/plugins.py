@@ -1,7 +1,7 @@
 """Commands that other packages add, by the entry points of the group `statehouse.commands`.
 
-They are imported when they are run, not before: one needs pyspark, which takes seconds that `statehouse get` does not
-have. Even for the list of commands in --help nothing is imported; a command's first line is read from its source.
+They are imported only when they run: one needs pyspark, whose import takes seconds, too long for `statehouse get`. Even
+the list of commands in --help imports nothing; it reads a command's first line from its source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LazyCommand(TyperCommand):
         self._entry_point = entry_point
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:  # noqa: ANN401 - typer vendors click, whose types it doesn't export
-        """Hand over to the real command; the context that comes back is its own."""
+        """Let the real command make its context."""
         return self._command.make_context(info_name, args, parent, **extra)
 
     def get_params(self, ctx: Any) -> Any:  # noqa: ANN401 - as above

@@ -27,7 +27,7 @@ def watch(
     key: Annotated[
         str | None, typer.Argument(help="Key to watch; without it, and without a prefix, all.", show_default=False)
     ] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="Only keys that begin so.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
     resume: Annotated[
         list[str] | None,
@@ -42,8 +42,8 @@ def watch(
 ) -> None:
     """Show what a key, a prefix or a store holds now, then every change as it comes: one JSON document a line.
 
-    It goes on until it is interrupted, also when partitions move, and says at its end how to resume it. The bounds are
-    for the first answer.
+    The watch goes on until it is interrupted, also when partitions move, and says at its end how to resume it. The
+    bounds hold for the first answer.
 
     Example: statehouse watch leader-boards 1
     """

@@ -116,7 +116,7 @@ def from_host(host: types_pb2.Host) -> Host:
 
 
 def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
-    """Return the proof that came with an answer."""
+    """Return the stamp that came with an answer."""
     return Stamp(
         stamp.partition,
         stamp.epoch,

@@ -115,7 +115,7 @@ class NodeConnection:
         return await batch_get(requests, ask, self._max_message_bytes)
 
     def note(self, task: str, failure: LookupFailure | None) -> None:
-        """Take what became of a lookup."""
+        """Note a lookup's outcome."""
         if failure is None:
             self._left_alone.succeeded(task)
         elif failure.reason in _TASK_FAILURES:
@@ -158,7 +158,7 @@ class ConnectedRoute:
         return outcome
 
     def note(self, outcome: LookupOutcome) -> None:
-        """Take what became of a lookup."""
+        """Note a lookup's outcome."""
         self.connection.note(self.task, outcome if isinstance(outcome, LookupFailure) else None)
 
 
