@@ -13,11 +13,12 @@ GROUP: Final = "statehouse.applications"
 
 @dataclass(frozen=True, slots=True)
 class LocalApplication:
-    """What a local cluster has to know of an application; modules are named, and each is run by `python -m`.
+    """What a local cluster has to know about an application.
 
-    `name` is the entry point's. `producer` creates the source topics and feeds the sample data. `http_page` is a path
-    of the HTTP API to show people, `http_probe` one that answers when it works. `store` and `key` are what a first
-    lookup asks for.
+    `name` is the entry point's. `topology` names the module for `statehouse process`; `producer` and `http_api` name
+    modules that `python -m` runs. `producer` creates the source topics and feeds the sample data. `http_page` is a path
+    of the HTTP API to show people, `http_probe` one that answers once the API works. The first lookup asks for `key` in
+    `store`.
     """
 
     name: str

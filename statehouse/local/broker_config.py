@@ -8,7 +8,7 @@ from typing import Final
 
 from statehouse.local.ports import LOOPBACK
 
-# Ours to choose: another value would not be the broker that EmbeddedKafka's attributes describe.
+# Callers can't set these: with another value the broker would not be as EmbeddedKafka's attributes say.
 OWNED_KEYS: Final = frozenset(
     {
         "process.roles",
@@ -89,7 +89,7 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
 
 
 def server_properties(port: int, controller_port: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """The whole configuration of a node that is broker and controller at once; OWNED_KEYS are never overridden."""
+    """Return the whole configuration of a node that is broker and controller; OWNED_KEYS are never overridden."""
     return {
         **_SINGLE_BROKER_DEFAULTS,
         **overrides,
@@ -108,12 +108,12 @@ def server_properties(port: int, controller_port: int, overrides: Mapping[str, s
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """`properties` as a Java properties file."""
+    """Return `properties` as a Java properties file."""
     return "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items())
 
 
 def format_command(java: Path, class_path: str, cluster_id: str) -> list[str]:
-    """Prepares an empty log directory; leaves one that is prepared as it is."""
+    """Return the command that prepares an empty log directory; it does not change a prepared one."""
     return [
         *(str(java), *_JVM_FLAGS, "-Xmx128m", *_logging_flags("warn"), "-cp", class_path, _FORMAT_MAIN),
         *("format", "--ignore-formatted", "--cluster-id", cluster_id, "--config", PROPERTIES_FILE),
@@ -121,7 +121,7 @@ def format_command(java: Path, class_path: str, cluster_id: str) -> list[str]:
 
 
 def broker_command(java: Path, class_path: str, heap_mb: int) -> list[str]:
-    """Runs the node until it is told to stop."""
+    """Return the command that runs the node until a signal stops it."""
     return [
         *(str(java), *_JVM_FLAGS, f"-Xmx{heap_mb}m", *_logging_flags(None), "-cp", class_path, _BROKER_MAIN),
         PROPERTIES_FILE,

@@ -33,7 +33,7 @@ _PRODUCE_TIMEOUT_S: Final = 120.0
 _LOOKUP_TIMEOUT_S: Final = 60.0
 _FED_MARKER: Final = "sample-data.fed"
 _NODES_MAX: Final = len(string.ascii_lowercase)
-# What a stop without keep_data leaves to be deleted; a run directory may hold other people's files.
+# A stop without keep_data deletes only these: a run directory may hold other people's files.
 _OWN_FILES: Final = ("kafka", "nodes", "checkpoints", "spark", "logs")
 _OWN_SMALL_FILES: Final = ("kafka.ready", _FED_MARKER, "state.json", "state.json.new", "lock", ".gitignore")
 
@@ -72,7 +72,7 @@ class ClusterPorts:
         """Return the port of each part by its name.
 
         Raises:
-            LocalError: two parts would have the same.
+            LocalError: two parts would have the same port.
 
         """
         ports = {"kafka": self.kafka, "router": self.router, "http": self.http}
@@ -90,8 +90,8 @@ class ClusterPorts:
 class LocalCluster:
     """A cluster in a run directory.
 
-    One that runs there already is taken charge of, with its ports; `ports` and `nodes` then have no effect. It must be
-    the same application's.
+    If a cluster runs there already, this object takes charge of it, with its ports; `ports` and `nodes` then have no
+    effect. It must run the same application.
 
         with LocalCluster(tmp_path, application, ClusterPorts.free()) as cluster:
             cluster.node("node-a").kill()
@@ -114,13 +114,13 @@ class LocalCluster:
         self.application = application
         self._progress = progress or (lambda _step: None)
         found = ClusterState.load(self.run_dir)
-        # One of which nothing runs any more (a failed start, a reboot) has left data, and no claim to its ports.
+        # If no process of it runs any more (a failed start, a reboot), its data counts, but not its ports.
         if found is None or not any(process.is_alive for process in found.processes.values()):
             names = [f"node-{letter}" for letter in string.ascii_lowercase[:nodes]]
             found = ClusterState(application.name, (ports or ClusterPorts()).resolved(names))
         elif found.application != application.name:
             raise LocalError(
-                f"{self.run_dir} has the cluster of {found.application!r}, not of {application.name!r}: stop that."
+                f"{self.run_dir} has the cluster of {found.application!r}, not of {application.name!r}: stop it."
             )
         self._state = found
         self._saving = threading.Lock()
@@ -153,7 +153,7 @@ class LocalCluster:
         """Return a node by its name.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: no node has this name.
 
         """
         return {node.name: node for node in self.nodes}[name]
@@ -161,7 +161,7 @@ class LocalCluster:
     def start(self) -> Self:
         """Start what does not run, and return once a lookup through the router is answered.
 
-        What this call started is stopped again if anything fails.
+        If anything fails, the parts that this call started are killed.
 
         Raises:
             LocalError: a port is taken, a part failed, Java is missing, …
@@ -175,13 +175,13 @@ class LocalCluster:
             try:
                 self._start(missing)
             except BaseException:
-                # A second interrupt must not leave half of them running: killing is quick.
+                # Killing is quick: a second interrupt must not leave half of the parts running.
                 self._end(missing, ClusterPart.kill)
                 raise
         return self
 
     def stop(self, *, keep_data: bool = False) -> None:
-        """Stop everything, the broker last; delete what they kept, unless `keep_data`. Harmless when stopped.
+        """Stop everything, the broker last; delete the data, unless `keep_data`. May be called when stopped.
 
         An interrupt (Ctrl-C) in between kills what has not stopped yet.
         """
@@ -247,7 +247,7 @@ class LocalCluster:
         self._await_lookup()
 
     def _feed(self) -> None:
-        """Feed the sample data, once in the life of the broker's data."""
+        """Feed the sample data, unless this run directory's broker has it already."""
         marker = self.run_dir / _FED_MARKER
         if marker.exists():
             return
@@ -301,7 +301,7 @@ class LocalCluster:
                     list(pool.map(timed, sorted(group, key=lambda part: part.name)))
 
     def _save(self) -> None:
-        """Write down which processes are ours, before anything else may go wrong."""
+        """Write down which processes are ours, before anything else can fail."""
         with self._saving:  # parts are stopped in threads, several at once
             running = {part.name: part.process.identity for part in self.parts if part.is_running}
             self._state.processes = {name: identity for name, identity in running.items() if identity is not None}
@@ -324,7 +324,7 @@ def cluster_of(
     *,
     progress: OnProgress | None = None,
 ) -> LocalCluster:
-    """Return the cluster of a run directory: of the application that was started there, else of the default one.
+    """Return a run directory's cluster: for the application that was started there, else for the `default` one.
 
     Raises:
         LocalError: no installed package offers the application.

@@ -24,14 +24,14 @@ from statehouse.local.process import ManagedProcess, ProcessFailed, Ready
 from statehouse.topology import commits_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_service_pb2, node_service_pb2_grpc
 
-# Short, so that a lost node is replaced while one watches, at the price of a rebalance for a shorter pause.
+# Short, so that people see a lost node replaced while they watch. The price: shorter pauses cause a rebalance.
 HEARTBEAT_INTERVAL_MS: Final = 500
 SESSION_TIMEOUT_MS: Final = 3_000
 
 _PROBE_TIMEOUT_S: Final = 1.0
 _BASELINE_TIMEOUT_S: Final = 10.0
-# Variables that say how this machine is set up. All others of ours would configure every part alike: three nodes
-# can't have one port.
+# Variables that say how this machine is set up. Our other variables are not passed on: they would configure every part
+# alike, and three nodes can't have one port.
 _KEPT_VARIABLES: Final = frozenset({"STATEHOUSE_CACHE_DIR", "STATEHOUSE_IVY_SETTINGS", "STATEHOUSE_LOG_LEVEL"})
 
 
@@ -39,7 +39,7 @@ class ClusterPart:
     """A part of the cluster: a process, its port, and how to tell that it works.
 
     `arm` is called before each start and returns the ready check of that start. `changed` is called after each start
-    and end, so that somebody can write the new pid down.
+    and end, so that the cluster can write the new pid down.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ClusterPart:
         return self.process.wait_ready(self._ready, self._ready_timeout_s)
 
     def stop(self) -> bool:
-        """Stop it in order; return whether it went by itself."""
+        """Stop it by a signal; return whether it ended by itself."""
         went = self.process.stop()
         self._changed()
         return went
@@ -122,7 +122,7 @@ class ClusterPart:
         self._changed()
 
     def restart(self) -> float:
-        """Stop it in order and start it again; return the seconds until it worked."""
+        """Stop it by a signal and start it again; return the seconds until it worked."""
         self.stop()
         return self.start()
 
@@ -257,7 +257,7 @@ class PartFactory:
 
 
 def _grown(bootstrap: str, topic: str) -> Ready:
-    """Return a check that is true once something was written to a topic's partition 0 from now on."""
+    """Return a check that is true once something was written to a topic's partition 0 after this call."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def end() -> int | None:
@@ -266,7 +266,8 @@ def _grown(bootstrap: str, topic: str) -> Ready:
         except KafkaException as error:
             return 0 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART else None
 
-    # A broker that has just started may not lead the topic yet: taken for "empty", what is old would look like growth.
+    # A broker that has just started may not lead the topic yet. If that were taken for "empty", old records would look
+    # like new ones.
     before, deadline = end(), time.monotonic() + _BASELINE_TIMEOUT_S
     while before is None and time.monotonic() < deadline:
         before = end()

@@ -1,4 +1,4 @@
-"""What a local cluster leaves in its run directory for a later command to find it by: `state.json`, and a lock."""
+"""The files in a run directory that let later commands find a local cluster: `state.json`, and a lock."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ClusterState:
         """Read the state; None if no cluster was started there.
 
         Raises:
-            LocalError: there is a file, and it can't be understood.
+            LocalError: the file is damaged, or another version wrote it.
 
         """
         path = run_dir / _FILE
@@ -84,10 +84,10 @@ class ClusterState:
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory for a start or a stop; makes it if needed.
+    """Lock the run directory for a start or a stop; make the directory if needed.
 
     Raises:
-        RunDirectoryBusy: somebody else holds it.
+        RunDirectoryBusy: another command has locked it.
 
     """
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ class LocalError(RuntimeError):
 
 
 class JavaNotFound(LocalError):
-    """No runnable `java` where one was looked for."""
+    """There is no `java` that can be run."""
 
     def __init__(self, looked_in: str, required_major: int) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ class ResolverMissing(LocalError):
 
 
 class ResolverUnreachable(LocalError):
-    """The resolver ran and did not bring the jars; the message quotes the end of what it printed."""
+    """The resolver ran but did not fetch the jars; the message quotes the end of its output."""
 
     def __init__(self, what: str, reason: str, output: Sequence[str], settings_variable: str) -> None:
         super().__init__(

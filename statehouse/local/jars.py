@@ -1,11 +1,11 @@
 """Fetch the broker's jars and Spark's Kafka connector, once, into a cache.
 
 Spark's own package resolver (the Ivy jar that pyspark carries) is run as a program on Maven coordinates, so that pip
-and Java are all a machine needs. `spark.jars.packages` would do for Spark, but can't say an override, and the
+and Java are all a machine needs. `spark.jars.packages` would do for Spark, but can't express an override, and the
 connector's published dependency needs one (see SPARK_JARS).
 
-No address of a repository appears here: the resolver knows Maven Central by itself, and STATEHOUSE_IVY_SETTINGS
-replaces the settings for people with a mirror.
+This module has no repository's address: the resolver knows Maven Central by itself, and people with a mirror replace
+the settings with STATEHOUSE_IVY_SETTINGS.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Coordinate:
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """What is fetched together: `roots` with all they depend on, less `excluded` (organisation, module pattern)."""
+    """Jars fetched together: `roots` and all their dependencies, without `excluded` (organisation, module pattern)."""
 
     title: str
     size_mb: int
@@ -70,7 +70,7 @@ SPARK_JARS: Final = JarSet(
     roots=(Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),),
     # The connector asks for a token provider of its own version, which was never published; 4.0.0 is the newest final.
     overrides=(Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),),
-    # What Spark already has on its class path: a second copy there would be a conflict at best.
+    # Spark has these on its class path already; second copies would conflict with them.
     excluded=(
         ("org.slf4j", "*"),
         ("org.xerial.snappy", "*"),
@@ -103,7 +103,7 @@ _SETTINGS_XML: Final = """\
 def resolve_jars(
     name: JarSetName, cache_dir: Path | None = None, progress: ShowProgress | None = None
 ) -> tuple[Path, ...]:
-    """The jars of a set, fetched first if this machine does not have them; sorted by file name.
+    """Return the jars of a set, sorted by file name; fetch them first if this machine does not have them.
 
     Only a first call starts a JVM. Several processes may call at once: one fetches while the others wait for it.
     `cache_dir` defaults to $STATEHOUSE_CACHE_DIR, then ~/.cache/statehouse; `progress` to a line on stderr.
@@ -128,19 +128,19 @@ def resolve_jars(
 
 
 def class_path(jars: tuple[Path, ...]) -> str:
-    """`jars` as the value of java's -cp."""
+    """Return `jars` as the value of java's -cp."""
     return os.pathsep.join(str(jar) for jar in jars)
 
 
 def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where downloads are kept between runs."""
+    """Return the directory that keeps downloads between runs."""
     configured = environ.get(CACHE_DIR_VARIABLE)
     return Path(configured) if configured else Path.home() / ".cache" / "statehouse"
 
 
 def module_file(name: str, jar_set: JarSet) -> str:
-    """The resolver's module file for a set. Its digest names the cache directory."""
-    # Where a dependency is published with Maven's scopes, `compile` and `runtime` are what a class path needs.
+    """Return the resolver's module file for a set. Its digest names the cache directory."""
+    # If a dependency is published with Maven's scopes, a class path needs `compile` and `runtime`.
     lines = [
         '<ivy-module version="2.0">',
         f"  <info organisation={quoteattr('statehouse')} module={quoteattr(name)}/>",
@@ -164,7 +164,7 @@ def module_file(name: str, jar_set: JarSet) -> str:
 
 
 def _cached(target: Path) -> tuple[Path, ...] | None:
-    """The set's jars, or None if the set is absent or someone deleted part of it."""
+    """Return the set's jars; None if the set is absent or someone deleted part of it."""
     try:
         names = (target / _MARKER).read_text().splitlines()
     except FileNotFoundError:
@@ -174,9 +174,9 @@ def _cached(target: Path) -> tuple[Path, ...] | None:
 
 
 def _fetch(jar_set: JarSet, module_xml: str, target: Path) -> tuple[Path, ...]:
-    """Resolve beside `target`, then rename: a directory of that name is always whole."""
-    # Kept after a failure so that the next try goes on from there; one per set, as the resolver's cache is not made
-    # for two writers.
+    """Fetch into a directory beside `target`, then rename it: so `target` is always complete."""
+    # Kept after a failure, so that the next try goes on from there. One per set: the resolver's cache does not allow
+    # two writers.
     ivy_cache = target.with_name(f"{target.name}.ivy")
     with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as scratch_name:
         scratch = Path(scratch_name)
@@ -245,7 +245,7 @@ def _resolver_jar() -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on `path`; the system lets go of it if this process dies."""
+    """Hold an advisory lock on `path`; the system releases it if this process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

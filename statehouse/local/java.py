@@ -23,8 +23,8 @@ _VERSION_TIMEOUT_S: Final = 30
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the `java` program that JAVA_HOME names, else the one on the PATH.
 
-    A JAVA_HOME that is set and wrong is an error, not a reason to look further: whoever set it meant it, and Spark
-    would follow it too.
+    A JAVA_HOME that is set but wrong is an error, not a reason to look further: the user meant it, and Spark would
+    follow it, too.
 
     Raises JavaNotFound or JavaTooOld.
     """

@@ -37,7 +37,7 @@ from statehouse.local.ports import LOOPBACK, ensure_free, free_port
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
-# One metadata request, and the pause after a refused one: together, how late readiness is noticed.
+# The timeout of a metadata request, and the pause after a refused one: together the delay until readiness is noticed.
 _METADATA_TIMEOUT_S: Final = 1.0
 _RETRY_PAUSE_S: Final = 0.05
 _LOG_LINES_SHOWN: Final = 40
@@ -55,10 +55,10 @@ class EmbeddedKafka:
 
     The process is in a session of its own: a Ctrl-C in the terminal reaches the broker's clients and not the broker,
     so that they can still say goodbye to it. It is stopped when this process exits in any way that runs exit
-    handlers; after a SIGKILL of this process it stays, and its pid is what is left to find it by.
+    handlers; after a SIGKILL of this process it goes on, and can be found by its pid only.
 
-    Not thread-safe. The constructor raises ValueError for a setting that is not the caller's to make; start() raises
-    LocalError subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and resolve_jars.
+    Not thread-safe. The constructor raises ValueError if `config` has one of OWNED_KEYS; start() raises LocalError
+    subclasses: PortTaken, BrokerDied, BrokerNotReady, and those of find_java and resolve_jars.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class EmbeddedKafka:
             self._process = self._spawn(command)
             self._wait_ready(self._process, cluster_id)
         except BaseException:
-            # The directory stays, even a temporary one: the log that tells why is in it. An exit handler removes it.
+            # Even a temporary directory stays: its log tells why the start failed. An exit handler removes it.
             self.kill()
             raise
         return self
 
     def stop(self) -> None:
-        """Stop in order, by SIGTERM, and by SIGKILL if that takes too long. Harmless when stopped."""
+        """Stop by SIGTERM, and by SIGKILL if that takes too long. May be called when stopped."""
         process = self._process
         if process is not None:
             process.terminate()
@@ -165,7 +165,7 @@ class EmbeddedKafka:
             self._process = None
 
     def wait(self) -> None:
-        """Block until the broker's process ends by itself, which is BrokerDied."""
+        """Block until the broker's process ends by itself, then raise BrokerDied."""
         if self._process is None:
             raise LocalError("the broker is not running; call start() first.")
         raise self._died("the broker", self._process.wait())
@@ -194,10 +194,10 @@ class EmbeddedKafka:
         return port
 
     def _format(self, java: Path, jars: str) -> str:
-        """Prepare the data directory if it is new; the cluster's id."""
+        """Prepare the data directory if it is new; return the cluster's id."""
         meta_path = self.data_dir / broker_config.LOG_DIR / "meta.properties"
         if not meta_path.exists():
-            # A UUID as Kafka writes them; the tool would take one with a leading dash for an option.
+            # A UUID in Kafka's form, without dashes: the tool would take a leading dash for an option.
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
             process = self._spawn(broker_config.format_command(java, jars, cluster_id))
             try:
@@ -220,13 +220,13 @@ class EmbeddedKafka:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.data_dir,
-                # Java 17 takes file names' encoding from the locale, and in POSIX's fails on any that isn't ASCII.
+                # Java 17 takes file names' encoding from the locale, and with POSIX's fails on names beyond ASCII.
                 env={**os.environ, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
             )
 
     def _wait_ready(self, process: subprocess.Popen[bytes], cluster_id: str) -> None:
-        """Return at the first metadata answer of this very broker: an open port may still refuse every request."""
+        """Return at this broker's first metadata answer: while the port is open, every request may still be refused."""
         deadline = time.monotonic() + self._ready_timeout_s
         admin = AdminClient(
             {
@@ -312,7 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", action="append", default=[], type=_key_value, metavar="KEY=VALUE", help="a broker setting"
     )
-    parser.add_argument("--ready-file", type=Path, help="written with the address once it answers, removed at the end")
+    parser.add_argument("--ready-file", type=Path, help="gets the address once the broker answers; removed at the end")
     return parser
 
 

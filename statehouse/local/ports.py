@@ -1,9 +1,9 @@
 """Ports for processes that must know their port before they start.
 
 A server of ours binds port 0 and reads the port back. A broker can't: its advertised address is part of its
-configuration. So a port is picked here, and reserved among all who pick here: two clusters that start at once, or a
-server that comes back to its port, don't lose it to one another. Other programs know nothing of that, so a caller must
-still be ready for a lost race.
+configuration. So a port is picked here, and reserved against all processes that pick here: two clusters that start at
+once, or a server that comes back to its port, don't take it from one another. Other programs don't know of the
+reservation, so a caller must still be ready to lose a race.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A port on which nothing listens now, and which nobody else is given while this process lives.
+    """Return a port on which nothing listens now; no other caller gets it here while this process lives.
 
-    Raises LocalError when none is found, which takes a machine with nearly all of them in use.
+    Raises LocalError if none is found, which happens only when nearly all of them are in use.
     """
     for _ in range(_ATTEMPTS_MAX):
         port = _random.randrange(_LOWEST, _HIGHEST)
@@ -48,12 +48,12 @@ def free_port() -> int:
 
 
 def ensure_free(port: int, setting: str = "--port") -> None:
-    """Raise PortTaken if something listens on `port`; `setting` is what the message tells the user to change."""
+    """Raise PortTaken if something listens on `port`; `setting` names in the message what to change."""
     if not _is_free(port):
         raise PortTaken(port, setting, LOOPBACK)
 
 
-# What this process was given: a process's own locks never stand in its way.
+# The ports this process has reserved: its own locks would not stop it from taking them again.
 _reserved: Final[set[int]] = set()
 _reserving: Final = threading.Lock()
 
@@ -66,7 +66,7 @@ def _reserve(port: int) -> bool:
             return False
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-        except (BlockingIOError, PermissionError):  # POSIX lets a lock that is held be told either way
+        except (BlockingIOError, PermissionError):  # POSIX allows both for a lock that is held
             return False
         _reserved.add(port)
         return True

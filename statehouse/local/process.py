@@ -1,7 +1,7 @@
-"""Processes that outlive the program that started them: started, watched, found again, and ended for certain.
+"""Processes that outlive the program that started them: started, watched, found again, and ended reliably.
 
-A process is known by its pid and its start time, since pids are reused: whoever ends "the process with pid 4711" an
-hour later must be sure that it is still the one that was started.
+A process is known by its pid and its start time, since pids are reused: a program that ends "the process with pid 4711"
+an hour later must be sure that it is still the one that was started.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class ProcessIdentity:
 class ManagedProcess:
     """A process in a session of its own, with a log file.
 
-    In its own session a Ctrl-C at the terminal does not reach it, so that whoever started it decides in which order
-    things end; and it goes on when its starter ends. `identity` is what to write down to find it again (`adopt`).
-    `env` is its whole environment, by default this program's own.
+    A Ctrl-C at the terminal does not reach the process in its own session: so its starter decides in which order
+    things end. The process goes on when its starter ends; write `identity` down to find it again (`adopt`). `env` is
+    its whole environment, by default this program's own.
 
     Not thread-safe, not for use after fork.
     """
@@ -183,9 +183,9 @@ class ManagedProcess:
         return ProcessFailed(self.name, f"was not ready within {timeout_s:g} s", self.log_path, self.last_log_lines())
 
     def stop(self) -> bool:
-        """Ask the process to end, and end it by SIGKILL after `stop_timeout_s`; return whether it went by itself.
+        """Ask the process to end, and end it by SIGKILL after `stop_timeout_s`; return whether it ended by itself.
 
-        Harmless when it does not run. What it started is gone afterwards, too.
+        The processes that it started are ended, too. Does nothing if it does not run.
         """
         identity = self._identity
         if identity is None or not self.is_running:
@@ -264,7 +264,7 @@ def descendants(pid: int) -> list[ProcessIdentity]:
 
 
 def end_all(processes: Sequence[ProcessIdentity], grace_s: float) -> None:
-    """End processes that should end by themselves within `grace_s`, those that don't by SIGKILL."""
+    """Wait `grace_s` seconds for processes to end by themselves; end the others by SIGKILL."""
     deadline = time.monotonic() + grace_s
     while any(process.is_alive for process in processes) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -274,7 +274,7 @@ def end_all(processes: Sequence[ProcessIdentity], grace_s: float) -> None:
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM back for a moment, in the main thread; elsewhere their handlers don't run anyway."""
+    """Hold SIGINT and SIGTERM back in this context. Has no effect outside the main thread: handlers run only there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -283,7 +283,7 @@ def signals_deferred() -> Iterator[None]:
     def note(number: int, _frame: FrameType | None) -> None:
         pending.append(number)
 
-    # Handlers, not a blocked mask: a mask would be inherited by what is started meanwhile.
+    # Handlers, not a blocked mask: processes started meanwhile would inherit a mask.
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -310,7 +310,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _state(pid: int) -> str | None:
-    """Return a process's state letter (T is stopped); None if there is no process, or no telling."""
+    """Return a process's state letter (T is stopped); None if there is no process, or no /proc."""
     fields = stat(pid)
     return None if fields is None else fields[0]
 

@@ -13,14 +13,14 @@ _REPEAT_S = 10.0
 
 
 class _OncePerWhile(logging.Filter):
-    """Lets a client's complaint through once in ten seconds: while a broker is away librdkafka repeats itself."""
+    """Lets each kind of message through once in ten seconds: while a broker is away, librdkafka repeats itself."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it was not said just now. What is remembered is bounded by forgetting all when it is much."""
+        """Whether no such message came just now. More than 100 kinds are all forgotten, to bound the memory."""
         now = time.monotonic()
         kind = record.getMessage().partition("[")[0]
         if now - self._said.get(kind, -_REPEAT_S) < _REPEAT_S:
@@ -32,7 +32,7 @@ class _OncePerWhile(logging.Filter):
 
 
 class _CurrentStderr(logging.StreamHandler[Any]):
-    """Writes to what is standard error at the moment: while progress bars are shown they stand in for it."""
+    """Writes to the present `sys.stderr`: progress bars replace it while they are shown."""
 
     @property
     def stream(self) -> Any:  # noqa: ANN401 - whatever stands in

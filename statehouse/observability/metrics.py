@@ -13,13 +13,13 @@ from statehouse.errors import ConfigurationError
 
 
 def new_registry() -> CollectorRegistry:
-    """Return an empty registry, of a process or of one of several in it. Series tell no time of their creation."""
+    """Return an empty registry; a process may have several. Its metrics have no `_created` series."""
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     return CollectorRegistry()
 
 
 def count_pauses(component: str, registry: CollectorRegistry) -> OnPause:
-    """Return what counts the pauses before another try, by cause."""
+    """Return a function that counts the pauses before another try, by cause."""
     pauses = Counter(
         f"statehouse_{component}_backoffs",
         "Pauses before another try, by what had failed",
