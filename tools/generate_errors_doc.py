@@ -1,4 +1,4 @@
-"""Write `docs/errors.md` from the one table of reasons; `--check` fails when it is not what would be written."""
+"""Write `docs/errors.md` from the one table of reasons; `--check` fails when the page is out of date."""
 
 from __future__ import annotations
 

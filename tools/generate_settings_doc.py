@@ -1,4 +1,4 @@
-"""Write `docs/settings.md` from the declarations of settings; `--check` fails when it is not what would be written."""
+"""Write `docs/settings.md` from the declarations of settings; `--check` fails when the page is out of date."""
 
 from __future__ import annotations
 

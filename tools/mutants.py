@@ -50,7 +50,7 @@ class Mutant:
         return f"{self.place.module}:{self.place.start[0]}:{self.place.start[1]}:{self.operator}:{self.occurrence}"
 
     def to_work_item(self) -> WorkItem:
-        """Return it as Cosmic Ray's session keeps it."""
+        """Return it in the form that Cosmic Ray's session keeps."""
         spec = MutationSpec(
             module_path=path_of(self.place.module),
             operator_name=self.operator,
@@ -116,7 +116,7 @@ def is_change(source: str, code: str) -> bool:
 
 
 class _Annotations(ast.NodeTransformer):
-    """Takes annotations away."""
+    """Removes annotations."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

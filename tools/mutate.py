@@ -2,11 +2,11 @@
 
 The modules are those of the purity contract in `pyproject.toml`. Places in their code are drawn with a fixed seed, and
 at each place one of the changes that Cosmic Ray knows. A mutant counts as caught if a test of `tests/unit` or
-`tests/property` fails or doesn't end; the simulation is not asked. A change that isn't Python, and one within an
-annotation, which nobody evaluates, is not drawn.
+`tests/property` fails or doesn't end; the simulation is not run. Changes that aren't valid Python, or only change an
+annotation, which nobody evaluates, are not drawn.
 
-The work happens in copies of this folder under `.mutation/`; what was found is kept there, so that a run that was
-stopped goes on where it was. docs/mutation.md says what became of the survivors.
+The work happens in copies of this folder under `.mutation/`; results are kept there, so that a
+stopped run can go on. docs/mutation.md says what became of the survivors.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tools.mutants import ROOT, Mutant, deciding_modules, diff_of, draw, path_of
 WORK = ROOT / ".mutation"
 PACKAGES = ("statehouse", "processor", "query_service", "router", "tests")
 TESTS = ("tests/unit", "tests/property")
-# They read the modules' code instead of importing them.
+# Tests that read the modules' code instead of importing them.
 READERS = ("tests/unit/test_purity.py",)
-# Tests this far from a module, in imports, are asked first: its own tests, and those that reach it through a helper.
+# Tests at most this many imports from a module run first: its own, and those that reach it through a helper.
 NEAR = 2
 # How much longer than without a mutant tests may take before they count as not ending.
 PATIENCE = 3.0
@@ -111,9 +111,9 @@ def run_tests(copy: Path, tests: Sequence[str], timeout_s: float, *options: str)
 
 
 def why_failed(copy: Path, tests: Sequence[str], timeout_s: float, *options: str) -> str:
-    """Return the output of tests that fail twice in succession; empty if they pass.
+    """Return the output of tests that fail twice in a row, don't end, or can't be imported; empty if they pass.
 
-    Some measure time, and a busy machine is not a mutant.
+    Twice, because some tests measure time, and fail on a busy machine, too.
     """
     for _ in range(2):
         code, output = run_tests(copy, tests, timeout_s, *options)
@@ -142,7 +142,7 @@ class Tests:
             self._took_s[file] += float(case.attrib["time"])
 
     def of(self, module: str) -> Iterator[tuple[list[str], float]]:
-        """Yield the files to ask first and those to ask then, with how long they may take."""
+        """Yield the test files to run first, then the others, each with the seconds that they may take."""
         distances = distances_of_tests(module, self._graph) | dict.fromkeys(READERS, NEAR)
         for is_near in (True, False):
             files = [file for file, distance in distances.items() if (distance <= NEAR) == is_near]
@@ -176,7 +176,7 @@ class Session:
         return dict(self._db.results)
 
     def pending(self, *, again: bool) -> list[Mutant]:
-        """Return the mutants to try: those without a result; again: and those that survived."""
+        """Return the mutants to try: those without a result and, if `again`, those that survived."""
         known = self.results()
         return [
             mutant
@@ -219,7 +219,7 @@ def report(session: Session) -> None:
 
 
 def run(session: Session, sources: Mapping[str, str], pending: Sequence[Mutant], jobs: int) -> None:
-    """Try mutants, several at a time, and keep what becomes of each."""
+    """Try mutants, several at a time, and record each result."""
     if not pending:
         return
     copies = Copies(jobs)
@@ -244,10 +244,10 @@ def run(session: Session, sources: Mapping[str, str], pending: Sequence[Mutant],
 
 
 def main() -> None:
-    """Draw, try what has not been tried, and report."""
+    """Draw mutants, try those without a result, and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="how many mutants to draw (default: 200)")
-    parser.add_argument("--seed", type=int, default=1, help="of the drawing (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the drawing (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, help="how many to try at a time (default: 2)")
     parser.add_argument("--again", action="store_true", help="try those that survived again, after tests were added")
     parser.add_argument("--report", action="store_true", help="only print what is known")

@@ -1,4 +1,4 @@
-"""What was released: hold RELEASES.toml, pyproject.toml and CHANGELOG.md together, and prepare the next release.
+"""Releases: check that RELEASES.toml, pyproject.toml and CHANGELOG.md agree, and prepare the next release.
 
 `check` fails when they disagree; `contract` prints the file of the newest release's contract; `prepare VERSION` writes
 what the release's commit contains; `name-commit` names that commit, once it is made. See docs/releasing.md.
@@ -99,7 +99,7 @@ class Releases:
         self.index.write_text("[[release]]\n".join([head, entry, *entries]), encoding="utf-8")
 
     def name_commit(self) -> str:
-        """Name the newest release's commit, which is the present one."""
+        """Name the newest release's commit, which put its version into RELEASES.toml; return it."""
         newest = self.newest()
         if newest.commit is not None:
             sys.exit(f"{newest.version}: its commit is named already")
