@@ -21,7 +21,7 @@ from statehouse.wire import delimited
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
-# Of Value.
+# Tags of Value's fields.
 _TEXT = b"\x12"
 _RAW = b"\x2a"
 _LONG = struct.Struct(">q")

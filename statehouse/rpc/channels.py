@@ -15,7 +15,7 @@ KEEPALIVE: Final = (
 
 
 def channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
-    """Return a channel to a peer that reconnects quickly and sends to this address only."""
+    """Return a channel that reconnects to its peer quickly and sends to this address only."""
     return grpc.aio.insecure_channel(
         target,
         options=[

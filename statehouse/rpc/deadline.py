@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-# Answering a little before the caller gives up is what lets it see which candidates failed and why; after its
-# deadline gRPC drops whatever we say.
+# We answer a little before callers give up, so that they learn which candidates failed and why: after their deadline
+# gRPC drops the answer.
 _ANSWER_MARGIN_S = 0.1
 _ANSWER_MARGIN_SHARE = 0.1
 
@@ -32,9 +32,9 @@ class Deadline:
 
     @classmethod
     def of_call(cls, context: HasTime, default_s: float, *, margins: int = 1) -> Self:
-        """Return the caller's deadline, less the time to tell it of a failure; `default_s` from now if it has none.
+        """Return the caller's deadline, less a margin to report a failure in; `default_s` from now if there is none.
 
-        `margins`: how many times that time is left, for work that is done after the deadline.
+        `margins`: how many such margins to subtract, for work that is done after the deadline.
         """
         remaining = context.time_remaining()
         if remaining is None:

@@ -1,4 +1,4 @@
-"""Failures on the wire, the client's side: a failed call to `LookupFailure`. Needs grpcio and nothing else."""
+"""Failures on the wire, the client's side: from a failed call to a `LookupFailure`. Needs grpcio and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statehouse.v1 import errors_pb2
 _TRANSPORT = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Reason.ATTEMPT_TIMED_OUT,
     grpc.StatusCode.UNAVAILABLE: Reason.UNREACHABLE,
-    # Not by us, who would not look: the peer ended with the call under way, or dropped it as one too many.
+    # The peer cancelled the call, not we: it ended, or it had too many calls.
     grpc.StatusCode.CANCELLED: Reason.UNREACHABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.OVERLOADED,
     grpc.StatusCode.INVALID_ARGUMENT: Reason.INVALID_REQUEST,
@@ -32,7 +32,7 @@ def from_rpc_error(error: grpc.RpcError) -> LookupFailure:
 def from_status(code: grpc.StatusCode, message: str, status: bytes) -> LookupFailure:
     """Read how a call failed; `status` is the serialized `google.rpc.Status`, empty if the peer sent none.
 
-    One without our details becomes the reason its status code stands for.
+    Without our details the status code decides the reason.
     """
     for detail in status_pb2.Status.FromString(status).details:
         lookup_error = errors_pb2.LookupError()

@@ -1,9 +1,9 @@
-"""The link between a server and its proxy: one socket, over which calls of both ends go, many at a time.
+"""The link between a server and its proxy: one socket that carries calls from both ends, many at a time.
 
 The proxy passes on lookups for the server to answer, and makes calls to other servers for it.
 
-A frame is the length of what follows in four bytes, its kind in one, a call's number in eight, and a content; numbers
-are big-endian. The other end is `proxy/link.go`.
+A frame has the length of the rest (4 bytes), its kind (1 byte), a call's number (8 bytes) and a content; numbers are
+big-endian. The other end is `proxy/link.go`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class FromProxy(IntEnum):
-    """Kinds of frames that the proxy sends; a call's content is its time in ms, in four bytes, and the request."""
+    """Kinds of frames that the proxy sends. A lookup's content is its timeout in ms (4 bytes) and the request."""
 
     LISTENING = 1
-    """The number is the port's."""
+    """The number is the port."""
     CANT_LISTEN = 2
     """The content says why."""
     GET = 3
@@ -42,13 +42,13 @@ class FromProxy(IntEnum):
     LEFT = 5
     """The caller has left."""
     CALLED = 6
-    """The answer to a call of the server's."""
+    """The answer to a call that the server made."""
     CALL_FAILED = 7
-    """Likewise; the content is a serialized google.rpc.Status."""
+    """A call that the server made has failed; the content is a serialized google.rpc.Status."""
 
 
 class ToProxy(IntEnum):
-    """Kinds of frames that the proxy is sent."""
+    """Kinds of frames that the proxy receives."""
 
     SERVE = 1
     STOP = 2
@@ -56,11 +56,11 @@ class ToProxy(IntEnum):
     FAILURE = 4
     """The content is a serialized google.rpc.Status."""
     CALL = 5
-    """Make one: its time in ms, the address and the method, each after its length in a byte, and the request."""
+    """Make a call. Content: timeout in ms (4 bytes), address and method (each after its length, 1 byte), request."""
     LEAVE = 6
-    """No caller waits for that call of the server any more."""
+    """Nobody waits for that call of the server any more."""
     DROP = 7
-    """Make further calls to an address over another connection: how many ms the others may go on, and the address."""
+    """Use a new connection to an address. Content: ms that calls on the old one may go on (4 bytes), address."""
 
 
 CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
@@ -68,21 +68,21 @@ CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
 
 @dataclass(frozen=True, slots=True)
 class LinkContext:
-    """What a call over the link has of a gRPC call's context: `until` when its caller waits, in the loop's time."""
+    """The context of a call over the link, in place of gRPC's. `until`: the caller's deadline, in the loop's time."""
 
     until: float | None
 
     def time_remaining(self) -> float | None:
-        """Return the seconds left, None if the caller has set no deadline."""
+        """Return the seconds left, None if the caller set no deadline."""
         return None if self.until is None else self.until - asyncio.get_running_loop().time()
 
 
 LinkHandler = Callable[[bytes, LinkContext], bytes | Awaitable[bytes]]
-"""Answers a serialized request, at once or as something to await; raises, or has it raise, what gRPC handlers may."""
+"""Answers a serialized request, at once or with an awaitable; either may raise what gRPC handlers may raise."""
 
 
 class CallFailed(grpc.RpcError):
-    """A call to another server failed; has what grpcio's errors are asked for."""
+    """A call to another server failed. Has the methods of grpcio's errors."""
 
     def __init__(self, status: status_pb2.Status) -> None:
         super().__init__(status.message)
@@ -107,10 +107,10 @@ def frame(kind: ToProxy, number: int = 0, content: bytes = b"") -> bytes:
 
 
 def first_frame(receive: Callable[[int], bytes]) -> tuple[FromProxy, int, bytes]:
-    """Return kind, number and content of the frame that a proxy begins with; `receive(n)` returns at most n bytes.
+    """Return kind, number and content of a proxy's first frame; `receive(n)` returns at most n bytes.
 
     Raises:
-        EOFError: there is none.
+        EOFError: the proxy sent none.
 
     """
 
@@ -158,7 +158,7 @@ class Link(asyncio.Protocol):
         self._on_lost()
 
     def pause_writing(self) -> None:
-        """See asyncio: the proxy doesn't keep up, and gets no further calls answered."""
+        """See asyncio: the proxy reads too slowly, so no more of its calls are read."""
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -180,10 +180,10 @@ class Link(asyncio.Protocol):
         del received[:at]
 
     async def call(self, target: str, path: str, request: bytes, timeout_s: float) -> bytes:
-        """Have a method of another server called, by its path; return the serialized answer.
+        """Let the proxy call another server's method, by its path; return the serialized answer.
 
         Raises:
-            CallFailed: it failed.
+            CallFailed: the call failed.
 
         """
         if self._transport.is_closing():
@@ -203,7 +203,7 @@ class Link(asyncio.Protocol):
             del self._calls[number]
 
     def drop(self, target: str, grace_s: float) -> None:
-        """Make further calls to an address over another connection; those under way may go on for `grace_s`."""
+        """Use a new connection for further calls to an address; those under way may go on for `grace_s` seconds."""
         self.send(ToProxy.DROP, 0, _TIME.pack(round(grace_s * 1_000)) + target.encode())
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Link(asyncio.Protocol):
         self._transport.abort()
 
     def send(self, kind: ToProxy, number: int = 0, content: bytes = b"") -> None:
-        """Send a frame, with those of the same turn of the loop."""
+        """Send a frame, in one write with the others of this turn of the loop."""
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(frame(kind, number, content))
@@ -227,19 +227,19 @@ class Link(asyncio.Protocol):
         elif kind == FromProxy.LEFT:
             if (task := self._tasks.get(number)) is not None:
                 task.cancel()
-        elif (call := self._calls.get(number)) is not None and not call.done():  # else it has been left
+        elif (call := self._calls.get(number)) is not None and not call.done():  # else nobody waits for it
             if kind == FromProxy.CALLED:
                 call.set_result(content)
             else:
                 call.set_exception(CallFailed(status_pb2.Status.FromString(content)))
 
     def _begin(self, name: str, handler: LinkHandler, number: int, content: bytes) -> None:
-        """Have a call answered."""
+        """Answer a call."""
         (timeout_ms,) = _TIME.unpack_from(content)
         remaining = LinkContext(None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000)
         try:
             answer = handler(content[_TIME.size :], remaining)
-        except Exception as error:  # noqa: BLE001 - the caller is told, and the log
+        except Exception as error:  # noqa: BLE001 - the caller learns of it, and the log has it
             self._fail(name, number, error)
             return
         if isinstance(answer, bytes):
@@ -262,7 +262,7 @@ class Link(asyncio.Protocol):
 
 
 def _short(text: str) -> bytes:
-    """Return a text of at most 255 bytes after its length."""
+    """Return a text of at most 255 bytes, preceded by its length."""
     data = text.encode()
     return bytes((len(data),)) + data
 

@@ -1,8 +1,8 @@
 """The proxy in front of a gRPC server: a process of its own, in Go, that speaks HTTP/2 (its source is in `proxy/`).
 
-What grpcio takes for a call is most of what a lookup costs, and the proxy takes a fraction of it. It decides nothing:
-lookups reach this process over a link, everything else as gRPC over a Unix socket. It ends with this process, however
-that ends, and this process does not go on without it.
+Most of a lookup's cost is grpcio's work for the call; the proxy needs a fraction of that. It decides nothing: it passes
+lookups to this process over a link, and everything else as gRPC over a Unix socket. When this process ends, in whatever
+way, the proxy ends, too; and this process does not go on without it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class ProxyEnded(StatehouseError):
 
 
 def find_program(setting: str) -> str | None:
-    """Return the program that a setting means, None for none.
+    """Return the proxy's path by the setting; None if there is to be no proxy.
 
     Raises:
-        ConfigurationError: there is none of that path.
+        ConfigurationError: the setting names a program that does not exist.
 
     """
     if setting == NONE:
@@ -72,8 +72,8 @@ def proxy_for(
 class Proxy:
     """One proxy, from its start to its end. Lives on the event loop.
 
-    `target` is what the gRPC server behind it is to be bound to, `port` where the proxy listens. `on_broken(error)` is
-    called if it ends by itself.
+    Bind the gRPC server behind it to `target`; the proxy listens on `port`. `on_broken(error)` is called if the proxy
+    ends by itself.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Proxy:
         max_message_bytes: int,
         share_port: bool,
     ) -> None:
-        """Start it and have it take the port; it accepts nothing yet.
+        """Start the proxy. It binds the port, but accepts no calls yet.
 
         Raises:
             ConfigurationError: it can't be started, or can't listen there.
@@ -94,7 +94,7 @@ class Proxy:
         self._on_broken = on_broken
         self._is_ending = False
         self._lost = asyncio.Event()
-        # In the abstract namespace (unix(7)): it goes with the process, however that ends.
+        # In the abstract namespace (unix(7)): the address goes when the process ends, in whatever way.
         self.target = f"unix-abstract:statehouse-{os.getpid()}-{secrets.token_hex(8)}"
         options = [f"-listen={bind}", f"-server={self.target}", f"-max-message-bytes={max_message_bytes}"]
         if share_port:
@@ -118,11 +118,11 @@ class Proxy:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The proxy's process id."""
         return self._process.pid
 
     async def serve(self, handlers: Mapping[str, LinkHandler]) -> None:
-        """Have it accept calls; the server behind it is to be started before. `handlers` are as `Link`'s."""
+        """Let the proxy accept calls. Start the server behind it first. `handlers`: as for `Link`."""
         self._socket.setblocking(False)
         _, self.link = await asyncio.get_running_loop().create_unix_connection(
             lambda: Link(handlers, self._on_lost), sock=self._socket
@@ -130,7 +130,7 @@ class Proxy:
         self.link.send(ToProxy.SERVE)
 
     async def stop(self, grace_s: float) -> None:
-        """Have it refuse new calls, and end when those under way have, or after `grace_s`."""
+        """Let the proxy refuse new calls, and end after those under way, or after `grace_s` seconds."""
         self._is_ending = True
         self.link.send(ToProxy.STOP)
         with contextlib.suppress(TimeoutError):

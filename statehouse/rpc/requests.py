@@ -30,7 +30,7 @@ class Unreadable:
 
 
 def refuse_unreadable(request: object) -> None:
-    """Let a request pass.
+    """Return if the request could be read.
 
     Raises:
         LookupFailure: INVALID_REQUEST, it could not be read, or never came.
@@ -41,7 +41,7 @@ def refuse_unreadable(request: object) -> None:
 
 
 def parsed(parse: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - any message, or `Unreadable`
-    """Return the message of a method that these bytes are, or what is handed on in its place."""
+    """Return the message in these bytes; `Unreadable` if they are not a message of the method."""
     try:
         return parse(data)
     except DecodeError as error:
@@ -51,7 +51,7 @@ def parsed(parse: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 -
 class TolerantServer:
     """The part of a server that services are added to.
 
-    Their handlers get `Unreadable` instead of not being called, and may return an answer that is serialized already.
+    If a request can't be read, the handler gets `Unreadable`. Handlers may return an answer that is already serialized.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:

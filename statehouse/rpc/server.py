@@ -25,8 +25,8 @@ class RpcServer:
     `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `set_serving`.
     `share_port`: several processes may bind the port (SO_REUSEPORT); off, a taken port is an error.
 
-    `proxy`: what serves in front of it, by `proxy_for`. With one, `proxied` answers the lookups that it passes on, as
-    `Link` says; all else is done by what is registered, as without one.
+    `proxy`: serves in front of this server, see `proxy_for`. `proxied`: the handlers for the lookups that it passes on,
+    as for `Link`. The registered services answer all other calls, as they do without a proxy.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RpcServer:
                 ("grpc.so_reuseport", int(share_port)),
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", max_message_bytes),
-                # Clients ping every 10 s at most; fewer than that between pings is not abuse.
+                # Clients ping every 10 s at most; a ping that comes earlier, after 5 s, is not abuse.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 *KEEPALIVE,
             ]
@@ -54,7 +54,7 @@ class RpcServer:
         self._health = health.aio.HealthServicer()
         self._status = ServingStatus(self._tell_health)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        # Generated code asks for a whole server, and uses no more of it than this.
+        # Generated code is typed for a whole server, but uses only this part of it.
         register(cast(grpc.aio.Server, TolerantServer(self._server)))
         reflection.enable_server_reflection(
             [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
@@ -74,7 +74,7 @@ class RpcServer:
             await self._proxy.serve(self._proxied)
 
     def set_serving(self, *, serving: bool) -> None:
-        """Have health checks told; of several calls the latest counts. To be called on the event loop."""
+        """Set the answer to health checks; of several calls the latest counts. Call this on the event loop."""
         self._status.set(serving=serving)
 
     async def _tell_health(self, serving: bool) -> None:

@@ -1,4 +1,4 @@
-"""What health checks are told: whether a server serves. The latest word counts, however long an earlier one takes."""
+"""Reports to health checks whether a server serves. The latest status counts, however long a report takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from statehouse.background import BackgroundWork
 
 
 class ServingStatus:
-    """Passes on whether a server serves, one word after the other. Lives on the event loop.
+    """Reports whether a server serves, one report after the other. Lives on the event loop.
 
-    `tell(serving)` has it told; it may take its time, as whoever watches the health has to take it.
+    `tell(serving)` reports it. That may take long: it waits for each caller that watches the health.
     """
 
     def __init__(self, tell: Callable[[bool], Awaitable[None]]) -> None:
@@ -19,13 +19,13 @@ class ServingStatus:
         self._background = BackgroundWork()
 
     def set(self, *, serving: bool) -> None:
-        """Have it told; a word that is still to be told is dropped."""
+        """Report the status; a report not yet sent is replaced."""
         self._is_serving = serving
         if not self._background:
             self._background.start(self._tell_latest(), "health status")
 
     async def close(self) -> None:
-        """Tell no more."""
+        """Stop reporting."""
         await self._background.cancel()
 
     async def _tell_latest(self) -> None:

@@ -1,4 +1,4 @@
-"""Failures on the wire, the server's side: `LookupFailure` to gRPC's rich status."""
+"""Failures on the wire, the server's side: turns a `LookupFailure` into gRPC's rich status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from statehouse.rpc.streams import CallerLeftError
 
 log = structlog.get_logger(__name__)
 
-# Long enough for a queue of a full router to have drained, short enough for a person who waits.
+# Long enough for a full router to work its queue off, short enough for a person who waits.
 _RETRY_DELAY = Duration(seconds=1)
 
 Request = TypeVar("Request")
@@ -52,8 +52,8 @@ def failing_cleanly(
     """Make a servicer method of `handler(self, request, context)`.
 
     A `LookupFailure` becomes its status, a defect INTERNAL. A handler that answers with a stream writes to the context
-    and returns None: a coroutine and not a generator, so that when the caller leaves it is cancelled, and has cleaned
-    up when that is done.
+    and returns None. It is a coroutine and not a generator: so when the caller leaves, it is cancelled, and it has
+    cleaned up once the cancellation is done.
     """
 
     async def method(self: Any, request: Request, context: Context) -> Response:  # noqa: ANN401
@@ -62,7 +62,7 @@ def failing_cleanly(
             return await handler(self, request, context)
         except CallerLeftError:
             await _end_unsent(context)
-        except Exception as error:  # noqa: BLE001 - the caller is told, and the log
+        except Exception as error:  # noqa: BLE001 - the caller learns of it, and the log has it
             await _abort(context, handler.__name__, error)
         raise AssertionError("abort returns never")
 
@@ -72,7 +72,7 @@ def failing_cleanly(
 
 
 def send_to(context: Context) -> Callable[[Any], Awaitable[None]]:
-    """Return what sends one response of a stream.
+    """Return a function that sends one response of a stream.
 
     It raises `CallerLeftError` if the caller has left: grpcio may fail the write before it cancels the handler.
     """
@@ -87,7 +87,7 @@ def send_to(context: Context) -> Callable[[Any], Awaitable[None]]:
 
 
 def told(name: str, error: Exception) -> status_pb2.Status:
-    """Return the failure to send for a handler's exception; a defect is logged."""
+    """Return the status to send for a handler's exception; a defect is logged."""
     if not isinstance(error, LookupFailure):
         log.error("defect in a handler", method=name, exc_info=error)
         error = internal_error()
@@ -95,7 +95,7 @@ def told(name: str, error: Exception) -> status_pb2.Status:
 
 
 async def _end_unsent(context: Context) -> None:
-    """End a call whose response could not be sent. A caller who is there all the same learns that it has ended."""
+    """End a call whose response could not be sent. If the caller has not left, they learn that the call has ended."""
     try:
         await context.abort(grpc.StatusCode.CANCELLED, "a response could not be sent")
     except grpc.aio.InternalError:

@@ -10,7 +10,7 @@ from statehouse.background import log_defect
 from statehouse.errors import LookupFailure, Reason
 
 FIRST_RESPONSE_S: Final = 1.0
-"""Within this time a node says that it serves a stream, before it does anything for it, or that it doesn't."""
+"""Within this time a node says whether it serves a stream, before it does any work for it."""
 PROGRESS_INTERVAL_S: Final = 2.0
 """How often a node sends something on each stream, changes or not."""
 SILENCE_S: Final = 3 * PROGRESS_INTERVAL_S
@@ -31,7 +31,7 @@ class OpenStreams:
 
     @property
     def open(self) -> int:
-        """How many there are."""
+        """How many streams are open."""
         return len(self._tasks)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -66,7 +66,7 @@ class OpenStreams:
         task.result()
 
     def stop(self) -> None:
-        """End all, and take no more."""
+        """End all streams, and accept no more."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Settings of all processes: one declaration each gives flag, variable, key in the file, help, docs and checks.
+"""Settings of all processes. Flag, variable, key in the file, help, docs and checks come from one declaration each.
 
-`node.py`, `router.py` and `processor.py` declare what each process can be told, `common.py` what several can;
-`loading.py` reads flags, environment and file. Nothing here knows a process, or a command line.
+`node.py`, `router.py` and `processor.py` declare the settings of each process, `common.py` those of several;
+`loading.py` reads flags, environment and file. Nothing here depends on a process, or a command line.
 """
 
 from statehouse.settings.common import ServerSettings

@@ -44,11 +44,11 @@ class CommonSettings(DeclaredSettings):
 
 
 class HeartbeatSettings(CommonSettings):
-    """What nodes and the processor, which listens to them, need."""
+    """What nodes need, and the processor, which follows their heartbeats."""
 
     heartbeat_interval_ms: int = setting(
         1_000,
-        "How often a node tells the fleet how it is. Set it alike on nodes and processor. An idle processor repeats "
+        "How often a node sends a heartbeat. Set it alike on nodes and processor. An idle processor repeats "
         "its commit records as often. Kafka Streams has 3000.",
         SettingGroup.OWNERSHIP,
         ge=50,
@@ -65,7 +65,7 @@ class HeartbeatSettings(CommonSettings):
 
 
 class ApplicationSettings(CommonSettings):
-    """What is asked of those who don't run the application's code, which says its id itself."""
+    """What processes need that don't run the application's code: that code names the application's id itself."""
 
     application_id: str = setting(
         ...,

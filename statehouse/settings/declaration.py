@@ -1,4 +1,4 @@
-"""How a setting is declared: once, with all that its flag, variable, key in the file, help and docs row are made from.
+"""How a setting is declared: once. Flag, variable, key in the file, help and docs row are made from its declaration.
 
 A setting is a field of a class of settings: `setting(...)` gives it default, bounds, meaning and group. Its flag is
 its name with dashes, unless the declaration says otherwise; its variable is `STATEHOUSE_<NAME>`, its key in the TOML
@@ -66,14 +66,14 @@ def setting(
     unset: str = "",
     **bounds: Any,  # noqa: ANN401 - ge, gt, le, lt, min_length
 ) -> Any:  # noqa: ANN401 - as pydantic's own Field
-    """Declare a setting. `unset` says in words what holds by default, where the default itself doesn't."""
+    """Declare a setting. `unset` says in words what the default means, where the default itself doesn't say it."""
     extra: JsonDict = {"group": group, "flag": flag, "unset": unset}
     return Field(default, description=meaning, json_schema_extra=extra, **bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of a process, as its declaration has it."""
+    """A setting of a process, as declared."""
 
     name: str
     """Also its key in the file."""
@@ -109,21 +109,21 @@ class Setting:
 
     @property
     def kind(self) -> str:
-        """What is to be given for it."""
+        """The form of its values: a type or the choices."""
         if get_origin(self._type) is Literal:
             return "|".join(get_args(self._type))
         return "NAME=VALUE" if self.is_mapping else _KINDS[self._type]
 
     @property
     def default(self) -> str:
-        """What holds where nothing is given, in words."""
+        """The default, in words."""
         if self.field.is_required():
             return "required"
         return self.unset or self.shown(self.field.get_default(call_default_factory=True))
 
     @property
     def bounds(self) -> str:
-        """What a value must keep to, in words; empty if that is its kind alone."""
+        """The bounds or choices of a value, in words; empty if it has none."""
         if get_origin(self._type) is Literal:
             return " or ".join(get_args(self._type))
         found = {
@@ -162,7 +162,7 @@ class SettingProblem:
     message: str
     """A sentence that names the settings, their flags and variables."""
     name: str = ""
-    """The setting; empty if it is several."""
+    """The setting; empty if there are several."""
 
 
 class InvalidSettings(ConfigurationError):
@@ -176,7 +176,7 @@ class InvalidSettings(ConfigurationError):
 class DeclaredSettings(BaseModel):
     """Base of all classes of settings. Frozen, and checked as a whole on creation.
 
-    To create one reads no file and no variable: that is `load`'s to do.
+    The constructor reads no file and no variable; `load` does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -204,7 +204,7 @@ class DeclaredSettings(BaseModel):
 def problems_of(
     cls: type[DeclaredSettings], error: ValidationError, sources: Mapping[str, str] | None = None, name: str = ""
 ) -> list[SettingProblem]:
-    """Say in our words what pydantic found. `name`: of the setting, where only that one's value was looked at."""
+    """Return what pydantic found, in our words. `name`: the setting, if only its value was checked."""
     return [
         _problem(
             cls, name or ".".join(map(str, found["loc"][:1])), found["msg"], found["type"], found["input"], sources
@@ -214,7 +214,7 @@ def problems_of(
 
 
 def unknown(name: str, known: Iterable[str]) -> SettingProblem:
-    """Say that there is no setting of that name."""
+    """Return the problem that no setting has this name."""
     meant = get_close_matches(name, known, 1)
     return SettingProblem(f"there is no setting {name}" + (f": did you mean {meant[0]}?" if meant else ""), name)
 

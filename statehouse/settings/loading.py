@@ -37,7 +37,7 @@ PROCESSES: Final[Mapping[str, type[DeclaredSettings]]] = MappingProxyType(
     {"process": ProcessorSettings, "node": NodeSettings, "router": RouterSettings}
 )
 """The settings of each process, by the name of its command."""
-# What a file for many processes leaves to each of them.
+# Settings that a file for many processes may lack, because each process can have its own.
 _GIVEN_ELSEWHERE: Final = MappingProxyType({"application_id": "given elsewhere", "advertised_host": "given elsewhere"})
 
 Settings = TypeVar("Settings", bound=DeclaredSettings)
@@ -58,16 +58,17 @@ class LoadedSettings(Generic[Settings]):
 
     settings: Settings
     sources: Mapping[str, str]
-    """By the setting's name; more than one where names of a mapping came from several, the strongest first."""
+    """By the setting's name. If the entries of a mapping came from several sources: all, the strongest first."""
 
 
 def load(cls: type[Settings], flags: Mapping[str, Any], file: Path | None = None) -> Settings:
     """Return the settings; flags that are None were not given.
 
-    `file` is the TOML file; without one it is what STATEHOUSE_CONFIG names, if anything.
+    `file` is the TOML file; by default the one that STATEHOUSE_CONFIG names, if any.
 
     Raises:
-        ConfigurationError: a value is missing or wrong, or the file; names the setting, its flag and its variable.
+        ConfigurationError: a value is missing or wrong, or the file can't be read; a message about a value names the
+            setting, its flag and its variable.
 
     """
     return load_with_sources(cls, flags, file).settings
@@ -98,10 +99,10 @@ def load_with_sources(
 
 
 def check_file(path: Path) -> list[str]:
-    """Return what is wrong with a TOML file, a sentence each, having held it against the settings of all processes.
+    """Check a TOML file against the settings of all processes; return one sentence for each problem.
 
-    What is not in the file has its default. That an application id is missing, or an address to be reached at, is no
-    fault of a file: each process can have its own.
+    A setting that is not in the file has its default. A missing application id or advertised address is no problem:
+    each process can have its own.
 
     Raises:
         ConfigurationError: the file can't be read.
@@ -124,7 +125,7 @@ def check_file(path: Path) -> list[str]:
 
 
 def _given(cls: type[DeclaredSettings], flags: Mapping[str, Any], file: Path | None) -> Iterator[tuple[str, Any, str]]:
-    """Give each value that was given, the weakest sources first."""
+    """Yield each value that was given, those of the weakest sources first."""
     declared = cls.declared()
     if file is not None:
         content = _read(file)
@@ -149,24 +150,24 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unknown(content: Mapping[str, Any]) -> list[SettingProblem]:
-    """Say which keys of a file no process has: a slip would otherwise leave a default in force without a word."""
+    """Return a problem for each key that no process has: otherwise a typing error would silently leave a default."""
     known = {name for cls in PROCESSES.values() for name in cls.declared()}
     return [unknown(name, known) for name in content if name not in known]
 
 
 def _mistyped(cls: type[DeclaredSettings], content: Mapping[str, Any]) -> Iterator[SettingProblem]:
-    """Hold values of a file against types and bounds. TOML has types: "5" is no integer, and neither is true."""
+    """Check a file's values against types and bounds. TOML has types: neither "5" nor true is an integer."""
     for name, value in content.items():
         adapter: TypeAdapter[Any] = TypeAdapter(cls.model_fields[name].rebuild_annotation())
         try:
-            # Strict as JSON is: a path is written as text there, too.
+            # Strict in JSON's sense: there, too, a path is text.
             adapter.validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError as error:
             yield from problems_of(cls, error, {name: SettingSource.FILE}, name)
 
 
 def _plain(setting: Setting, given: Any) -> Any:  # noqa: ANN401 - as it was given
-    """Return what a variable or a flag says, a mapping as one."""
+    """Return the value of a variable or a flag; a mapping's value as a dict."""
     if not setting.is_mapping or isinstance(given, dict):
         return given
     if isinstance(given, str):

@@ -54,14 +54,14 @@ class NodeSettings(ServerSettings, HeartbeatSettings):
     )
     checkpoint_interval_ms: int = setting(
         10_000,
-        "How often what the stores hold is put on disk and noted in checkpoints. A node that crashed reads again what "
-        "came since.",
+        "How often the stores' content is written to disk and noted in checkpoints. After a crash a node reads again "
+        "what came since.",
         SettingGroup.STATE,
         ge=100,
     )
     confirm_interval_ms: int = setting(
         250,
-        "How often the node asks the broker for the ends of the changelogs. No staleness is reported below it.",
+        "How often the node asks the broker for the ends of the changelogs. In between, staleness grows by as much.",
         SettingGroup.STATE,
         ge=20,
     )
@@ -105,7 +105,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings):
         ge=1,
     )
     scan_timeout_ms: int = setting(
-        30_000, "Longest time that one of them may read. Kafka Streams has no bound.", SettingGroup.READS, ge=1
+        30_000, "Longest time of a scan, exact count or page. Kafka Streams has no bound.", SettingGroup.READS, ge=1
     )
     max_position_waits: int = setting(
         1_000,
@@ -114,7 +114,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings):
         ge=0,
     )
     position_wait_timeout_ms: int = setting(
-        5_000, "Longest such wait of a request that has no deadline.", SettingGroup.READS, ge=0
+        5_000, "Longest wait for a position if the request has no deadline.", SettingGroup.READS, ge=0
     )
     max_watches: int = setting(
         1_000,
@@ -124,7 +124,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings):
     )
     watch_tail_bytes: int = setting(
         _MIB,
-        "Latest changes of a store's partition that are kept in memory for watches. At 0 watches read the log for each "
+        "Memory for the latest changes of a store's partition, kept for watches. At 0 watches read the log for each "
         "change.",
         SettingGroup.WATCHES,
         ge=0,

@@ -25,7 +25,7 @@ class ProcessorSettings(HeartbeatSettings):
     )
     accept_lost_checkpoint: bool = setting(
         False,
-        "Begin anew over changelogs whose checkpoint is gone, instead of refusing to start: all inputs are processed "
+        "Start over on changelogs whose checkpoint is lost, instead of refusing to start: all inputs are processed "
         "again, and entries that none of them updates stay.",
         SettingGroup.BATCHES,
     )
@@ -38,15 +38,15 @@ class ProcessorSettings(HeartbeatSettings):
     )
     max_offsets: int = setting(
         20_000,
-        "Most events that a batch reads of each stream. A batch of Python state does some 20000 a second. Tables are "
-        "not limited.",
+        "Most events that a batch reads of each stream. A batch with Python state processes about 20000 a second. "
+        "Tables are not limited.",
         SettingGroup.BATCHES,
         ge=1,
     )
     record_cache_max_bytes: int = setting(
         10_000_000,
-        "Rows of a batch and sink partition that are searched at once for later ones of the same key. Kafka Streams "
-        "has 10 MiB for all stores of an instance.",
+        "Bytes of a batch's rows, by sink partition, within which only a key's last row is written. Kafka Streams has "
+        "10 MiB for all stores of an instance.",
         SettingGroup.BATCHES,
         ge=1,
     )
@@ -88,7 +88,7 @@ class ProcessorSettings(HeartbeatSettings):
     spark_conf: dict[str, str] = setting(
         {},
         "Further settings of Spark, stronger than ours. The flag may be repeated; the variable is a JSON object, the "
-        "key in the file a table. A name that several of them give has the flag's value, else the variable's.",
+        "key in the file a table. If several of them give a name, the flag's value counts, else the variable's.",
         SettingGroup.SPARK,
         flag="--conf",
     )
@@ -154,7 +154,7 @@ class ProcessorSettings(HeartbeatSettings):
     )
     flap_window_ms: int = setting(
         600_000,
-        "How long that is remembered, and the longest time that a node has to be steady for.",
+        "How long restarts and losses of a node are remembered; also the longest time that it must be steady.",
         SettingGroup.OWNERSHIP,
         ge=1,
     )
@@ -185,7 +185,7 @@ class ProcessorSettings(HeartbeatSettings):
     def _damping_outlives_a_session(self) -> Self:
         if self.flap_window_ms < self.session_timeout_ms:
             raise ValueError(
-                "flap_window_ms must be at least session_timeout_ms, the first time that a node is held back for: "
+                "flap_window_ms must be at least session_timeout_ms, for which a node is held back the first time: "
                 "raise the first or lower the second"
             )
         return self

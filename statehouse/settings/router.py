@@ -28,7 +28,7 @@ class RouterSettings(ServerSettings):
     )
     router_rack: str = setting(
         "",
-        "The router's rack. Bounded reads that any replica may answer are asked there first.",
+        "The router's rack. Bounded reads that any replica may answer go to nodes in this rack first.",
         SettingGroup.ROUTING,
         flag="--rack",
     )
@@ -65,13 +65,13 @@ class RouterSettings(ServerSettings):
     )
     hold_window_ms: int = setting(
         10_000,
-        "Longest time that lookups are held which nobody can answer yet; at 0 they fail at once.",
+        "Longest time that lookups are held while nobody can answer them; at 0 they fail at once.",
         SettingGroup.ROUTING,
         ge=0,
     )
     hold_max: int = setting(1_000, "Most lookups held at once.", SettingGroup.ROUTING, ge=1)
     hold_min_interval_ms: int = setting(
-        60_000, "Least time from the end of a partition's window to its next one.", SettingGroup.ROUTING, ge=0
+        60_000, "Least time from the end of a partition's hold window to its next one.", SettingGroup.ROUTING, ge=0
     )
     max_watches: int = setting(
         1_000, "Most watches at once, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0
