@@ -151,7 +151,7 @@ class Tests:
 
     @staticmethod
     def _files(classname: str) -> Iterator[str]:
-        """Yield the file of a test: its class name is that of the module, and of a class in it if there is one."""
+        """Yield the file of a test: its class name begins with the module, and may end with a class in it."""
         parts = classname.split(".")
         for length in range(len(parts), 0, -1):
             if (ROOT / (file := "/".join(parts[:length]) + ".py")).is_file():

@@ -76,7 +76,7 @@ def _described(admin: AdminClient, topics: Collection[str], timeout_s: float) ->
         if error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - the client's public constant
             raise
     # A broker that was cut off from the controller names no controller. The client then waits for one to appear, and
-    # only another metadata request makes it ask who it is.
+    # only another metadata request makes it ask for the controller.
     admin.list_topics(timeout=timeout_s)
     return _describe(admin, topics, timeout_s)
 

@@ -65,5 +65,5 @@ def _major_of(path: Path, environ: Mapping[str, str]) -> int:
     match = _VERSION.search(text)
     if match is None:
         # macOS has a stub `java` that only tells people to install one.
-        raise JavaNotFound(f"{path} -version told no version but: {text.strip()[:200]!r}", REQUIRED_MAJOR)
+        raise JavaNotFound(f"{path} -version printed no version, but: {text.strip()[:200]!r}", REQUIRED_MAJOR)
     return int(match.group(1))
