@@ -61,7 +61,7 @@ class ProcessorMetrics:
         )
         self._restarts = Counter(
             "statehouse_processor_query_restarts",
-            "Restarts of a query after it died.",
+            "Attempts to restart a query that died.",
             ("query",),
             registry=self.registry,
         )

@@ -1,4 +1,4 @@
-"""The router process: two control topics followed, one gRPC port served, a graceful end."""
+"""The router process: follows three control topics, serves one gRPC port, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class RouterServer:
     ) -> None:
         """Build everything and bind the port; must run on the event loop that will serve.
 
-        `on_broken(error)` is called when callers can't reach it any more. `share_port`: several processes share that
-        port.
+        `on_broken(error)` is called when callers can't reach the router any more. `share_port`: several processes share
+        that port.
         """
         attempt_timeout_s = settings.attempt_timeout_ms / 1_000
         self._settings = settings
@@ -166,7 +166,7 @@ class RouterServer:
         log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Refuse new calls, let those under way end within `grace_s` (as set, by default), close the connections."""
+        """Refuse new calls, let those under way end within `grace_s` (default: `stop_grace_ms`), close connections."""
         if grace_s is None:
             grace_s = self._settings.stop_grace_ms / 1_000
         self.tracker.close()
@@ -196,7 +196,7 @@ class RouterServer:
 class ControlTopicReaders:
     """The readers of the control topics: their threads decode records and hand them to the event loop.
 
-    `on_broken(error)` is called there when one of them has ended by a defect.
+    `on_broken(error)` is called on the event loop when a defect has ended a reader.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class ControlTopicReaders:
     def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:
         """Return the age of a record that was read just now.
 
-        Those from before this process started would look fresh; those of now would suffer from clock skew.
+        A record from before the start must not look fresh. A later one is 0 s old: its timestamp is by another clock.
         """
         return 0.0 if log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
 
@@ -291,10 +291,10 @@ def _report_unreadable(key: str, error: Exception) -> None:
 
 
 async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bool = False) -> None:
-    """Serve until `stop` is set, with `share_port` as one of several on the port.
+    """Serve until `stop` is set; `share_port`: as one of several processes on the port.
 
     Raises:
-        Exception: a defect without which the table would only look current; the router has been shut down.
+        Exception: the defect that ended a topic's reader or the proxy; the router has been shut down.
 
     """
     defects: list[Exception] = []
@@ -330,7 +330,7 @@ def run(
     share_port: bool = False,
     also_stopped_by: Callable[[asyncio.Event], None] = lambda _stop: None,
 ) -> None:
-    """Run a router until SIGTERM or SIGINT, or until what `also_stopped_by` has arranged for sets the event."""
+    """Run a router until SIGTERM or SIGINT, or until `also_stopped_by` has the event set that it is given."""
     logs.configure(settings.log_level)
 
     async def main() -> None:

@@ -91,7 +91,7 @@ class QueryHandlers:
 
     @property
     def proxied(self) -> Mapping[str, LinkHandler]:
-        """The handlers for lookups that don't come as gRPC calls."""
+        """The handlers for lookups that the proxy sends over the link."""
         return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self)}
 
     def deadline(self, context: HasTime) -> Deadline:
@@ -101,7 +101,7 @@ class QueryHandlers:
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has no label of its own.
 
-        `started_at` None: how long it took says nothing.
+        `started_at` None: its duration is not recorded.
         """
         table = self.tables.table
         known = store if table is not None and store in table.stores else ""

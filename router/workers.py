@@ -4,9 +4,9 @@ One Python process uses one processor. Workers share nothing: each follows the c
 table, bounds and metrics.
 
 The parent serves nothing. It holds the port, so that neither another router nor another set of workers takes it by
-mistake, starts the workers and replaces one that ends by itself: after a pause that doubles as long as it doesn't live
-long. A worker that can't run with its settings ends the whole, as it would come to that each time. Workers end when the
-pipe to their parent closes: when it is told to stop, and also when it is killed.
+mistake, and starts the workers. It replaces a worker that ends by itself, after a pause that doubles until a worker
+lives long. If a worker can't run with its settings, all end: the next one could not run either. Workers end when the
+pipe to their parent closes: when the parent stops, and also when it is killed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STOP_TIMEOUT_S: Final = 15.0
 
 
 def hold_port(host: str, port: int) -> socket.socket:
-    """Take a port that nobody has, 0 for any, for processes that share it; return the socket that holds it.
+    """Take a free port (0: any) for processes that share it; return the socket that holds it.
 
     Nothing is accepted on it. As long as it is open only sockets with SO_REUSEPORT can be bound to the port, and a
     process that listens on its own is refused.
@@ -56,7 +56,7 @@ def hold_port(host: str, port: int) -> socket.socket:
             address = alone.getsockname()
         held = socket.socket(family, socket.SOCK_STREAM)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        # For the connections of a router that was here before; from then on it would let others in.
+        # Lets it bind despite an earlier router's connections; unset at once, because it would let others in.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(address)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -66,13 +66,13 @@ def hold_port(host: str, port: int) -> socket.socket:
 
 
 def settings_of_worker(settings: RouterSettings, number: int, port: int) -> RouterSettings:
-    """Return what the worker of this number, from 0, runs with: the port they share, and a metrics port of its own."""
+    """Return the settings of worker `number` (from 0): the shared port, and a metrics port of its own."""
     metrics_port = settings.metrics_port and settings.metrics_port + number
     return settings.model_copy(update={"router_port": port, "metrics_port": metrics_port, "workers": 1})
 
 
 def environment_of(settings: RouterSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that says these settings and no others."""
+    """Return an environment with these settings and no others."""
     kept = {name: value for name, value in environment.items() if not name.startswith(ENV_PREFIX)}
     said = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in settings if value is not None}
     return kept | said

@@ -1,4 +1,4 @@
-"""One call to one node, and what its outcome shows of the node: it is well, slow, silent or down."""
+"""One call to one node, and what its outcome says about the node: it is well, slow, silent or down."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AttemptLimits:
     """How long to wait for a node.
 
     Attributes:
-        deadline: the router waits no longer than that.
+        deadline: the router waits no longer than this.
         timeout_s: each time this many seconds have passed, `may_give_up` decides whether to give the call up. The
             answer may be on its way, and asking another node is one more call.
         is_lenient: the time is so short that a timeout does not count against the node.
@@ -41,7 +41,7 @@ class AttemptLimits:
 
 
 class _Overtime:
-    """Ends a call's `timeout` once its time has passed and the call may be given up; else reports it overdue."""
+    """Reports a call overdue each time its time has passed, and ends its `timeout` once it may be given up."""
 
     def __init__(self, timeout: asyncio.Timeout, limits: AttemptLimits, on_overdue: Callable[[], None]) -> None:
         self._timeout, self._limits, self._on_overdue = timeout, limits, on_overdue
@@ -62,10 +62,10 @@ class _Overtime:
 
 
 class Attempts:
-    """Makes calls and notes what they show of the nodes. Lives on the event loop.
+    """Makes calls and notes what they say about the nodes. Lives on the event loop.
 
-    `ask(node, method, body, timeout_s)` makes a call and returns the answer. If the node refuses, it returns or raises
-    the `grpc.RpcError` with the refusal.
+    `ask(node, method, body, timeout_s)` makes a call and returns the answer. If the node refuses, it returns the
+    refusal or raises it as a `grpc.RpcError`.
     """
 
     def __init__(self, ask: AskNode, health: NodeHealth, answer_times: AnswerTimes) -> None:
@@ -113,9 +113,9 @@ class Attempts:
     def _failed(
         self, node: RoutedNode, failure: LookupFailure, limits: AttemptLimits, started_at: float
     ) -> LookupFailure:
-        """Return the failure, after noting what it shows of the node."""
+        """Note what a failed call says about the node; return the failure."""
         if "grpc_status" not in failure.metadata:
-            # Only a node attaches our error details: so it answered.
+            # Only a node attaches our error details, so it answered.
             self.health.answered(node, asyncio.get_running_loop().time() - started_at)
         elif failure.reason is Reason.ATTEMPT_TIMED_OUT:
             self._overdue(node, limits, started_at)

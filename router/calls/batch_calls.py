@@ -23,12 +23,12 @@ Entry = TypeVar("Entry")
 
 
 def room_of_call(max_bytes: int) -> BatchCapacity:
-    """Return the room for lookups in one call, each without framing and forwarding."""
+    """Return the room for lookups in one call; their sizes come without framing and forwarding."""
     return BatchCapacity(MAX_ENTRIES, max_bytes, ENTRY_OVERHEAD)
 
 
 async def halving(ask: Callable[[Sequence[Entry]], Awaitable[bool]], entries: Sequence[Entry]) -> None:
-    """Ask for all entries at once; if that is too big, for each half of them, and so on.
+    """Ask for all entries in one call; if that is too big, ask for each half, and so on.
 
     `ask(entries)` returns False if the call was too big (`is_too_big`); then no entry has an outcome.
     """
@@ -40,7 +40,7 @@ def results(answer: bytes, count: int) -> Sequence[bytes]:
     """Return the serialized BatchGetResults of an answer to `count` lookups.
 
     Raises:
-        LookupFailure: INTERNAL, the bytes are not such an answer.
+        LookupFailure: INTERNAL, the bytes are no answer to so many lookups.
 
     """
     try:
@@ -60,7 +60,7 @@ def failure_in(result: bytes) -> LookupFailure | None:
 
 
 def outcome_in(result: bytes) -> bytes | LookupFailure:
-    """Return a Get's outcome in place of this serialized BatchGetResult."""
+    """Return a serialized BatchGetResult as the outcome of a Get."""
     failure = failure_in(result)
     if failure is not None:
         return failure

@@ -1,6 +1,6 @@
 """The nodes to ask last for now, learnt from calls rather than from heartbeats.
 
-A heartbeat is seconds old; a failed call is the truth of this moment. After a failed connection a node is *down*. After
+A heartbeat is seconds old; a failed call shows the node as it is now. After a failed connection a node is *down*. After
 an attempt without an answer in time it is *silent* (frozen, cut off or overloaded). If it answers much later than the
 others it is *slow*. These states differ because a down node refuses at once, a silent one costs the whole attempt, and
 a slow one still has the answer (TiKV separates a liveness probe and a slow score, too). Each is asked last until a call
@@ -41,8 +41,8 @@ class NodeHealth:
     """The nodes under suspicion. Lives on the event loop.
 
     `probe(node, timeout_s)` tells whether the node answers. `probes` sets the pauses before probes; they start over
-    once a lookup gets through, and `on_pause` is called for each. `on_suspicion` is called each time a node becomes one
-    to ask last, with "slow", "silent" or "down".
+    once a lookup gets through, and `on_pause` is called for each. `on_suspicion` is called with "slow", "silent" or
+    "down" each time the router begins to ask a node last, or finds such a node in another of these states.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ _LEAST_ANSWERS: Final = 20
 # Sorting a window takes longer than adding to it.
 _RECKON_EVERY: Final = 16
 _DEFAULT_DELAY_S: Final = 0.05
-# An answer is late, as evidence against its node, after this many hedge delays; one in twenty exceeds a single one.
+# An answer counts as late after this many hedge delays; at the default quantile one in twenty takes longer than one.
 _LATE: Final = 2.0
-# The weight of the latest attempt in a node's score, and the score from which on it is slow.
+# The weight of the latest attempt in a node's score, and the score at which a node is slow.
 _WEIGHT: Final = 1 / 8
 _SLOW: Final = 0.45
 

@@ -32,8 +32,8 @@ PASSING: Final = frozenset(
 _BEYOND_BOUND: Final = frozenset({Reason.LAG_EXCEEDS_BOUND, Reason.STALENESS_EXCEEDS_BOUND})
 """Failures that pass once Kafka has told the replica where its log ends.
 
-Until then a node that was frozen or cut off refuses lookups that it can answer a moment later. A node that stays out of
-touch refuses again, so each is asked once more only.
+Until then a node that was frozen or cut off refuses lookups that it can answer a moment later. A node that is still cut
+off from Kafka refuses again, so each is asked only once more.
 """
 
 
@@ -65,7 +65,7 @@ class AttemptLog:
     """Each candidate's first failure."""
     latest: dict[str, LookupFailure] = field(default_factory=dict)
     epochs: set[int] = field(default_factory=set)
-    """The epochs of the tables used, and those that nodes told in their failures."""
+    """The epochs of the tables used, and those that nodes named in their failures."""
     is_hedged: bool = False
     """The lookup's one hedge was sent, or there was no replica to send it to."""
     refused: str = ""

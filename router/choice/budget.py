@@ -1,6 +1,6 @@
 """The retry budget: a bound on the calls beyond one per lookup when the fleet is slow. Pure.
 
-A quick fleet would not get the calls of hedges and retries. Without a bound they double the load exactly when the fleet
+A quick fleet gets few hedges and retries. A slow fleet gets many: without a bound they double its load exactly when it
 can bear the least. As in Finagle's `RetryBudget`, each lookup pays in a share of a token, a little comes in each second
 so that a quiet router has some too, and unspent tokens expire: the budget is always a share of the *recent* traffic.
 

@@ -95,7 +95,7 @@ def _shape(table: RoutingTable | None, routes: PartitionRoutes) -> str:
     if len(routes.replicas) > 1:
         return ""
     if store is not None and store.spec.ephemeral:
-        return "an ephemeral store has no standbys by nature: it is there again, empty, once it is moved"
+        return "an ephemeral store never has standbys: it can be read again, empty, once it has moved"
     if store is not None and store.has_standbys:
         return "the partition has no standby at the moment"
     return "no standby is configured for this store: set num_standby_replicas and run a second node"

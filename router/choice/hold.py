@@ -7,7 +7,7 @@ timed out yet, or the only copy restarts. It is bounded in every way, because wa
 - the next window begins at least `min_interval_s` after the last one: a partition that stays down fails at once;
 - at most `most` lookups are held by the router.
 
-Of the lookups held for one partition, a single one keeps asking; when it gets through, the others follow.
+Of the lookups held for one partition, only one keeps asking; when it gets an answer, the others ask at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HoldWindow:
     until: float
     ended_at: float | None = None
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the one lookup that asks for all."""
+    """The one lookup that asks for all has this lock."""
 
 
 class Holds:

@@ -38,7 +38,7 @@ class CurrentTable:
         return self._table
 
     def publish(self, table: RoutingTable) -> bool:
-        """Swap the table in; an older epoch never replaces a newer one: False."""
+        """Swap the table in; return False for an older epoch, which never replaces a newer one."""
         if self._table is not None and table.epoch < self._table.epoch:
             return False
         routes_alike = self._table is not None and table.routes_like(self._table)

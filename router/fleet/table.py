@@ -59,8 +59,9 @@ class RoutedReplica:
     Attributes:
         node: where it is; None if the fleet has no address for it.
         state: the task's state as its node last reported it; None if it has not reported this task.
-        position: next changelog offset it needs, as last reported; of a global store the sum over its partitions.
-        lag: upper bound on the records it has not applied, as last reported; of a global store in any one partition.
+        position: next changelog offset it needs, as last reported; for a global store the sum over its partitions.
+        lag: upper bound on the records it has not applied, as last reported; for a global store the largest of its
+            partitions.
 
     """
 
@@ -117,13 +118,13 @@ class PartitionRoutes:
     equals: int = 1
     """How many of the first callable replicas are equally good: lookups ask them in turn."""
     has_near: bool = False
-    """Some replica is in the router's rack: where a lookup may go to any within its bound, it goes there first."""
+    """Whether a replica is in the router's rack: a lookup that accepts any replica within its bound asks it first."""
 
     @classmethod
     def of(
         cls, store: str, partition: int, task: AnyTaskId, epoch: int, replicas: tuple[RoutedReplica, ...]
     ) -> PartitionRoutes:
-        """Compile the routes over replicas by preference."""
+        """Compile the routes; `replicas` are in order of preference."""
         reachable = tuple(replica for replica in replicas if replica.node is not None)
         ready = [replica for replica in reachable if replica.role is Role.GLOBAL and not replica.preference[0]]
         equals = sum(replica.is_near == ready[0].is_near for replica in ready)
@@ -158,7 +159,7 @@ class StoreRoutes:
         """Return a partition.
 
         Raises:
-            LookupFailure: INVALID_REQUEST, the store has none of that number.
+            LookupFailure: INVALID_REQUEST, the store has no partition of that number.
 
         """
         if not 0 <= number < len(self.partitions):
@@ -238,10 +239,10 @@ def forwarding_bytes(epoch: int) -> bytes:
 def compile_table(
     assignment: Assignment, members: Mapping[str, Member], previous: RoutingTable | None = None, *, rack: str = ""
 ) -> RoutingTable:
-    """Build the table; partitions that no change since `previous` concerns are taken over as they are.
+    """Build the table; partitions that nothing has changed since `previous` are taken from it.
 
-    Taking over matters because every heartbeat of every node changes the table: of ten thousand partitions only
-    those the sender holds are compiled again.
+    This matters because every heartbeat of every node changes the table: of ten thousand partitions only those the
+    sender holds are compiled again.
     """
     nodes = {
         member.instance_id: RoutedNode(
@@ -289,7 +290,7 @@ def _store_routes(
     if spec.partition_count < 1:
         raise ConfigurationError("it has no partitions")
     key_serde, value_serde = serde(spec.key_serde), serde(spec.value_serde)
-    # Every node has all partitions: they have their replicas in common.
+    # Every node holds all partitions of a global store, so these have the same replicas.
     is_stale = stale is None or GlobalId(spec.name) in stale
     copies = _copies(spec, nodes, members) if spec.is_global and is_stale else ()
     common = PartitionRoutes.of(spec.name, 0, GlobalId(spec.name), assignment.epoch, copies)

@@ -1,4 +1,4 @@
-"""Follows the fleet: records of the two control topics come in, routing tables go out.
+"""Follows the fleet: records of the assignment and members topics come in, routing tables go out.
 
 Lives on the event loop; the threads that read the topics hand over what they decoded. Rebuilds are coalesced: at
 most one is pending, and there is a pause between two, so that a fleet's heartbeats can't keep the loop busy. The
@@ -23,8 +23,8 @@ class FleetTracker:
     """Builds tables, publishes them to `tables` and calls `on_table` with each. `rack`: the router's own.
 
     A member leaves by its tombstone. One that falls silent stays: its last known address may still answer, and calls
-    find out sooner than heartbeats would. Only one that the assignment doesn't name is forgotten in the end, when
-    others were heard of for FORGET_AFTER_SESSIONS session timeouts and it was not.
+    find out sooner than heartbeats would. It is forgotten only if the assignment doesn't name it, once its last
+    heartbeat is FORGET_AFTER_SESSIONS session timeouts older than the newest heartbeat of any member.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FleetTracker:
         self._schedule()
 
     def on_member(self, member: Member, age_s: float = 0.0) -> None:
-        """Take a heartbeat; `age_s`: how old it was when read, for those that were there before us.
+        """Take a heartbeat; `age_s`: how old it was when read, if it was written before the router started.
 
         Of two processes under one instance id the one that started later counts, unless it has fallen silent:
         a clock that was set back must not hide a restarted node for ever.

@@ -15,17 +15,17 @@ from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import fleet_service_pb2
 
-# Commits remembered of a store. For a record from before them the oldest one serves: its position is later than needed.
+# Commits remembered for each store. For an older record the oldest commit serves: its position is later than needed.
 _TAIL: Final = 1_000
 
 TopicPartition = tuple[str, int]
 
 
 def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPartition, int]:
-    """Return the largest offset of each topic partition that records name.
+    """Return the largest offset that the records name in each topic partition.
 
     Raises:
-        LookupFailure: INVALID_REQUEST, there are none, or one has a negative offset.
+        LookupFailure: INVALID_REQUEST, there are no records, or one has a negative offset.
 
     """
     found: dict[TopicPartition, int] = {}
@@ -43,7 +43,7 @@ def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPar
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """Next offsets: of the inputs read so far, and of the changelog's partitions after them."""
+    """One commit: the next offsets of the inputs, and of the changelog's partitions, when it was made."""
 
     sources: Mapping[TopicPartition, int]
     changelog: Mapping[int, int]
@@ -76,10 +76,12 @@ class CommitTail:
         self._commits.append(_Commit(sources, {each.partition: each.offset for each in commit.changelog_ends}))
 
     def positions(self, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:
-        """Return the changelog position to reach, by partition, to see records given by their offsets; None: not yet.
+        """Return the changelog positions, by partition, that include the records' results; None: not committed yet.
+
+        `records` gives the largest offset for each topic partition.
 
         Raises:
-            LookupFailure: INVALID_REQUEST, a topic is none of the store's inputs.
+            LookupFailure: INVALID_REQUEST, a topic is not an input of the store.
 
         """
         if not self._commits:

@@ -57,7 +57,7 @@ def describe_nodes(
 
 
 def describe_partitions(store: StoreRoutes) -> Iterator[fleet_service_pb2.PartitionInfo]:
-    """Return a store's partitions, from 0; replicas by preference, each with what it last reported of the store."""
+    """Return a store's partitions, from 0; replicas by preference, each with its last report on the store."""
     for routes in store.partitions:
         yield fleet_service_pb2.PartitionInfo(
             route=routes.route(), task=str(routes.task), replicas=map(_replica, routes.replicas)

@@ -1,6 +1,7 @@
 """Calls that wait until the processor has committed an input record.
 
-"Read at least my record" needs no more: the read itself waits for a position, like any read with `at_least`.
+To read at least a record's result, a client then reads with the returned positions as `at_least`: that read waits for
+the replica.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Inputs:
     """The commits of all stores, and the calls that wait for one. Lives on the event loop."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without commits."""
         self._tails: dict[str, CommitTail] = {}
         self._changed = asyncio.Event()
         self._waits = 0
@@ -34,14 +35,14 @@ class Inputs:
         self._changed = asyncio.Event()
 
     async def processed(self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline) -> Token:
-        """Wait until the processor has committed the records, given by their offsets; return what a read must reach.
+        """Wait until the processor has committed the records; return the positions that a read must reach.
 
         Raises:
             LookupFailure: INPUT_NOT_PROCESSED, INVALID_REQUEST or OVERLOADED.
 
         """
         if self._waits >= _MAX_WAITS:
-            raise LookupFailure(Reason.OVERLOADED, f"{_MAX_WAITS} calls wait for the processor, as many as are taken")
+            raise LookupFailure(Reason.OVERLOADED, f"{_MAX_WAITS} calls wait for the processor, the most allowed")
         self._waits += 1
         try:
             async with asyncio.timeout_at(deadline.at):

@@ -19,7 +19,7 @@ class ProcessorQueries:
     """The last commit record of each store. Pure; times are seconds of one clock, unless told otherwise."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without records."""
         self._stores: dict[str, _Heard] = {}
 
     def on_commit(self, commit: commits_pb2.Commit, written_at_s: float) -> None:
@@ -39,7 +39,7 @@ class ProcessorQueries:
         for store, heard in sorted(self._stores.items()):
             if store not in known_stores:
                 continue
-            name = heard.commit.query or store  # a processor that doesn't name it has one a store
+            name = heard.commit.query or store  # a processor that names no query has one for each store
             stores.setdefault(name, []).append(store)
             if name not in latest or heard.at_s > latest[name].at_s:
                 latest[name] = heard

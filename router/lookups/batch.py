@@ -38,12 +38,12 @@ _KIND: CallKind = ("", "BatchGet")
 
 @dataclass(slots=True, eq=False)
 class _BatchEntry:
-    """One lookup of the batch; `result` is a serialized BatchGetResult once it has one."""
+    """One lookup of the batch; `result` is a serialized BatchGetResult, empty until there is one."""
 
     call: Call
     failures: dict[str, LookupFailure] = field(default_factory=dict)
     goes_alone: bool = False
-    """A node refused this entry, or would have had to let it wait, rather than the whole call having failed."""
+    """A node refused this entry alone, or would have made it wait: it goes on like a Get."""
     result: bytes = b""
     outcome: str = "OK"
 
@@ -100,7 +100,7 @@ class BatchGetter:
         return framed(self._within_bound([entry if isinstance(entry, bytes) else entry.result for entry in entries]))
 
     def _within_bound(self, results: list[bytes]) -> list[bytes]:
-        """Replace what no longer fits into one answer by a failure of that entry alone."""
+        """Replace each result that no longer fits into the answer with a failure of its entry."""
         sizes = [len(result) for result in results]
         if fits(sizes, self._max_bytes, ENTRY_OVERHEAD):
             return results
@@ -115,7 +115,7 @@ class BatchGetter:
         """Ask each node once for all entries whose first untried candidate it is."""
         table = self._tables.current()
         groups: dict[str, tuple[RoutedNode, list[_BatchEntry]]] = {}
-        turns: dict[str, int] = {}  # one a store, so that its entries stay together
+        turns: dict[str, int] = {}  # one for each store, so that its entries stay together
         for entry in pending:
             store = table.stores.get(entry.call.store)
             if entry.goes_alone or store is None or entry.call.partition >= len(store.partitions):
@@ -159,7 +159,7 @@ class BatchGetter:
         return True
 
     def _take(self, node: RoutedNode, entries: Sequence[_BatchEntry], answer: bytes) -> LookupFailure | None:
-        """Give each entry its result; returns a failure if the answer is not one to this batch."""
+        """Give each entry its result; return a failure if the answer does not fit the batch."""
         try:
             found = results(answer, len(entries))
         except LookupFailure as unreadable:

@@ -3,28 +3,28 @@
 What a failure means decides what follows:
 
 - an answer about the request (unknown key form, undecodable value, …) is final and passed through;
-- an answer about the replica (restoring, too far behind, overloaded, …) or none at all leads to the next one, as
-  ksqlDB does for connection errors and for standbys that are not up to the bound;
+- an answer about the replica (restoring, too far behind, overloaded, …), or no answer, leads to the next candidate, as
+  ksqlDB does for connection errors and for standbys beyond the bound;
 - a wrong-owner answer with a newer route leads to that route's hosts at once, before the rest (TiKV's NotLeader);
-- an answer that is late is waited for, and once in a lookup the next candidate that is within the bound is asked
-  beside it: a hedge. The first good answer counts;
-- slow is not dead: where nobody answered, but somebody only ran out of time, they are asked again as long as the
-  deadline allows, each that was late with twice the time it had;
+- if an answer is late, the lookup waits on, and once it also asks the next candidate within the bound: a hedge. The
+  first good answer counts;
+- slow is not dead: if nobody answered and a candidate ran out of time, the candidates are asked again as long as the
+  deadline allows; one that was late gets twice the time it had;
 - if all failures pass by themselves, the candidates are asked once more after a short pause, which ends early when a
-newer table arrives; - a replica that exceeds the caller's lag or staleness is asked once more, too: one that has just
-thawed, or is back in
-  touch with Kafka, does so until Kafka has told it the log's end;
+  newer table arrives;
+- a replica that exceeds the caller's lag or staleness is asked once more, too: after it has thawed or reconnected to
+  Kafka, it exceeds the bound until Kafka has told it the log's end;
 - rounds in which a candidate ran out of time don't count towards these limits: a node that thaws has said nothing yet;
-- while a new epoch reaches one process after the other, the old active has stepped down and the new one may not know
-  yet: once a lookup has met two epochs, they are asked again for some seconds;
+- a new epoch reaches one process after the other: the old active may have stepped down before the new one knows. So a
+  lookup that has met two epochs asks again for some seconds;
 - while a replica has not reached the caller's position, and no failure is worse, the candidates are asked again as long
-  as there is time: each such round is a wait at the nodes, which give up a little before the attempt does;
+  as there is time: in each such round the nodes wait, and give up a little before the attempt does;
 - a node that answered OVERLOADED is not asked again;
-- what would fail although all of it passes by itself is held for some seconds (`hold.py`).
+- a lookup that would fail, though all its failures pass by themselves, is held for some seconds (`hold.py`).
 
-Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. Where it has nothing left
-and no other candidate is well, an attempt goes on beyond its time: a fleet that is slow is not asked twice as much, and
-still answers.
+Hedges, and attempts that follow one that ran out of time, are paid from the retry budget. If it has nothing left and
+no other candidate is well, an attempt goes on beyond its time: a slow fleet is not asked twice as much, and still
+answers.
 
 When nobody answered, the failure names every candidate with the reason it gave first: a later, more general error
 never hides an earlier one.
@@ -60,11 +60,11 @@ from statehouse.topology import Role
 from statehouse.v1 import errors_pb2
 
 _PAUSE_S = 0.1
-# How long a lookup waits for the table to reach an epoch that a node has told it of.
+# How long a lookup waits for the table to reach an epoch that a node has named.
 _EPOCH_WAIT_S = 1.0
 # In less time another attempt would only hide why the earlier ones failed.
 _LEAST_ATTEMPT_S = 0.001
-# A candidate's least share of a short deadline; a node does not count as slow for missing less.
+# A candidate's least share of a short deadline; to miss a shorter time does not count against a node.
 _LEAST_SHARE_S = 0.05
 NONE_FAILED: Mapping[str, LookupFailure] = MappingProxyType({})
 
@@ -76,8 +76,8 @@ class Call:
     Attributes:
         method: of QueryService.
         body: the serialized request, without forwarding.
-        is_patient: it may take a while by nature (scans, exact counts): an attempt gets its share of the time
-            left instead of the attempt timeout.
+        is_patient: it may take long (scans, exact counts): an attempt gets its share of the time left if that is
+            longer than the attempt timeout.
         failed_before: nodes that were asked already and must not be asked again in the first round.
 
     """
@@ -191,8 +191,8 @@ class Dispatcher:
         """Return the first answer. A caller that wants the attempts passes an `attempt_log` to fill.
 
         Raises:
-            LookupFailure: a final one of a node's; NO_REPLICA_AVAILABLE; OVERLOADED, if that is what every
-                candidate said; POSITION_NOT_REACHED, if any had yet to reach it; or DEADLINE_EXCEEDED.
+            LookupFailure: a node's failure that is final; NO_REPLICA_AVAILABLE; OVERLOADED, if every candidate
+                answered that; POSITION_NOT_REACHED, if any candidate did; or DEADLINE_EXCEEDED.
 
         """
         self._budget.lookup(asyncio.get_running_loop().time())
@@ -202,7 +202,7 @@ class Dispatcher:
             if (earlier := call.failed_before.get(replica.instance_id)) is not None:
                 attempt_log.note(replica, earlier)
         if deadline.remaining_s < _LEAST_ATTEMPT_S:
-            # Its caller gave up while it waited for its turn here: work on it would make others wait, too.
+            # The lookup waited here until its caller gave up: to work on it would make others wait, too.
             raise self.failure(call, routes, attempt_log, is_late=True)
         skipped = set(call.failed_before)
         held: HeldLookup | None = None
@@ -246,7 +246,7 @@ class Dispatcher:
         return None if window is None else HeldLookup(self._holds, window)
 
     async def _run(self, round_: _Round) -> NodeAnswer | None:
-        """Ask each candidate once, those asked already excepted; None if none answered or the time is up."""
+        """Ask each candidate that was not asked yet; None if none answered or the time is up."""
         while (replica := round_.next()) is not None:
             kind = round_.kind(replica)
             delay_s = math.inf if kind is None else self._attempts.answer_times.hedge_delay_s(kind)
@@ -350,9 +350,9 @@ class Dispatcher:
         return outcome
 
     def _may_give_up(self, round_: _Round) -> bool:
-        """Whether an attempt whose time has run out may end: what is asked instead is paid from the retry budget.
+        """Whether an attempt whose time has run out may end: the next attempt is paid from the retry budget.
 
-        With nothing left and nobody who is well, an answer that is late is more likely to come than another one.
+        If the budget has nothing left and no other candidate is well, the late answer is the likeliest to come.
         """
         if round_.under_way > 1:
             return True

@@ -31,7 +31,7 @@ class Explainer:
         """Look a key up, in the same way as any other lookup, and return its steps.
 
         Raises:
-            LookupFailure: the request can't be routed, so that there is nothing to tell.
+            LookupFailure: the request can't be routed, so there is nothing to explain.
 
         """
         loop = asyncio.get_running_loop()

@@ -69,7 +69,7 @@ def locate(
 
 
 def keyed_call(table: RoutingTable, method: str, data: bytes) -> Call:
-    """Return what to dispatch for a serialized request about one key: all begin with the fields of GetRequest.
+    """Return the call for a serialized request about one key; all such requests begin with the fields of GetRequest.
 
     Raises:
         LookupFailure: the request can't be routed.

@@ -1,12 +1,12 @@
 """Scan, ScanWindows and Count: every partition through the same dispatch, put together in key order.
 
-Nodes are asked for raw bytes: the order of pages is that of serialized keys, and decoding once, here, is enough.
+Nodes are asked for raw bytes: pages are in the order of serialized keys, and decoding once, here, is enough.
 Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
 a partition may have more than it returned.
 
-For a page a node is called once for all partitions whose first candidate it is. Where it can't answer for all of them
-they are asked for one by one, as lookups are, which says of each what is wrong with it. Counts may take long: of those
-a node gets one call for each partition, so that as little as possible is lost with a call.
+For a page a node is called once for all partitions whose first candidate it is. If it can't answer for all of them,
+each is read by its own call, like a lookup, so that a failure names its partition. Counts may take long: they use one
+call for each partition, so that a failed call loses as little as possible.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ PartitionRequest = TypeVar(
 )
 
 _AT_ONCE = 16
-# Of the time that is left a call for several partitions gets one share; what is asked after it needs some, too.
+# A call for several partitions gets one of so many shares of the time left: calls that follow it need time, too.
 _SHARES = 3
-# Failures that say nothing of a partition: whatever the node is asked for next, it will not answer either.
+# Failures of the node, not of a partition: the node would not answer another call either.
 _OF_NODE = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
 # Room that an answer keeps free for the token, the replicas' stamps and framing.
 _RESERVED_BYTES = 32 * 1024
@@ -55,7 +55,7 @@ _ENTRY_OVERHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What of a store a request is about: these partitions, or a copy of it as a whole."""
+    """What a request reads: these partitions of a store; None: one copy of a global store as a whole."""
 
     store: StoreRoutes
     method: str
@@ -153,7 +153,7 @@ class Scatter:
         return _Scope(store, method, freshness, None if store.spec.is_global else range(len(store.partitions)))
 
     async def _read_page(self, store: StoreRoutes, method: str, request: Request, deadline: Deadline) -> list[bytes]:
-        """Return pages that together have all partitions, or the one that the request names, with keys and values raw.
+        """Return pages that together cover all partitions, or the one the request names; keys and values are raw.
 
         Raises:
             LookupFailure: INVALID_REQUEST; or a partition failed, and the message names it.
@@ -161,7 +161,7 @@ class Scatter:
         """
         if request.partitions:
             raise LookupFailure(
-                Reason.INVALID_REQUEST, "partitions is for nodes: a router is told one partition, or reads all"
+                Reason.INVALID_REQUEST, "partitions is for nodes: to a router, name one partition or none for all"
             )
         scope = self._scope(store, method, request)
         to_node = type(request)()
@@ -174,9 +174,9 @@ class Scatter:
         return [answer for group in answers for answer in group]
 
     def _by_node(self, scope: _Scope, partitions: Sequence[int]) -> list[tuple[RoutedNode | None, list[int]]]:
-        """Return the partitions by whom they are to be asked of first; without a node those that go by themselves."""
+        """Return the partitions by the node to ask first; those under None are read by a call each."""
         if scope.freshness.at_least is not None:
-            return [(None, list(partitions))]  # one that has to be waited for would keep the others waiting
+            return [(None, list(partitions))]  # one that must wait for its position would hold up the others
         groups: dict[RoutedNode | None, list[int]] = {}
         for partition in partitions:
             order = ask_order(scope.store.partitions[partition], scope.freshness, self._calls.suspects)
@@ -186,7 +186,7 @@ class Scatter:
     async def _ask_group(
         self, scope: _Scope, to_node: Request, deadline: Deadline, group: tuple[RoutedNode | None, Sequence[int]]
     ) -> list[bytes]:
-        """Ask a node for several partitions in one call; for each of them by itself if it can't answer for all."""
+        """Ask a node for several partitions in one call; if it can't answer for all, read each by its own call."""
         node, partitions = group
         if node is None or len(partitions) == 1:
             return await self._ask_each(scope, to_node, partitions, deadline)
@@ -202,7 +202,7 @@ class Scatter:
         return await self._ask_each(scope, to_node, partitions, deadline, failed_before)
 
     async def _ask_copy(self, scope: _Scope, to_node: PartitionRequest, deadline: Deadline) -> bytes:
-        """Ask for a global store: every node has all partitions, and one answers for them together."""
+        """Read a global store: every node has all partitions, so one node answers for them together."""
         call = Call(
             scope.method, scope.store.spec.name, 0, to_node.SerializeToString(), scope.freshness, is_patient=True
         )
@@ -235,7 +235,7 @@ class Scatter:
         return await map_bounded(read, partitions, at_once=_AT_ONCE)
 
     async def _ask(self, call: Call, deadline: Deadline) -> bytes:
-        """Ask for one partition; its failure names it."""
+        """Read one partition; a failure names it."""
         try:
             return (await self._dispatcher.dispatch(call, deadline)).data
         except LookupFailure as failure:
@@ -254,7 +254,7 @@ class Scatter:
         key_of: Callable[[Item], bytes],
         shown: Callable[[Item], Item],
     ) -> tuple[list[Item], str]:
-        """Return the page, items as `shown` and no more than one answer holds, and the token of the next."""
+        """Return the page's items, converted by `shown` and as many as one answer holds, and the next page's token."""
         page = merged(parts, key_of, page_size(request), reverse=request.reverse)
         items: list[Item] = []
         room = BatchCapacity(len(page.items), self._max_entry_bytes, _ENTRY_OVERHEAD)

@@ -17,25 +17,25 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 class RouterMetrics:
     """The router's own registry and what is in it.
 
-    statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is what the routing
-        table says the answering node is, empty where none answered.
-    statehouse_router_attempts_total{reason}: calls to nodes, coalesced lookups each for itself, OK or the reason they
-        failed with, CANCELLED if another answer came first or the caller left; of a watch, the reason that made it go
-        on elsewhere.
-    statehouse_router_coalesced_lookups: how many lookups went together in one call, of the calls with more than one.
+    statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is the answering node's role
+        in the routing table, empty if none answered.
+    statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
+        failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
+        node's stream ended.
+    statehouse_router_coalesced_lookups: lookups in a call that carried more than one.
     statehouse_router_hedges_total{outcome}: lookups whose first answer was late and that had another replica to ask:
         "won", it answered first; "lost", it did not; "refused", the retry budget had no room.
     statehouse_router_retries_total{outcome}: attempts after one that ran out of time, "sent" or "refused".
     statehouse_router_holds_total{outcome}: lookups that nobody could answer yet: "held"; or failed because the router
         holds as many as it may ("full"), or the partition's last window is over or not long ago ("too_soon").
     statehouse_router_held_lookups: how many are held.
-    statehouse_router_suspicions_total{state}: times a node came to be asked last, as "slow", "silent" or "down".
+    statehouse_router_suspicions_total{state}: times a node became "slow", "silent" or "down"; it is then asked last.
     statehouse_router_backoffs_total{cause}: pauses before another try: "probe" of a node that is asked last, "watch" of
         a partition that nobody could go on with.
     statehouse_router_lookup_duration_seconds: from receipt to answer.
     statehouse_router_open_lookups: how many are under way; max_lookups bounds them.
     statehouse_router_open_watches: how many callers watch stores.
-    statehouse_router_open_fleet_watches: how many watch the fleet, as clients do that go straight to nodes.
+    statehouse_router_open_fleet_watches: how many callers watch the fleet; clients that go straight to nodes do.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class RouterMetrics:
         )
         self._retries = Counter(
             "statehouse_router_retries",
-            "Attempts after one that ran out of time, by what the retry budget said",
+            "Attempts after one that ran out of time: sent, or refused by the retry budget",
             ("outcome",),
             registry=self.registry,
         )
@@ -70,13 +70,13 @@ class RouterMetrics:
         self.held = Gauge("statehouse_router_held_lookups", "Lookups that are held", registry=self.registry)
         self._suspicions = Counter(
             "statehouse_router_suspicions",
-            "Times a node came to be asked last, by the state it was found in",
+            "Times a node became slow, silent or down and is asked last, by that state",
             ("state",),
             registry=self.registry,
         )
         self._coalesced = Histogram(
             "statehouse_router_coalesced_lookups",
-            "Lookups that went to a node together, by the call",
+            "Lookups in each call that carried more than one",
             buckets=_BATCH_BUCKETS,
             registry=self.registry,
         )
@@ -105,7 +105,7 @@ class RouterMetrics:
             self._duration.observe(seconds)
 
     def lookups(self, store: str, outcome: str, number: int) -> None:
-        """Count lookups of a batch that came to the same; `store` as for one."""
+        """Count lookups of a batch that have the same store and outcome; `store` as in `lookup`."""
         self._counter(store, outcome, None).inc(number)
 
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
@@ -133,5 +133,5 @@ class RouterMetrics:
             self._holds.labels(verdict.value).inc()
 
     def suspicion(self, state: str) -> None:
-        """Count a node that will be asked last from now on."""
+        """Count a node that came into this state."""
         self._suspicions.labels(state).inc()

@@ -1,6 +1,6 @@
 """WatchFleet: the fleet, sent again whenever lookups may have to go elsewhere.
 
-Clients that read straight from nodes follow it, and people who want to see the fleet change. Nothing is queued: after a
+It serves clients that read straight from nodes, and people who watch the fleet change. Nothing is queued: after a
 reader has taken one description, the next is made from the newest table, so a slow reader misses those in between. A
 table is described once for all watchers.
 """
@@ -30,7 +30,7 @@ class FleetWatch:
         """Send the fleet until the caller leaves.
 
         Raises:
-            LookupFailure: ROUTING_NOT_READY, OVERLOADED (as many watch as may) or NODE_SHUTTING_DOWN.
+            LookupFailure: ROUTING_NOT_READY, OVERLOADED (`max_watches` are open) or NODE_SHUTTING_DOWN.
 
         """
         await self.streams.run(self._watch(send))

@@ -1,14 +1,14 @@
-"""Watch: one stream to the caller, a stream a partition from the nodes, moved to another replica when one breaks off.
+"""Watch: one stream to the caller, one from a node for each partition, moved to another replica when it breaks off.
 
 The caller need not know where a partition is. The router remembers each partition's position; when its stream ends,
 with an error or in silence, it goes on at the next candidate from that position, as long as the caller stays and a
 replica can answer. A node goes on from any position it can prove to be whole and says so where it can't, and no change
-is passed on twice: ones before the position are dropped. A gap is passed on only if no other replica can do without:
-one that has followed for longer has more of the changelog in memory.
+is passed on twice: changes before the position are dropped. A gap is passed on only if no replica can go on without
+one: a replica that has followed for longer has more of the changelog in memory.
 
-Nothing is queued. Each partition holds one response, waits for its turn to write, and reads the next one after; turns
-are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A caller that is slow slows
-the reading, and the nodes keep the changes in their logs.
+Nothing is queued. Each partition holds one response, waits for its turn to write, and then reads the next one; turns
+are taken in the order of asking, so a busy partition can't keep a quiet one from its turn. A slow caller slows the
+reading, and the nodes keep the changes in their logs.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class WatchRelay:
 class _PartitionWatch:
     """One partition's part of a watch.
 
-    `_position`: where to go on, None while current values are incomplete: whoever is asked next begins with all of
-    them. `_next_offset`: the first change that has not been passed on. `_has_begun`: the caller was given something,
-    maybe in an earlier watch. `_passed_on`, `_answered`: the replica asked last has given something, and a position.
+    `_position`: where to go on; None while the caller lacks some current values: then the next replica begins with all
+    of them. `_next_offset`: the first change that has not been passed on. `_has_begun`: the caller was given something,
+    maybe in an earlier watch. `_passed_on`, `_answered`: the replica asked last has sent something, and a position.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _PartitionWatch:
         """Pass responses on until cancelled.
 
         Raises:
-            LookupFailure: it is final, or no replica could answer in time.
+            LookupFailure: a node's failure is final, or no replica could answer in time.
 
         """
         loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ class _PartitionWatch:
             if self._passed_on:
                 give_up_at = loop.time() + self._relay.timeouts.resume_s
             if self._answered:
-                self._bound = ANY  # it is for the first answer; from then on the position says how fresh is fresh
+                self._bound = ANY  # the bound applies to the first answer only; after it, the position does
                 attempt_log, asked = AttemptLog(), {replica.instance_id}
                 backoff.succeeded()
                 log.info(
@@ -180,11 +180,11 @@ class _PartitionWatch:
         return next((replica for replica in order if replica.instance_id not in asked), None)
 
     def _may_pass(self, attempt_log: AttemptLog) -> bool:
-        """Whether asking again may help: what has begun is to go on, a first answer is waited for as a lookup's."""
+        """Whether asking again may help: always once a watch has begun; before that, as for a lookup."""
         return self._has_begun or attempt_log.passes
 
     async def _pause(self, table: RoutingTable, attempt_log: AttemptLog, seconds: float) -> None:
-        """Wait for a newer assignment, one that a node told of if any did."""
+        """Wait for a newer assignment; if a node has named a newer epoch, for that one."""
         await self._relay.tables.wait_for_epoch(max(table.epoch + 1, attempt_log.newest_epoch), seconds)
 
     def _failure(self, table: RoutingTable, attempt_log: AttemptLog) -> LookupFailure:
@@ -211,7 +211,7 @@ class _PartitionWatch:
     async def _hear(
         self, node: RoutedNode, call: grpc.aio.UnaryStreamCall[bytes, bytes], silence_s: float
     ) -> bytes | LookupFailure:
-        """Return the next response, or why there is none; tell `health` what it shows."""
+        """Return the next response, or why there is none; tell `health` what this says about the node."""
         health, since = self._relay.health, asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(silence_s):
@@ -248,13 +248,13 @@ class _PartitionWatch:
         return body.SerializeToString()
 
     async def _pass_on(self, data: bytes) -> bool:
-        """Send a response to the caller and remember where it leads; False if another replica is to be tried first."""
+        """Send a response to the caller and note the position; False if another replica should be tried first."""
         response = query_service_pb2.WatchResponse.FromString(data)
         if response.gap and not self._gap_accepted:
             self._gap_offered = True
             return False
         if response.current or response.gap:
-            self._position, self._next_offset = None, 0  # it begins anew, maybe in another log
+            self._position, self._next_offset = None, 0  # the node begins anew, maybe in another log
         elif any(event.offset < self._next_offset for event in response.events):
             fresh = [event for event in response.events if event.offset >= self._next_offset]
             del response.events[:]
@@ -262,7 +262,7 @@ class _PartitionWatch:
             data = response.SerializeToString()
         await self._send(data)
         if response.events or response.current or response.gap or response.HasField("position"):
-            self._has_begun = self._passed_on = True  # more than a node's word that the watch stands
+            self._has_begun = self._passed_on = True  # more than the notice that the watch is open
         if response.events and not response.current:
             self._next_offset = response.events[-1].offset + 1
         if response.HasField("position"):
@@ -282,7 +282,7 @@ def _partitions(table: RoutingTable, store: StoreRoutes, request: query_service_
         LookupFailure: INVALID_KEY or INVALID_REQUEST.
 
     """
-    if request.HasField("key") and not store.spec.is_global:  # whose keys may be in any partition
+    if request.HasField("key") and not store.spec.is_global:  # a global store's keys may be in any partition
         return [locate(table, request).partition]
     if request.HasField("partition"):
         return [store.partition(request.partition).partition]
@@ -293,7 +293,7 @@ def _resume(store: StoreRoutes, request: query_service_pb2.WatchRequest) -> dict
     """Return the positions to resume at, by partition.
 
     Raises:
-        LookupFailure: INVALID_REQUEST, a partition is named twice, or is none of the store's.
+        LookupFailure: INVALID_REQUEST, a partition is named twice or without a position, or the store has none such.
 
     """
     found: dict[int, query_service_pb2.WatchPosition] = {}
