@@ -30,9 +30,9 @@ _BROKER_HEAP_MB: Final = 1024
 
 
 def main() -> int:
-    """Run, say how it goes, write the results; the exit code is 1 if the run is worth nothing, 130 if it was ended."""
+    """Run, report progress, write the results; the exit code is 1 if the run failed, 130 if it was interrupted."""
     options = _parser().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers are in sessions of their own: we end them
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have their own sessions, so we must end them
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
@@ -45,7 +45,7 @@ def main() -> int:
         say(f"error: {failure}")
         return 1
     except KeyboardInterrupt:
-        say("ended before its time: no results are written")
+        say("interrupted: no results are written")
         return 130
     shutil.rmtree(directory)
     command = "make bench" if options.size == "full" else f"make bench-{options.size}"
@@ -68,10 +68,10 @@ def say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--rounds", type=int, help="of each plan; default: the plan's own")
+    parser.add_argument("--rounds", type=int, help="rounds of each plan (default: as the plan says)")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
-    parser.add_argument("--page", type=Path, help="a Markdown page that is to name these results")
-    parser.add_argument("--directory", type=Path, help="where data and logs go; default: the system's for temporaries")
+    parser.add_argument("--page", type=Path, help="a Markdown page to link these results from")
+    parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
     return parser
 
 

@@ -1,6 +1,6 @@
-"""The data of the benchmarks: its keys and values follow from their numbers, so that every answer can be checked.
+"""The data of the benchmarks: keys and values are computed from numbers, so that every answer can be checked.
 
-`loadgen` has the same in Go (bench/loadgen/data.go); both are held to bench/loadgen/testdata/data.json.
+`loadgen` has the same code in Go (bench/loadgen/data.go); tests compare both with bench/loadgen/testdata/data.json.
 """
 
 from __future__ import annotations

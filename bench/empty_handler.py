@@ -1,7 +1,7 @@
-"""A gRPC server that does nothing for a lookup but to hand out an answer made beforehand: what grpcio itself costs.
+"""A gRPC server that answers each lookup with bytes made beforehand: it shows what grpcio itself costs.
 
-`python -m bench.empty_handler --port PORT --keys KEYS --store NAME`. Requests are not parsed, and answers not
-built: the bytes of a request are looked up, and what is found are those of its answer.
+`python -m bench.empty_handler --port PORT --keys KEYS --store NAME`. It parses no request and builds no answer: a dict
+maps the bytes of a request to the bytes of its answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 
 
 def answers_of(store: str, keys: int) -> dict[bytes, bytes]:
-    """Return the answer to the request for each key, both as they go over the wire."""
+    """Return the answer to each key's request, both as the bytes on the wire."""
     stamp = types_pb2.ReplicaStamp(
         partition=0,
         epoch=1,
@@ -57,7 +57,7 @@ async def serve(port: int, answers: dict[bytes, bytes]) -> None:
 
 
 def main() -> None:
-    """Serve what the command line says."""
+    """Serve, with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.empty_handler", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--keys", type=int, required=True)

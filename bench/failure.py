@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class BenchFailure(Exception):
-    """A run is worth nothing: an answer was wrong, a request failed that must not, or a process ended."""
+    """A run is invalid: an answer was wrong, a request failed that must not, or a process ended."""

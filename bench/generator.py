@@ -17,15 +17,15 @@ _PROGRAM: Final = Path(__file__).parents[1] / ".tools" / "bin" / "loadgen"
 _WRONG_ANSWERS: Final = 3
 _GRACE_S: Final = 30.0
 # To each target. The kernel spreads connections over the processes that share a router's port, and gRPC-Java serves
-# each on one of its threads: a few alone might all come to the same.
+# each connection on one thread: a few connections might all go to the same process or thread.
 _CONNECTIONS: Final = 8
 
 Report = dict[str, Any]
-"""What it reports; the fields are in loadgen/README.md."""
+"""The load generator's report; loadgen/README.md explains the fields."""
 
 
 def load(options: Mapping[str, object]) -> Report:
-    """Run it; return its report. Each request must have succeeded.
+    """Run the load generator; return its report. Each request must have succeeded.
 
     Raises:
         BenchFailure: it could not run, a value was wrong or missing, or a request failed.
@@ -45,7 +45,7 @@ class UnderLoad:
         self._process, self._duration_s = process, duration_s
 
     def end(self) -> Report:
-        """Have it end now; otherwise as `report`."""
+        """End the run now; return and raise as `report` does."""
         self._process.send_signal(signal.SIGTERM)
         return self.report()
 
@@ -67,7 +67,7 @@ class UnderLoad:
 
 @contextmanager
 def running(options: Mapping[str, object]) -> Iterator[UnderLoad]:
-    """Run it beside what the context does; it is ended with the context if that has not waited for the report."""
+    """Run the load generator during the context; a run without a report is ended when the context ends."""
     if not _PROGRAM.exists():
         raise BenchFailure(f"{_PROGRAM} is not there: run `make tools`")
     config = {"warmup_s": 0, "connections": _CONNECTIONS, **options}

@@ -1,8 +1,8 @@
 """How many scores a second the leaderboard's topology takes: `python -m bench.leaderboard`.
 
-With 20,000 players and products in its state, and without Kafka: records lie in Parquet files, and what comes out is
-only counted. So the figure is what the operators can do, an upper bound of an application's. It rises for the first ten
-batches or so, while Java compiles.
+Its state has 20,000 players and as many products. There is no Kafka: records are read from Parquet files, and the
+results are only counted. So the figure is what the operators can do, an upper bound for an application. It rises for
+the first ten batches or so, while Java compiles.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from processor.settings import ProcessorSettings
 from processor.spark_session import open_session
 from processor.testing import ARROW_SCHEMA, SOURCE_SCHEMA
 
-_FILES: Final = 4  # of a batch
+_FILES: Final = 4  # per batch
 _PARTITIONS: Final = 4
 _BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a batch took."""
+    """The time that a batch took."""
 
     events: int
     took_s: float
@@ -46,12 +46,12 @@ class Batch:
 
     @property
     def events_per_s(self) -> float:
-        """By the clock."""
+        """Events per second of wall clock."""
         return self.events / self.took_s
 
     @property
     def cpu_us(self) -> float:
-        """Processor time of an event."""
+        """Processor time per event, in microseconds."""
         return 1e6 * self.cpu_s / self.events
 
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _run(session: SparkSession, directory: Path, events: int) -> list[Batch]:
-    """Process everything, and return what the batches took."""
+    """Process everything; return the batches with their times."""
 
     def read(source: Source) -> DataFrame:
         reader = session.readStream.schema(SOURCE_SCHEMA)
@@ -85,7 +85,7 @@ def _run(session: SparkSession, directory: Path, events: int) -> list[Batch]:
 
     def take(rows: DataFrame, batch_id: int) -> None:
         begin, cpu_before = time.monotonic(), cpu_seconds([os.getpid()])
-        # Hashes keep Spark from leaving out the columns that nobody asks for.
+        # Hashes keep Spark from leaving out columns that nothing reads.
         rows.selectExpr("count(*)", *(f"sum(hash({column}))" for column in rows.columns)).collect()
         batches.append(Batch(events, time.monotonic() - begin, cpu_seconds([os.getpid()]) - cpu_before))
         took = batches[-1]
@@ -131,8 +131,8 @@ def _write_files(directory: Path, records: Sequence[tuple[bytes | None, bytes | 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.leaderboard", description=__doc__)
     parser.add_argument("--keys", type=int, default=20_000, help="players, and products (default: %(default)s)")
-    parser.add_argument("--events", type=int, default=200_000, help="scores of a batch (default: %(default)s)")
-    parser.add_argument("--batches", type=int, default=24, help="how many (default: %(default)s)")
+    parser.add_argument("--events", type=int, default=200_000, help="scores per batch (default: %(default)s)")
+    parser.add_argument("--batches", type=int, default=24, help="number of batches (default: %(default)s)")
     return parser
 
 

@@ -1,8 +1,8 @@
 """What a lookup costs in our own code, line by line: `python -m bench.lines`.
 
-Calls the parts of a Get in one thread, with everything that they need as it is in a node: a task that runs, RocksDB
-with 100,000 keys. The best of several repetitions, so that a machine that is disturbed shows it least. What a call
-costs before and after is measured by `make bench`.
+Calls the parts of a Get in one thread, with a running task and 100,000 keys in RocksDB, as in a node. It prints the
+best of several repetitions, on which a disturbed machine has the least effect. `make bench` measures what a call costs
+before and after these parts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _admission(directory: Path) -> Admission:
-    """Return that of a node that is active for all partitions of a store, at their ends."""
+    """Return the admission of a node that is active for all partitions of a store and has caught up."""
     spec = StoreSpec(_STORE, "changelog", _PARTITIONS, 0, value_serde="string")
     tasks = {TaskId(0, partition): TaskAssignment(_NODE) for partition in range(_PARTITIONS)}
     metrics, records = NodeMetrics(), _records()
@@ -91,14 +91,14 @@ def _records() -> list[list[ChangelogRecord]]:
 
 
 def _measure(admission: Admission) -> dict[str, float]:
-    """Return the microseconds of each part, in the order of a lookup."""
+    """Return the microseconds that each part takes, in the order of a lookup."""
     metrics = NodeMetrics()
     lookups = LookupHandler(
         admission, cast("Any", None), metrics, max_batch_entries=1_000, max_message_bytes=4 * 1024 * 1024
     )
     nothing = cast("Any", None)
     servicer = QueryServicer(lookups, nothing, nothing, nothing, metrics)
-    # As a router sends them.
+    # Requests as a router sends them.
     forwarding = types_pb2.Forwarding(epoch=1, hops=1)
     numbers = random.Random(1).sample(range(_KEYS), _ASKED)  # noqa: S311 - which keys is no secret
     requests = [
@@ -133,7 +133,7 @@ def _measure(admission: Admission) -> dict[str, float]:
 
 
 def _best_us(parts: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]]) -> dict[str, float]:
-    """Return the microseconds of a call of each part, the best of the repetitions; the parts take turns."""
+    """Return the microseconds that a call of each part takes, in its best repetition; the parts take turns."""
     best = dict.fromkeys(parts, math.inf)
     for _ in range(_REPETITIONS):
         for what, (part, arguments) in parts.items():

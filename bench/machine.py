@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from statehouse.local.java import find_java
 
 _PROC: Final = Path("/proc")
-# Of the first line of /proc/stat (proc(5)): user nice system idle iowait irq softirq steal.
+# Fields of the first line of /proc/stat (proc(5)): user nice system idle iowait irq softirq steal.
 _IDLE: Final = (3, 4)
 _STEAL: Final = 7
 _FIELDS: Final = 8
@@ -35,7 +35,7 @@ def describe() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
-    """Since the machine has started, in ticks of all processors together: worked, stolen by the host, and in all."""
+    """Ticks of all processors together since the machine started: worked, stolen by the host, and in total."""
 
     worked: int
     stolen: int
@@ -50,19 +50,19 @@ class ProcessorTime:
         return cls(sum(ticks) - idle - ticks[_STEAL], ticks[_STEAL], sum(ticks))
 
     def since(self, earlier: ProcessorTime) -> ProcessorTime:
-        """Return what has come since then."""
+        """Return the ticks since then."""
         return ProcessorTime(
             self.worked - earlier.worked, self.stolen - earlier.stolen, max(1, self.total - earlier.total)
         )
 
     @property
     def busy_percent(self) -> float:
-        """The part in which they worked."""
+        """The share of the time in which the processors worked."""
         return 100 * self.worked / self.total
 
     @property
     def stolen_percent(self) -> float:
-        """The part in which they had work and the host gave them no time."""
+        """The share of the time in which the processors had work and the host gave them no time."""
         return 100 * self.stolen / self.total
 
 

@@ -16,7 +16,7 @@ from bench.usage import cpu_seconds
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure's meaning: its unit, and which of two is the better."""
+    """A figure's meaning: its unit, and whether more or less is better."""
 
     unit: str
     better: Literal["more", "less"]
@@ -41,18 +41,18 @@ METRICS: Final = {
     "rss_mib": Metric("MiB of memory (RSS)", "less"),
     "pss_mib_per_million": Metric("MiB (PSS) per million keys", "less"),
 }
-"""Of every figure that a workload may return."""
+"""The meaning of each figure that a workload may return."""
 
 
-# Of requests in closed loops: how slow a server is that has just started, or is overloaded, is told by latencies.
+# Of requests in closed loops; it is long, so that a slow server shows in latencies, not in failures.
 _TIMEOUT_MS: Final = 10_000
-# A request that is among the first after a start may get no answer: seen of the peer, once in some hundred starts.
+# One of the first requests after a start may get no answer; with the peer it happened once in some hundred starts.
 _WARM_UPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured of a side: `work` names it in the table, `figures` are by their METRICS."""
+    """What was measured on one side: `work` names it in the table, `figures` are by their names in METRICS."""
 
     work: str
     figures: dict[str, float]
@@ -68,14 +68,14 @@ class Stage:
 
     @property
     def side(self) -> Side:
-        """Which one."""
+        """The side that is measured."""
         return self.servers.side
 
     def warm_up(self, options: Options, **more: object) -> None:
         """Load without measuring; repeat it if requests fail. No answer may be wrong.
 
         Raises:
-            BenchFailure: it could not run, an answer was wrong, or requests failed in the last one, too.
+            BenchFailure: it could not run, an answer was wrong, or requests failed in the last repetition, too.
 
         """
         for _ in range(_WARM_UPS - 1):

@@ -1,7 +1,7 @@
 """A Python application that does lookups at the same time: `python -m bench.python_client ours TARGET …`.
 
-Ours uses the project's client; that of the peer is what one writes with grpcio. It checks every value and prints one
-JSON document: how many lookups, in how many seconds, and their latencies in seconds at some quantiles.
+On our side it uses the project's client; on the peer's side it uses grpcio. It checks every value and prints one JSON
+document: lookups per second, and the median, p99 and longest latency in milliseconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Get = Callable[[str], Awaitable[bytes | str | None]]
 
 
 async def ours(targets: list[str], resources: AsyncExitStack) -> Get:
-    """Return a lookup by our client, which is told a router."""
+    """Return a lookup by our client, through a router."""
     client = await resources.enter_async_context(AsyncClient(targets[0]))
 
     async def get(key: str) -> str | None:
@@ -53,7 +53,7 @@ async def peer(targets: list[str], resources: AsyncExitStack) -> Get:
 
 
 async def measure(kind: str, targets: list[str], keys: int, concurrency: int, seconds: float) -> dict[str, object]:
-    """Do lookups for so long, after a fifth of it to warm up.
+    """Do lookups for `seconds`, after a warm-up of a fifth of that.
 
     Raises:
         BenchFailure: a value was wrong or missing.

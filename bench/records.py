@@ -23,7 +23,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int, config: Mapping[st
 
 
 def produce(bootstrap: str, topic: str, partitions: int, numbers: Iterable[int], version: int = 0) -> None:
-    """Write keys by their numbers, with their values in a version, placed as Java's clients place them.
+    """Write the keys of these numbers, with their values in a version, to the partitions that Java's clients choose.
 
     Raises:
         BenchFailure: not all were acknowledged.
@@ -54,7 +54,7 @@ def _send(producer: Producer, topic: str, key: bytes, value: bytes, partition: i
 
 
 def record_count(bootstrap: str, topic: str, partitions: int) -> int:
-    """Return the sum of a topic's end offsets; 0 of one that isn't there."""
+    """Return the sum of a topic's end offsets; 0 if there is no such topic."""
     try:
         ends = last_stable_offsets(clients.admin(bootstrap, "bench"), [(topic, each) for each in range(partitions)])
     except KafkaException:

@@ -78,7 +78,7 @@ def _ratio(line: Line, peer: Side) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits that count."""
+    """Return a number with three significant digits below 100, and without decimals from 100 on."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.3g}"

@@ -22,7 +22,7 @@ RESULTS: Final = "\n## Results\n"
 
 
 def write(directory: Path, stem: str, command: str, plans: Sequence[Plan], run: Run, watch: Watch) -> list[Path]:
-    """Write them, their names beginning with `stem`; return them."""
+    """Write the files, whose names begin with `stem`; return them."""
     directory.mkdir(parents=True, exist_ok=True)
     content = {
         "command": command,
@@ -42,7 +42,7 @@ def write(directory: Path, stem: str, command: str, plans: Sequence[Plan], run: 
 
 
 def publish(page: Path, files: Sequence[Path]) -> None:
-    """Have a page name the files of a run, in place of what follows RESULTS there.
+    """Link the files of a run from a page, in place of the text that follows the line RESULTS.
 
     Raises:
         ValueError: the page has no such line.

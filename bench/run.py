@@ -1,4 +1,4 @@
-"""A run: the sides on one broker, in turn, and what was measured of them."""
+"""A run: the sides on one broker, in turn, and what was measured on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run:
     say: Callable[[str], None]
     measured: list[Measured] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
-    """The same with how busy the machine was meanwhile, and what the host took from it."""
+    """The same, and how busy the machine was meanwhile and how much time the host took from it."""
 
     def play(self, plans: Sequence[Plan]) -> None:
         """Measure all.
@@ -50,13 +50,13 @@ class Run:
         self.say(f"{plan.name}: writing {plan.shape.keys} records")
         produce(self.bootstrap, topic, plan.shape.partitions, range(plan.shape.keys))
         for number in range(1, plan.rounds + 1):
-            # Whoever goes first has the cooler machine: they take turns.
+            # The first side has the cooler machine, so the sides take turns to be first.
             for side in list(plan.work)[:: 1 if number % 2 else -1]:
                 names = plan.work[side] + (plan.last_round.get(side, ()) if number == plan.rounds else ())
                 servers = self._servers(plan, side, topic)
                 with _ended(servers):
                     self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
-        shutil.rmtree(self.directory / topic)  # of a plan that has failed everything stays, to be looked at
+        shutil.rmtree(self.directory / topic)  # after a failure the files stay, for whoever looks for its cause
 
     def _work(self, plan: str, names: Sequence[str], number: int, stage: Stage) -> None:
         for name in names:
@@ -79,7 +79,7 @@ class Run:
 
 @contextmanager
 def _ended(servers: Servers) -> Iterator[None]:
-    """Stop the servers at the end, and kill them if something has gone wrong."""
+    """Stop the servers at the end; kill them after an error."""
     try:
         yield
     except BaseException:
@@ -89,5 +89,5 @@ def _ended(servers: Servers) -> Iterator[None]:
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """Return a plan as a report has it."""
+    """Return a plan as it is written into a report."""
     return {**asdict(plan), "work": {str(side): names for side, names in plan.work.items()}}

@@ -30,8 +30,8 @@ class Shape:
     Attributes:
         nodes: query nodes, and instances of the peer.
         router_workers: processes of our router; any instance of the peer is a router.
-        session_timeout_ms: after which a silent node or instance loses its tasks.
-        commit_interval_ms: of the peer; Kafka Streams' default.
+        session_timeout_ms: after this time a silent node or instance loses its tasks.
+        commit_interval_ms: the peer's; the default is Kafka Streams'.
         java: options of the peer's Java.
 
     """
@@ -46,21 +46,21 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """A name for what belongs to it."""
+        """A name that tells shapes apart."""
         return f"{self.keys}-{self.partitions}-{self.nodes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is asked.
+    """How much load there is.
 
     Attributes:
-        seconds: of each measurement.
-        warm_up_s: load, or events, before the first measurement of a start, for the Java compiler above all.
-        batches: keys of a BatchGet.
+        seconds: how long each measurement takes.
+        warm_up_s: how long load or events come before the first measurement after a start, mainly for Java's compiler.
+        batches: keys per BatchGet.
         rate: lookups a second while nodes are killed and restarted.
-        span: keys of a scan.
-        freshness_s: how long events are produced and looked for, `events_per_s` of them.
+        span: keys per scan.
+        freshness_s: how long events are produced and looked for, at `events_per_s`.
 
     """
 
@@ -76,13 +76,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A shape, and what each side is made to do in each round.
+    """A shape, and the work of each side in each round.
 
     Attributes:
         work: names of workloads (`bench.workloads`), in their order, by side.
-        processor: our side has its Spark application, which makes the changelog from the source; else our nodes follow
-            the source itself.
-        last_round: further ones, in the last round alone.
+        processor: whether our side runs its Spark application, which makes the changelog from the source; else our
+            nodes follow the source itself.
+        last_round: further workloads, in the last round only.
 
     """
 
@@ -96,5 +96,5 @@ class Plan:
 
     @property
     def slug(self) -> str:
-        """Its name as a part of names of topics and directories."""
+        """Its name in the names of topics and directories."""
         return re.sub("[^a-z0-9]+", "-", self.name.lower())

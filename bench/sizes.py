@@ -1,6 +1,6 @@
-"""The sizes of a run: plans, one after the other.
+"""The sizes of a run: for each, its plans in order.
 
-`smoke` shows that the sides can be measured, `rehearsal` that all of it can, as small as it goes.
+`smoke` shows that both sides can be measured; `rehearsal` runs every workload, as small as possible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KILLS: Final = ("failover", "rolling-restart")
 _EXPERT: Final = ("start", "warm-up", "gets", "batches")
 _GROWTH: Final = ("start", "warm-up", "gets", "memory")
 
-# Java starts sooner so, and never gets as fast.
+# With these options Java starts sooner but never gets as fast.
 _SMALL: Final = Shape(
     keys=2_000,
     partitions=2,
@@ -93,7 +93,7 @@ _FULL: Final = (
     _serving(Shape(1_000_000), Load(seconds=3.0, warm_up_s=12.0), rounds=3),
     _FAULTS,
     _processing(1_000_000, freshness_s=20.0),
-    # The peer makes its store at the speed at which it processes: it would take a quarter of an hour.
+    # The peer builds its store only as fast as it processes: that would take a quarter of an hour.
     _growth("10000000 keys", Shape(10_000_000), sides=(Side.OURS,)),
     *(_growth(f"{keys} keys", Shape(keys)) for keys in (1_000, 100_000)),
     *(_growth(f"{count} partitions", Shape(100_000, count)) for count in (1, 64)),

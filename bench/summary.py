@@ -1,4 +1,4 @@
-"""Medians, spreads and ratios of what rounds have measured; pure."""
+"""Medians, spreads and ratios of the figures of all rounds; pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several values in short."""
+    """Several values, summarized."""
 
     median: float
     least: float
@@ -33,15 +33,15 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Take the values, one at least."""
+        """Summarize values; there must be at least one."""
         return cls(median(values), min(values), max(values), len(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure of all sides, and ours divided by each other's of the same round.
+    """A figure on all sides, and our figure divided by each other side's of the same round.
 
-    A round in which the other's figure is 0 has no ratio.
+    A round in which the other side's figure is 0 has no ratio.
     """
 
     plan: str

@@ -1,6 +1,6 @@
 """The Spark application of the benchmarks: a store that has the latest value of each key of a topic.
 
-Run by `statehouse process`; `bench.sides.ours` says by variables what it is called and reads.
+`bench.sides.ours` runs it with `python -m processor.cli`; environment variables set its id and its source topic.
 """
 
 from __future__ import annotations

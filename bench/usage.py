@@ -1,4 +1,4 @@
-"""What processes take of the machine, read from /proc (proc(5)), their children included."""
+"""The processor time and memory that processes and their children use, read from /proc (proc(5))."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statehouse.local.process import descendants, stat
 
 _PROC: Final = Path("/proc")
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
-# Of /proc/<pid>/stat, from the state on: utime stime cutime cstime; the last two are of children that have ended.
+# In /proc/<pid>/stat, from the state on: utime stime cutime cstime; the last two are of children that have ended.
 _TIMES: Final = slice(11, 15)
 
 
@@ -23,14 +23,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes in memory: RSS counts pages that processes share once each, PSS divides them."""
+    """Bytes in memory: RSS counts a shared page once for each process, PSS divides it among them."""
 
     rss: int
     pss: int
 
     @classmethod
     def of(cls, pids: Iterable[int]) -> Self:
-        """Add up what processes have."""
+        """Add up the memory of processes."""
         rss = pss = 0
         for pid in _family(pids):
             try:

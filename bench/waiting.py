@@ -14,10 +14,10 @@ _POLL_S: Final = 0.05
 
 
 def wait_for(predicate: Callable[[], T], timeout_s: float, what: str, *, for_s: float = 0.0) -> T:
-    """Call `predicate` until it has returned something truthy for `for_s` without a break, and return that.
+    """Call `predicate` until it has returned something truthy for `for_s` without a break; return its last value.
 
     Raises:
-        BenchFailure: that took longer than `timeout_s`; names `what`.
+        BenchFailure: that took longer than `timeout_s`; the message names `what`.
 
     """
     deadline = time.monotonic() + timeout_s

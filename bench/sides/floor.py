@@ -1,4 +1,4 @@
-"""Servers that do nothing but what grpcio does (`bench.empty_handler`), as many as there are nodes."""
+"""Servers that do only what grpcio does (`bench.empty_handler`), as many as there are nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.sides.ours import STORE
 from bench.sides.servers import ROOT, Copy, Options, Servers
 from statehouse.local.process import ManagedProcess
 
-_KEYS: Final = 10_000  # their answers are made beforehand; which key is asked for costs nothing here
+_KEYS: Final = 10_000  # their answers are made beforehand; more keys would cost the same for each lookup
 _READY_S: Final = 60.0
 
 
@@ -58,7 +58,7 @@ class EmptyHandlers(Servers):
         return True
 
     def wait_settled(self) -> None:
-        """See Servers: until each takes connections."""
+        """See Servers; here: until each takes connections."""
         for name in self.node_names:
             grpc.channel_ready_future(self.channel(self.target(name))).result(_READY_S)
         self.check()

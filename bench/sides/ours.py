@@ -35,13 +35,13 @@ _ROUTER: Final = "router"
 _ANSWER_S: Final = 2.0
 _READY_S: Final = 60.0
 _STOP_S: Final = 45.0
-# Of a batch: one of 100,000 takes half of its time for what any batch costs. Several are needed to build a store, so
-# that nodes follow while Spark goes on.
+# Most offsets per batch. In a batch of 100,000 half of the time is the fixed cost of a batch. But a store must take
+# several batches to build, so that nodes follow while Spark goes on.
 _MAX_OFFSETS: Final = 350_000
 
 
 class Fleet(Servers):
-    """Serves a topic that holds records as a changelog does, by a static topology: there is no Spark in it."""
+    """Serves a topic, used as a changelog, by a static topology: there is no Spark in it."""
 
     def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
         super().__init__(side, bootstrap, shape, directory, source_topic)
@@ -88,7 +88,7 @@ class Fleet(Servers):
         return [copy for name in self.node_names for copy in self._copies_of(name)]
 
     def is_processing(self) -> bool:
-        """See Servers; there is nothing to be processed."""
+        """See Servers; here nothing has to be processed."""
         return True
 
     def read(self, name: str | None, keys: Sequence[str]) -> list[bytes | None]:
@@ -103,7 +103,7 @@ class Fleet(Servers):
         return [result.response.value.raw if result.response.found else None for result in batch.results]
 
     def wait_settled(self) -> None:
-        """See Servers; and until the router knows the nodes' assignment."""
+        """See Servers; also wait until the router knows the nodes' assignment."""
         super().wait_settled()
         wait_for(self._router_is_ready, _READY_S, "the router to know the assignment")
 
@@ -139,7 +139,7 @@ class Fleet(Servers):
         return {fleet.epoch} == {0 if node is None else node.epoch for node in nodes}
 
     def _controller_process(self) -> ManagedProcess:
-        """Return what decides who holds what."""
+        """Return the process of the controller."""
         self.directory.mkdir(parents=True, exist_ok=True)
         topology = self.directory / "topology.toml"
         topology.write_text(
@@ -155,7 +155,7 @@ class Fleet(Servers):
             "state-dir": self.state_dir(name),
             **self._serving,
         }
-        # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
+        # After SIGTERM a node first hands its tasks over, here to nodes that are about to stop as well.
         return self._python(name, "query_service", options | self._timing, stop_signal=signal.SIGINT)
 
     @property
@@ -206,7 +206,7 @@ class SparkFleet(Fleet):
         return changelog_topic(self.application_id, STORE)
 
     def is_processing(self) -> bool:
-        """See Servers: Spark has planned its first batch."""
+        """See Servers; here: Spark has planned its first batch."""
         return any(self._checkpoints.glob("**/offsets/0"))
 
     @property

@@ -23,13 +23,13 @@ _ANSWER_S: Final = 2.0
 
 
 @cache
-def messages() -> Any:  # noqa: ANN401 - a module that is made when it is first asked for
+def messages() -> Any:  # noqa: ANN401 - a module that is made at the first call
     """Return the messages of the peer's contract."""
     return grpc.protos(PROTO)
 
 
 def call(channel: Any, method: str, answer: str) -> Any:  # noqa: ANN401 - a channel of either kind, and its calls
-    """Return one of the peer's calls, given the name of its answer's message."""
+    """Return one of the peer's calls; `answer` names the message type of its answer."""
     return channel.unary_unary(
         f"/bench.peer.PeerService/{method}",
         request_serializer=lambda request: request.SerializeToString(),
@@ -39,7 +39,7 @@ def call(channel: Any, method: str, answer: str) -> Any:  # noqa: ANN401 - a cha
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What the variants of the peer differ in. Those with the same caching are one application: one of them may run."""
+    """How a variant of the peer runs. Variants with the same caching are one application: only one of them may run."""
 
     executor: str = "default"
     caching: str = "on"
@@ -53,7 +53,7 @@ VARIANTS: Final = {
 
 
 class KafkaStreams(Servers):
-    """Instances that build a store from a topic and keep a changelog of it, at the first start of any variant."""
+    """Instances that build a store from a topic, with a changelog, when their application first starts."""
 
     def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
         super().__init__(side, bootstrap, shape, directory, source_topic)
@@ -80,7 +80,7 @@ class KafkaStreams(Servers):
         return tuple(self.nodes.values())
 
     def state_dir(self, name: str) -> Path:
-        """See Servers; shared by the variants."""
+        """See Servers; the variants share it."""
         return self.directory / f"instance-{self.node_names.index(name) + 1}"
 
     def copies(self) -> list[Copy]:
@@ -92,7 +92,7 @@ class KafkaStreams(Servers):
         ]
 
     def statuses(self) -> dict[str, Any]:
-        """Return what each instance that answers says of itself."""
+        """Return the status of each instance that answers."""
         found = {name: self._status(name) for name in self.node_names}
         return {name: status for name, status in found.items() if status is not None}
 

@@ -37,7 +37,7 @@ Options = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a partition on a node: `position` is an offset in its changelog."""
+    """A copy of a partition on a node; `position` is an offset in the changelog."""
 
     node: str
     partition: int
@@ -47,7 +47,7 @@ class Copy:
 
 
 def is_settled(copies: Collection[Copy], shape: Shape) -> bool:
-    """Whether each partition has one active, and a standby if there are nodes for one, all caught up."""
+    """Whether each partition has one active, and one standby if there is a second node, all caught up."""
     standbys = min(1, shape.nodes - 1)
     for partition in range(shape.partitions):
         held = [copy for copy in copies if copy.partition == partition]
@@ -58,9 +58,9 @@ def is_settled(copies: Collection[Copy], shape: Shape) -> bool:
 
 
 class Servers(ABC):
-    """The processes of one side. Not running when made; they keep ports and state from start to start.
+    """The processes of one side. They don't run at first; they keep their ports and state from start to start.
 
-    `source_topic` is what new records are written to.
+    New records are written to `source_topic`.
     """
 
     def __init__(self, side: Side, bootstrap: str, shape: Shape, directory: Path, source_topic: str) -> None:
@@ -91,14 +91,14 @@ class Servers(ABC):
 
     @abstractmethod
     def read(self, name: str | None, keys: Sequence[str]) -> list[bytes | None]:
-        """Return what a node's own copies have of keys; of those that it can't answer for None, as if not there.
+        """Return the values of keys in a node's own copies; None for a key that is missing or that it can't answer for.
 
-        Without a name, a server that forwards to owners is asked.
+        Without a name, ask a server that forwards to owners.
         """
 
     @abstractmethod
     def is_processing(self) -> bool:
-        """Whether the source's records are being processed: all that has to start for it has started."""
+        """Whether the source's records are being processed: everything needed for that has started."""
 
     @abstractmethod
     def processes(self) -> Sequence[ManagedProcess]:
@@ -106,11 +106,11 @@ class Servers(ABC):
 
     @property
     def pids(self) -> dict[str, int]:
-        """Those that run, by name."""
+        """The ids of the processes that run, by name."""
         return {process.name: process.pid for process in self.processes() if process.pid is not None}
 
     def spawn(self) -> None:
-        """Start all processes; returns at once."""
+        """Start all processes; return at once."""
         for process in self.processes():
             process.start()
 
@@ -133,7 +133,7 @@ class Servers(ABC):
             process.kill()
 
     def restart(self, name: str) -> None:
-        """Have a node end in order, by SIGTERM, and start it again."""
+        """Stop a node with SIGTERM and start it again once it has ended."""
         node = self.nodes[name]
         node.signal(signal.SIGTERM)
         wait_for(lambda: not node.is_running, _STOP_S, f"{name} to end")
@@ -161,7 +161,7 @@ class Servers(ABC):
         """Wait until the changelog and the copies are complete, and have stayed so for a moment.
 
         Raises:
-            BenchFailure: they don't get there in time.
+            BenchFailure: they were not complete in time.
             ProcessFailed: a process has ended.
 
         """
@@ -169,9 +169,9 @@ class Servers(ABC):
         self.settled_copies(_QUIET_S)
 
     def settled_copies(self, for_s: float = 0.0) -> list[Copy]:
-        """Return the copies once they are complete, caught up, and have been so for a time; raises as above.
+        """Return the copies once they have been complete and caught up for `for_s`; raise as `wait_settled` does.
 
-        A node that doesn't answer in time, on a machine that is busy, is asked again.
+        A node that doesn't answer in time, as on a busy machine, is asked again.
         """
 
         def settled() -> list[Copy]:
@@ -192,7 +192,7 @@ class Servers(ABC):
         return f"{LOOPBACK}:{self.ports[name]}"
 
     def channel(self, target: str) -> grpc.Channel:
-        """Return a connection to one of the processes, which is kept."""
+        """Return a connection to one of the processes; it is kept for later calls."""
         if target not in self._channels:
             self._channels[target] = grpc.insecure_channel(target, _CHANNEL)
         return self._channels[target]

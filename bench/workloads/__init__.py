@@ -29,4 +29,4 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "failover": failover,
     "rolling-restart": rolling_restart,
 }
-"""By the names that plans call them. The first of a round must start the servers."""
+"""By the names in plans. The first workload of a round must start the servers."""

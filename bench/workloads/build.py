@@ -21,7 +21,7 @@ _RESOLUTION_S: Final = 0.05
 def build(stage: Stage) -> Iterator[Result]:
     """Start for the first time; measure until the last record of each partition can be read.
 
-    `records_per_s` counts from when records are processed; how long processes take to start is in `until_all_s`.
+    `records_per_s` counts from when processing begins; `until_all_s` includes the time that processes take to start.
     """
     servers, shape = stage.servers, stage.shape
     begin = time.monotonic()
@@ -51,7 +51,7 @@ def build(stage: Stage) -> Iterator[Result]:
 
 
 def last_records(keys: int, partitions: int) -> dict[int, tuple[str, bytes]]:
-    """Return the last key of the data in each partition that has one, and its value."""
+    """Return the last key in each partition that has keys, with its value."""
     found: dict[int, tuple[str, bytes]] = {}
     for number in range(keys - 1, -1, -1):
         key = key_of(number)
@@ -62,7 +62,7 @@ def last_records(keys: int, partitions: int) -> dict[int, tuple[str, bytes]]:
 
 
 def _is_visible(servers: Servers, last: dict[int, tuple[str, bytes]], roles: Collection[bool]) -> bool:
-    """Whether the copies in these roles (True is active) are all there, and each has its last record."""
+    """Whether all copies in these roles (True: active) are there, and each has its last record."""
     copies = [copy for copy in servers.copies() if copy.active in roles and copy.partition in last]
     held = {name: [last[copy.partition] for copy in copies if copy.node == name] for name in servers.node_names}
     return len(copies) >= len(last) * min(len(roles), servers.shape.nodes) and all(

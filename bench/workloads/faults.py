@@ -1,7 +1,7 @@
 """Lookups at a steady rate while nodes are killed, or restarted one by one.
 
 Lookups come in an open loop and go to servers that forward to the owners: our router, or instances of the peer that
-stay. So the count has the failures that servers could not hide, not those of a client's own connection.
+keep running. So the count has the failures that servers could not hide, not those of a client's own connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def failover(stage: Stage) -> Iterator[Result]:
 
 
 def rolling_restart(stage: Stage) -> Iterator[Result]:
-    """Restart nodes one by one by SIGTERM, all but the first; the next when the copies are complete again."""
+    """Restart all nodes but the first by SIGTERM, the next one when the copies are complete again."""
     first, *others = stage.servers.node_names
 
     def restart() -> None:

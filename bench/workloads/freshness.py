@@ -1,8 +1,8 @@
 """Measures how soon after its production an event can be read: at the active, at the standby, through the router.
 
-Each event is a key of its own, outside of the keys that loads ask for. What has not been seen yet is asked for again
-and again, in batches: every 2 ms at first, so that is the resolution of short times, and of what is waited for for long
-ever less often, to 1/20 of the time. Who looks takes processor time from who is to be seen.
+Each event has its own key, outside of the keys that loads ask for. Events that are not visible yet are read again and
+again, in batches: every 2 ms at first, which is the resolution of short times, then less and less often, with pauses of
+1/20 of the time waited, 100 ms at most. Reads take processor time from the servers that they measure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STANDBY: Final = "at the standby"
 _ANYWHERE: Final = "through the router / any instance"
 _FIRST: Final = 90_000_000
 _OPENING: Final = b"opening"
-# Of what has not been seen, the oldest are asked for: an event is seen after those before it. More when one is there.
+# Events per read: the oldest that are not visible, because events become visible in order. More once one is visible.
 _ASKED: Final = 8
 _ASKED_MAX: Final = 50
 _PAUSE_S: Final = 0.002
@@ -36,7 +36,7 @@ _PATIENCE_S: Final = 90.0
 
 @dataclass
 class Watched:
-    """The events that one node, or None for the router, has to show: when they were sent, how long they took."""
+    """The events that a node (None: the router) has to show: `sent` has those not visible yet, `took_s` the others."""
 
     node: str | None
     role: str
@@ -46,7 +46,7 @@ class Watched:
 
 
 def freshness(stage: Stage) -> Iterator[Result]:
-    """Produce events at a steady rate, and look for each everywhere; the first ones are to warm up."""
+    """Produce events at a steady rate, and look for each at every place; the first ones are a warm-up."""
     anywhere = Watched(None, _ANYWHERE)
     places = {partition: [anywhere] for partition in range(stage.shape.partitions)}
     watched: dict[tuple[str | None, str], Watched] = {(None, _ANYWHERE): anywhere}
@@ -73,7 +73,7 @@ def freshness(stage: Stage) -> Iterator[Result]:
 
 def _send(stage: Stage, places: dict[int, list[Watched]], values: dict[str, bytes]) -> None:
     producer = clients.producer(stage.servers.bootstrap, "bench", **{"linger.ms": 0})
-    for partition in places:  # connects to the brokers, and gets the id that makes it idempotent
+    for partition in places:  # connects to the brokers, and gets the producer id that idempotence needs
         producer.produce(stage.servers.source_topic, key=_OPENING, value=b"", partition=partition)
     producer.flush(_PATIENCE_S)
     due = time.monotonic()
@@ -90,7 +90,7 @@ def _send(stage: Stage, places: dict[int, list[Watched]], values: dict[str, byte
 
 
 def _look(stage: Stage, watched: Watched, values: dict[str, bytes]) -> None:
-    """Look until all is seen that was sent."""
+    """Read until every event that was sent is visible."""
     give_up_at = time.monotonic() + stage.load.warm_up_s + stage.load.freshness_s + _PATIENCE_S
     asked_max = _ASKED
     while not watched.is_complete or watched.sent:

@@ -12,13 +12,13 @@ _UNDER_WAY_MAX: Final = 1_000
 
 
 def ways(stage: Stage) -> Iterator[tuple[str, Options]]:
-    """Yield the two ways of a lookup, by their names in the table."""
+    """Yield the two ways to send lookups, with their names in the table."""
     yield "straight to the owner", stage.servers.straight
     yield "through the router / any instance", stage.servers.anywhere()
 
 
 def warm_up(stage: Stage) -> Iterator[Result]:
-    """Load both ways without measuring; yields nothing."""
+    """Load both ways without measuring; yield nothing."""
     straight, anywhere = stage.servers.straight, stage.servers.anywhere()
     calls = ((straight, "get"), (straight, "batch_get"), (anywhere, "get"), (anywhere, "batch_get"), (anywhere, "scan"))
     for options, method in calls:
@@ -33,7 +33,7 @@ def gets(stage: Stage) -> Iterator[Result]:
 
 
 def gets_straight(stage: Stage) -> Iterator[Result]:
-    """Measure single lookups of the owners alone."""
+    """Measure single lookups straight to the owners only."""
     yield from _gets(stage, *next(ways(stage)))
 
 
@@ -43,7 +43,7 @@ def _gets(stage: Stage, way: str, options: Options) -> Iterator[Result]:
 
 
 def batches(stage: Stage) -> Iterator[Result]:
-    """Measure batches, eight under way; fewer where that would be more keys than a router takes on at a time."""
+    """Measure batches, eight under way; fewer if they would have more keys than a router takes at a time."""
     for way, options in ways(stage):
         for keys in stage.load.batches:
             concurrency = max(1, min(8, _UNDER_WAY_MAX // keys))

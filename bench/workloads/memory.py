@@ -12,7 +12,7 @@ _MIB: Final = 2**20
 
 
 def memory(stage: Stage) -> Iterator[Result]:
-    """Add up all processes of the side; each key is there twice, as active and as standby."""
+    """Add up all processes of the side; with two nodes or more each key is held twice, by an active and a standby."""
     used = Memory.of(stage.servers.pids.values())
     figures = {
         "rss_mib": used.rss / _MIB,

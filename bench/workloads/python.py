@@ -1,4 +1,4 @@
-"""A Python application's concurrent lookups: our client's, and grpcio's at the peer."""
+"""A Python application's concurrent lookups: with our client, and with grpcio at the peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GRACE_S: Final = 60.0
 
 
 def python_client(stage: Stage) -> Iterator[Result]:
-    """Measure one process of it."""
+    """Measure one process of the application."""
     options: dict[str, Any] = dict(stage.servers.anywhere())
     command = [sys.executable, "-m", "bench.python_client", options["kind"], *options["targets"]]
     command += ["--keys", str(stage.shape.keys), "--concurrency", str(_CONCURRENCY)]

@@ -1,4 +1,4 @@
-"""Starts of the servers: for the first time, from a disk that has everything, and from one that has lost all."""
+"""Starts of the servers: the first one, one from disks that have everything, and one from empty disks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from bench.usage import cpu_seconds
 from bench.waiting import wait_for
 
 _START_S: Final = 900.0
-# What a rate is at least measured over: copies are looked at this often.
+# The shortest time to compute a rate over: copies are looked at this often.
 _RESOLUTION_S: Final = 0.05
 
 Sample = tuple[float, list[Copy]]
-"""What the copies were, so many seconds after the start."""
+"""The copies at a time, in seconds after the start."""
 
 
 def start(stage: Stage) -> Iterator[Result]:
-    """Start the servers without measuring; at the first time they build their stores. Yields nothing."""
+    """Start the servers without measuring; at the first start they build their stores. Yield nothing."""
     stage.servers.start()
     yield from ()
 
 
 def restart(stage: Stage) -> Iterator[Result]:
-    """Measure a start from disks that have everything, after an end in order."""
+    """Measure a start from disks that have everything, after a graceful stop."""
     stage.servers.stop()
     samples = _started(stage.servers)
     yield Result(f"Restart with {stage.shape.keys} keys on disk", _times(stage, samples))
@@ -37,7 +37,7 @@ def restart(stage: Stage) -> Iterator[Result]:
 def restore(stage: Stage) -> Iterator[Result]:
     """Measure a start from empty disks.
 
-    `records_per_s` counts what all copies, active and standby, have read, from the first record to the last.
+    `records_per_s` counts the records that all copies, active and standby, read, from the first record to the last.
     """
     servers, shape = stage.servers, stage.shape
     if not servers.is_built():
@@ -79,16 +79,16 @@ def _times(stage: Stage, samples: Collection[Sample]) -> dict[str, float]:
 
 
 def first(samples: Collection[Sample], predicate: Callable[[list[Copy]], bool]) -> float:
-    """Return when something was first so.
+    """Return when `predicate` first held.
 
     Raises:
-        BenchFailure: it never was.
+        BenchFailure: it never did.
 
     """
     for at_s, copies in samples:
         if predicate(copies):
             return at_s
-    raise BenchFailure(f"of {len(samples)} looks none shows what it must")
+    raise BenchFailure(f"none of {len(samples)} samples of the copies shows what it must")
 
 
 def _all_serve(copies: Collection[Copy], partitions: int) -> bool:

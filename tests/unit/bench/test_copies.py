@@ -42,7 +42,7 @@ def test_the_first_look_counts_that_shows_it() -> None:
     samples = [(0.1, SETTLED[:1]), (0.2, SETTLED), (0.3, SETTLED)]
 
     assert first(samples, lambda copies: is_settled(copies, SHAPE)) == 0.2
-    with pytest.raises(BenchFailure, match="of 1 looks none"):
+    with pytest.raises(BenchFailure, match="none of 1 samples"):
         first(samples[:1], lambda copies: is_settled(copies, SHAPE))
 
 
