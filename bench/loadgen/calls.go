@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// call is a request under way: to the load a lookup or several, to a connection a stream. Its memory is used again for
-// the next one.
+// call is a request under way: one or more lookups for the load, a stream for a connection. Its memory is used again
+// for the next request.
 type call struct {
 	// Set by the load.
 	due    int64  // nanoseconds of the load's clock
@@ -11,20 +11,20 @@ type call struct {
 
 	// Set by the work.
 	target  int       // number of the target; -1: any
-	keys    []uint32  // looked up
-	results []outcome // of each of them
+	keys    []uint32  // the keys looked up
+	results []outcome // the outcome of each key
 	verdict outcome   // on the answer as a whole: ok until something is wrong with it
 	reason  string    // why the verdict, or one of the results, isn't ok
-	settled int       // how many of the keys have been read of
-	scan    scan      // if it is one
+	settled int       // how many keys have an outcome
+	scan    scan      // if the call is a scan
 	request []byte    // gRPC's five bytes and the message
 
 	// Set by the connection.
 	stream  stream
-	message []byte // the part of a message that has come
+	message []byte // the received part of a message
 }
 
-// prepare makes it one for these keys.
+// prepare makes it a call for these keys.
 func (c *call) prepare(target int, keys []uint32) {
 	c.target, c.keys = target, keys
 	c.verdict, c.reason, c.settled = ok, "", 0
@@ -44,7 +44,7 @@ func (c *call) settle(result outcome, reason string) {
 	}
 }
 
-// condemn notes that the answer isn't one to the request.
+// condemn notes that the answer doesn't fit the request.
 func (c *call) condemn(reason string) {
 	c.verdict = wrong
 	if c.reason == "" {
@@ -52,7 +52,7 @@ func (c *call) condemn(reason string) {
 	}
 }
 
-// conclude gives it its outcome: that of the whole, given how its stream ended, and that of each key.
+// conclude sets the outcome of each key and returns that of the whole call, whose stream ended in this way.
 func (c *call) conclude(ended outcome) outcome {
 	whole := worse(c.verdict, ended)
 	for _, result := range c.results {
@@ -65,7 +65,7 @@ func (c *call) conclude(ended outcome) outcome {
 		case result == unsettled && whole != ok:
 			c.results[number] = whole
 		case ended != ok && result == ok:
-			// An answer that came, and then the status said that it doesn't count.
+			// The answer came, but then the status said that it doesn't count.
 			c.results[number] = ended
 		}
 	}

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// gRPC puts before each message whether it is compressed, and how long it is.
+	// Before each message gRPC writes whether it is compressed, and its length.
 	prefixLength = 5
 	messageMax   = 64 << 20
-	// What a server may send before it has to wait for us: far more than there is under way, as answers are read when
-	// they come.
+	// Bytes that a server may send before it has to wait for us: far more than is ever under way, because answers are
+	// read as they come.
 	connectionWindow = 64 << 20
 	streamWindow     = 8 << 20
-	// HTTP/2's own, until the server says otherwise.
+	// HTTP/2's defaults, until the server sets others.
 	defaultWindow     = 65_535
 	defaultFrameMax   = 16_384
 	defaultTableBytes = 4_096
 	streamIDMax       = 1<<31 - 1
 	// Bytes that may wait for the socket before requests have to wait.
 	outputMax = 1 << 20
-	// Bytes of a header that is received.
+	// Longest header to receive, in bytes.
 	headerMax = 64 << 10
 )
 
@@ -36,57 +36,57 @@ var errProtocol = errors.New("the server doesn't keep to HTTP/2")
 
 // listener hears of a connection's calls.
 type listener interface {
-	// answered hands over a message of the answer. It is valid until the function returns.
+	// answered gets a message of the answer. It is valid until the function returns.
 	answered(c *call, message []byte)
-	// ended says how the call's stream ended; the connection no longer knows it.
+	// ended gets how the call's stream ended; the connection has forgotten the call.
 	ended(c *call, as outcome, message string)
-	// unseen says that the call was not sent, or that the server says it hasn't looked at it.
+	// unseen gets a call that was not sent, or that the server says it hasn't looked at.
 	unseen(c *call)
 }
 
-// stream is what a connection knows of a call.
+// stream is a connection's part of a call.
 type stream struct {
 	id       uint32 // 0: not opened
 	sent     int    // bytes of the request
-	window   int64  // bytes that the server takes of it
-	received int    // bytes that the server wasn't told are taken
+	window   int64  // bytes that the server takes on this stream
+	received int    // bytes received and not yet given back to the server's window
 	headers
 }
 
-// headers are those that count of what a server sends.
+// headers are the headers of a server that matter here.
 type headers struct {
 	httpStatus, grpcStatus, grpcMessage string
 }
 
-// connection is our side of an HTTP/2 connection with gRPC calls of one method, without its socket: frames that come are
-// handed to `receive`, and what is to be sent waits in `output`. Not safe for concurrent use.
+// connection is our side of an HTTP/2 connection with gRPC calls of one method, without its socket: `receive` takes the
+// frames that come, and bytes to send wait in `output`. Not safe for concurrent use.
 type connection struct {
 	listener listener
 	output   bytes.Buffer
 	framer   *http2.Framer
 	decoder  *hpack.Decoder
 	request  []hpack.HeaderField
-	// Its bytes in the next request, and in all after it, when they are in the server's table.
+	// Bytes of the headers: in the first request, and in later ones, when the server's table has them.
 	first, later []byte
 
 	streams map[uint32]*call
-	sending []*call // not sent, or of the first one not all; in their turn
+	sending []*call // not sent yet, in order; the first one may be sent in part
 	nextID  uint32
 
 	window        int64 // bytes that the server takes on all streams
 	initialWindow int64
 	frameMax      int
 	streamsMax    int
-	received      int // bytes that the server wasn't told are taken
+	received      int // bytes received and not yet given back to the server's window
 
-	block     headers // that are being received
-	blockEnds bool    // their stream
+	block     headers // the headers being received
+	blockEnds bool    // they end their stream
 	isReady   bool    // the server's settings have come
 	isLeaving bool    // takes no further calls
 	goAways   int
 }
 
-// newConnection returns one that begins with our settings.
+// newConnection returns a connection whose output begins with our settings.
 func newConnection(authority, path string, timeoutMs int, listener listener) *connection {
 	c := &connection{
 		listener: listener,
@@ -116,8 +116,8 @@ func newConnection(authority, path string, timeoutMs int, listener listener) *co
 	return c
 }
 
-// encodeRequest writes the request's headers for a server whose table has this size. They are the same in every
-// request, so they all are in the table from the first one on. A table that might not hold them isn't used.
+// encodeRequest encodes the request's headers for a server whose table has this size. They are the same in every
+// request, so the table has all of them after the first one. A table that might be too small isn't used.
 func (c *connection) encodeRequest(tableBytes uint32) {
 	var encoded bytes.Buffer
 	encoder := hpack.NewEncoder(&encoded)
@@ -145,7 +145,7 @@ func (c *connection) send(call *call) {
 	c.pump()
 }
 
-// pump sends what waits, as far as the server takes it.
+// pump sends waiting calls, as far as the server takes them.
 func (c *connection) pump() {
 	for len(c.sending) > 0 && c.isReady {
 		next := c.sending[0]
@@ -197,7 +197,7 @@ func (c *connection) end(call *call, as outcome, message string) {
 	c.pump()
 }
 
-// cancel ends a call of ours, and tells the server.
+// cancel ends a call and tells the server.
 func (c *connection) cancel(call *call, as outcome, message string) {
 	if call.stream.id != 0 {
 		c.framer.WriteRSTStream(call.stream.id, http2.ErrCodeCancel)
@@ -205,7 +205,7 @@ func (c *connection) cancel(call *call, as outcome, message string) {
 	c.end(call, as, message)
 }
 
-// expire cancels what was due then or before.
+// expire cancels the calls that were due at this time or before.
 func (c *connection) expire(due int64) {
 	var expired []*call
 	for _, call := range c.streams {
@@ -223,7 +223,7 @@ func (c *connection) expire(due int64) {
 	}
 }
 
-// lose ends what was under way as the socket did.
+// lose ends all calls: the socket has ended.
 func (c *connection) lose(message string) {
 	c.isLeaving = true
 	c.giveBack()
@@ -232,7 +232,7 @@ func (c *connection) lose(message string) {
 	}
 }
 
-// giveBack has the listener send elsewhere what was not sent.
+// giveBack gives the calls that were not sent back to the listener, which sends them elsewhere.
 func (c *connection) giveBack() {
 	waiting := slices.Clone(c.sending)
 	c.sending = slices.DeleteFunc(c.sending, func(call *call) bool { return call.stream.id == 0 })
@@ -243,12 +243,12 @@ func (c *connection) giveBack() {
 	}
 }
 
-// isDone returns whether it takes no more calls and has none.
+// isDone returns whether the connection takes no more calls and has none.
 func (c *connection) isDone() bool {
 	return c.isLeaving && len(c.streams) == 0
 }
 
-// receive takes a frame; an error is the connection's end.
+// receive takes a frame; an error ends the connection.
 func (c *connection) receive(frame http2.Frame) error {
 	switch frame := frame.(type) {
 	case *http2.DataFrame:
@@ -306,7 +306,7 @@ func (c *connection) takeSettings(frame *http2.SettingsFrame) error {
 	return err
 }
 
-// takeGoAway takes no more calls: the server goes.
+// takeGoAway takes no more calls, because the server leaves.
 func (c *connection) takeGoAway(lastSeen uint32) {
 	c.isLeaving, c.goAways = true, c.goAways+1
 	c.giveBack()
@@ -330,7 +330,7 @@ func (c *connection) takeReset(frame *http2.RSTStreamFrame) {
 	c.end(call, as, frame.ErrCode.String())
 }
 
-// takeHeaders reads a part of a header block. All of them are read, of unknown streams too: they change our table.
+// takeHeaders reads a part of a header block. It reads those of unknown streams, too, because they change our table.
 func (c *connection) takeHeaders(id uint32, part []byte, isLast bool) error {
 	if _, err := c.decoder.Write(part); err != nil {
 		return fmt.Errorf("%w: %w", errProtocol, err)
@@ -355,7 +355,7 @@ func (c *connection) takeHeaders(id uint32, part []byte, isLast bool) error {
 	return nil
 }
 
-// hear is told each header of a block.
+// hear gets each header of a block.
 func (c *connection) hear(field hpack.HeaderField) {
 	switch field.Name {
 	case ":status":
@@ -407,10 +407,10 @@ func (c *connection) takeData(frame *http2.DataFrame) {
 	}
 }
 
-// takeMessages hands over the messages that are complete with these bytes, and keeps the rest. Returns why they can't
-// be read.
+// takeMessages hands over the messages that these bytes complete, and keeps the rest. If a message can't be read, it
+// returns the reason.
 func (c *connection) takeMessages(call *call, data []byte) (reason string) {
-	// Most answers are in one frame, and aren't copied.
+	// Most answers are in one frame and are not copied.
 	isCopied := len(call.message) > 0
 	if isCopied {
 		call.message = append(call.message, data...)
@@ -438,7 +438,7 @@ func (c *connection) takeMessages(call *call, data []byte) (reason string) {
 	}
 }
 
-// frameMessage writes gRPC's five bytes before a message, where there is room for them.
+// frameMessage writes gRPC's five bytes into the room left for them before a message.
 func frameMessage(framed []byte) []byte {
 	framed[0] = 0
 	binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-prefixLength))

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// The variable that makes the tests' program another one: a server that answers as cheaply as can be, or loadgen. Each
-// is a process, so that the processor time of loadgen is its own.
+// With this variable the tests' program runs as something else: a server that answers as cheaply as possible, or
+// loadgen. Each has its own process, so that loadgen's processor time is measured alone.
 const insteadVariable = "LOADGEN_TESTS_INSTEAD"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func instead(what string, arguments ...string) *exec.Cmd {
 	return command
 }
 
-// BenchmarkCost tells how much of a core 25,000 requests a second take: go test -bench Cost -benchtime 1x -run none
+// BenchmarkCost measures how much of a core 25,000 requests a second take: go test -bench Cost -benchtime 1x -run none
 func BenchmarkCost(b *testing.B) {
 	server := instead("server")
 	printed, err := server.StdoutPipe()

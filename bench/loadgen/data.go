@@ -2,7 +2,7 @@ package main
 
 import "encoding/binary"
 
-// The data that servers hold: bench/data.py writes the same, and testdata/data.json holds both to it.
+// The data that servers hold. bench/data.py has the same code; tests compare both with testdata/data.json.
 const (
 	keyLength   = 9
 	valueLength = 100
@@ -20,7 +20,7 @@ func appendKey(to []byte, number uint32) []byte {
 	return append(to, key[:]...)
 }
 
-// keyNumber returns the number of a key, and whether it is one.
+// keyNumber returns the number of a key, and whether the bytes are a key.
 func keyNumber(key []byte) (uint32, bool) {
 	if len(key) != keyLength || key[0] != 'k' {
 		return 0, false

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The same file holds bench/data.py to it.
+// The tests of bench/data.py compare it with the same file.
 func TestDataIsWhatOthersWrite(t *testing.T) {
 	content, err := os.ReadFile("testdata/data.json")
 	if err != nil {

@@ -8,13 +8,13 @@ const (
 	methodGet      = "get"
 	methodBatchGet = "batch_get"
 	methodScan     = "scan"
-	// Entries of a page of ours, at most.
+	// Most entries of a page from our servers.
 	pageMax = 1_000
 )
 
-// dialect writes the requests of a kind of servers and reads their answers, no more of them than is checked.
+// dialect writes requests for one kind of servers and reads as much of their answers as is checked.
 type dialect interface {
-	// path returns that of a method, as HTTP/2 has it.
+	// path returns the HTTP/2 path of a method.
 	path(method string) string
 	appendGet(to []byte, key uint32) []byte
 	appendBatchGet(to []byte, keys []uint32) []byte
@@ -22,13 +22,13 @@ type dialect interface {
 	// readGet and readBatchGet hand over each answer in the order of the keys; false if the message doesn't parse.
 	readGet(message []byte, each func(answer)) bool
 	readBatchGet(message []byte, each func(answer)) bool
-	// readScan hands over each entry, and returns the token of the page after this; false if the message doesn't parse.
+	// readScan hands over each entry and returns the next page's token; false if the message doesn't parse.
 	readScan(message []byte, each func(key, value []byte)) (token []byte, parses bool)
 }
 
-// answer is what is said of one key. The value is valid until the next message is read.
+// answer is a server's answer for one key. The value is valid until the next message is read.
 type answer struct {
-	code  outcome // other than ok: nothing else is said
+	code  outcome // if it isn't ok, the other fields mean nothing
 	found bool
 	value []byte
 }
@@ -36,7 +36,7 @@ type answer struct {
 // scan is a range of keys, both ends inclusive.
 type scan struct {
 	from, to  uint32
-	partition int // only this one, of ours; -1: all
+	partition int // only this partition, on our servers; -1: all
 	token     []byte
 }
 
@@ -48,9 +48,9 @@ func dialectOf(o options) dialect {
 	return ours{appendString(nil, 1, []byte(o.Store)), o.Raw}
 }
 
-// ours is statehouse.v1.QueryService. The numbers of fields are those of protos/statehouse/v1.
+// ours is statehouse.v1.QueryService, with the field numbers of protos/statehouse/v1.
 type ours struct {
-	store []byte // the field of it, first in all requests
+	store []byte // the encoded field, first in all requests
 	isRaw bool
 }
 
@@ -127,7 +127,7 @@ func readOurAnswer(message []byte) (read answer, parses bool) {
 	return read, !fields.isBroken
 }
 
-// readOurValue returns a Value's text or raw; nothing of another form.
+// readOurValue returns a Value's text or raw bytes; nil for another form.
 func readOurValue(message []byte, within *fields) (value []byte) {
 	inner := fieldsOf(message)
 	for inner.next() {
@@ -206,7 +206,7 @@ func (ours) readScan(message []byte, each func(key, value []byte)) (token []byte
 
 // peer is bench.peer.PeerService: bench/peers/kafka-streams/src/main/proto/peer.proto.
 type peer struct {
-	isLocal bool // answers of the target's own copy only
+	isLocal bool // the target answers from its own copies only
 }
 
 func (peer) path(method string) string {

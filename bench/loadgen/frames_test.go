@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frames is a server's side of an HTTP/2 connection: for the least that an answer can cost, and for what gRPC's own
+// frames is a server's side of an HTTP/2 connection: it answers as cheaply as possible, and does things that gRPC's own
 // servers do seldom or never.
 type frames struct {
 	*http2.Framer
@@ -21,7 +21,7 @@ type frames struct {
 	encoder *hpack.Encoder
 	decoder *hpack.Decoder
 	block   bytes.Buffer
-	// Of requests whose headers have come, their keys as far as they have come.
+	// The received bytes of each request whose headers have come.
 	requests map[uint32][]byte
 }
 
@@ -70,7 +70,7 @@ func serveFramesOn(socket net.Conn, settings []http2.Setting, answer answering) 
 	f.WriteSettings(settings...)
 	f.WriteWindowUpdate(0, 1<<30)
 	for f.take(answer) == nil {
-		// What came together is answered together.
+		// Requests that came together are answered together.
 		if f.input.Buffered() == 0 && f.output.Flush() != nil {
 			return
 		}
@@ -117,7 +117,7 @@ func (f *frames) encode(fields ...string) []byte {
 	return f.block.Bytes()
 }
 
-// begin and end send the headers before and after an answer.
+// begin and end write the headers before and after an answer.
 func (f *frames) begin(id uint32) {
 	block := f.encode(":status", "200", "content-type", "application/grpc")
 	f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
@@ -128,7 +128,7 @@ func (f *frames) end(id uint32) {
 	f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true, EndStream: true})
 }
 
-// rightAnswer answers a Get of ours.
+// rightAnswer answers a Get of our service.
 func rightAnswer(request []byte) []byte {
 	at := bytes.LastIndexByte(request, 'k')
 	number, _ := keyNumber(request[at:][:keyLength])
@@ -227,7 +227,7 @@ func TestWhatServersMayDo(t *testing.T) {
 	}
 }
 
-// A server that has gone says which requests it hasn't looked at: they are sent again to another, the others are lost.
+// A leaving server says which requests it hasn't looked at: these are sent to another server, the others are lost.
 func TestUnseenRequestsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	address := serveFrames(t, nil, func(f *frames, id uint32, request []byte) {
@@ -252,7 +252,7 @@ func TestRequestsOfLostConnectionsFail(t *testing.T) {
 	address := serveFrames(t, nil, func(f *frames, id uint32, request []byte) {
 		if id == 21 {
 			f.WriteGoAway(1<<31-1, http2.ErrCodeInternal, nil)
-			f.WriteRawFrame(http2.FrameSettings, 0, 7, nil) // a breach: settings are of no stream
+			f.WriteRawFrame(http2.FrameSettings, 0, 7, nil) // a breach: settings belong to no stream
 			f.output.Flush()
 			return
 		}

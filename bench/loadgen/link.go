@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// For an attempt to connect, and then until the server's settings have come.
+	// Limit for an attempt to connect, and then again for the server's settings to come.
 	connectTimeout = time.Second
 	firstBackoff   = 20 * time.Millisecond
 	backoffGrowth  = 1.6
@@ -21,19 +21,19 @@ const (
 	readBuffer     = 64 << 10
 )
 
-// link keeps a connection to a target. What changes is under the load's lock.
+// link keeps a connection to a target. The load's lock guards the fields that change.
 type link struct {
 	load     *load
 	target   string
-	wasReady chan struct{} // closed when it has first been connected
-	once     sync.Once     // for that
+	wasReady chan struct{} // closed at the first connection
+	once     sync.Once     // closes it
 
-	current   *wire // that takes calls; nil: there is none
+	current   *wire // the connection that takes calls; nil: there is none
 	isFailing bool  // the last attempt to connect has failed
 	lastError string
 }
 
-// takesCalls returns whether there is a connection that does.
+// takesCalls returns whether there is a connection that takes calls.
 func (l *link) takesCalls() bool {
 	return l.current != nil && !l.current.isLeaving
 }
@@ -53,7 +53,7 @@ func (l *link) keep(running context.Context) {
 			wait = firstBackoff
 			continue
 		}
-		// It failed, or was gone at once.
+		// The attempt failed, or the connection ended at once.
 		select {
 		case <-time.After(wait):
 		case <-running.Done():
@@ -63,8 +63,8 @@ func (l *link) keep(running context.Context) {
 	}
 }
 
-// connect has a new connection take calls until it is lost or the server leaves; then, calls under way go on. Returns
-// whether it ever took calls, and why it no longer does.
+// connect makes a connection and returns when it takes no more calls: it is lost, or the server leaves and calls under
+// way go on. It returns whether the connection ever took calls, and why it no longer does.
 func (l *link) connect(running context.Context) (wasReady bool, err error) {
 	dialer := net.Dialer{Timeout: connectTimeout}
 	socket, err := dialer.DialContext(running, "tcp", l.target)
@@ -87,7 +87,7 @@ func (l *link) connect(running context.Context) (wasReady bool, err error) {
 	return w.isReady, w.leftFor
 }
 
-// wire is a connection with its socket. What changes is under the load's lock.
+// wire is a connection with its socket. The load's lock guards the fields that change.
 type wire struct {
 	*connection
 	link    *link
@@ -111,7 +111,7 @@ func (w *wire) read() {
 	}
 }
 
-// write sends what there is, all that has gathered while it last did at once.
+// write sends the connection's output; what gathers during one write goes out together in the next.
 func (w *wire) write(closed <-chan struct{}) {
 	var sending bytes.Buffer
 	for {
@@ -121,13 +121,13 @@ func (w *wire) write(closed <-chan struct{}) {
 			return
 		}
 		w.link.load.takeOutput(w, &sending)
-		// A socket that can't be written to can't be read from either, and it is the reader who tells.
+		// A socket that can't be written to can't be read from either, and the reader reports the error.
 		w.socket.Write(sending.Bytes())
 		sending.Reset()
 	}
 }
 
-// wake has the writer send what there is.
+// wake has the writer send the output.
 func (w *wire) wake() {
 	if w.output.Len() == 0 {
 		return
@@ -138,7 +138,7 @@ func (w *wire) wake() {
 	}
 }
 
-// leave has no more calls go to it. Returns whether they did.
+// leave stops calls from going to this connection. It returns whether they did until now.
 func (w *wire) leave(why error) bool {
 	if w.leftFor != nil {
 		return false

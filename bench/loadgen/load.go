@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// All targets must be reached within it at the start.
+	// Within this time all targets must be reached at the start.
 	startTimeout  = 5 * time.Second
 	sweepInterval = 10 * time.Millisecond
-	// After it a closed loop goes on that has found no connection.
+	// Pause of a closed loop that found no connection.
 	rest = 10 * time.Millisecond
-	// Timer events a second, at most: waking for each takes more of the processor than sending does.
+	// Most timer events a second: to wake for each takes more processor time than to send.
 	beatsMax = 2_000
 )
 
 var errLeft = errors.New("the server has left")
 
-// load sends requests and takes their answers. One lock guards all of it: it runs on one core, as a part of that is all
-// it needs, so nobody waits for the lock.
+// load sends requests and takes their answers. One lock guards all of it: it runs on one core, of which it needs only a
+// part, so there is no contention.
 type load struct {
 	options options
 	path    string
-	began   time.Time // of its clock
+	began   time.Time // when its clock was 0
 
 	lock     sync.Mutex
 	work     work
@@ -43,11 +43,11 @@ type load struct {
 	byTarget [][]*link
 	turn     int
 	wires    map[*wire]bool
-	waiting  []*call // for a first attempt to connect to end
+	waiting  []*call // until a first attempt to connect has ended
 	spare    []*call
 	underWay int
 	stopping bool          // no further requests
-	idle     chan struct{} // closed when none is under way any more
+	idle     chan struct{} // closed when no request is under way any more
 	record   *record
 }
 
@@ -67,12 +67,12 @@ func newLoad(o options) *load {
 	return l
 }
 
-// now returns nanoseconds of the load's clock.
+// now returns the time of the load's clock, in nanoseconds.
 func (l *load) now() int64 {
 	return int64(time.Since(l.began))
 }
 
-// run does what the options say, or less if it is interrupted, and returns the report. An error: it could not begin.
+// run does what the options say, or less if it is interrupted, and returns the report; an error if it could not run.
 func (l *load) run(interrupted context.Context) (*report, error) {
 	running, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -155,7 +155,7 @@ func (l *load) sendInTurn() {
 	}
 }
 
-// sendAtRate sends what is due when it is, until it is stopped.
+// sendAtRate sends requests when they are due, until it is stopped.
 func (l *load) sendAtRate(sending context.Context) error {
 	each := int(math.Ceil(l.options.Rate / beatsMax)) // requests a beat
 	beats, err := metronome.New(l.options.Rate / float64(each))
@@ -163,7 +163,7 @@ func (l *load) sendAtRate(sending context.Context) error {
 		return err
 	}
 	context.AfterFunc(sending, beats.Stop)
-	// What is to be added to the metronome's time for the load's.
+	// The metronome's time plus this is the load's.
 	offset := l.now() - metronome.Now()
 	for beat := 0; ; {
 		due, err := beats.Wait()
@@ -204,7 +204,7 @@ func (l *load) next(c *call, due int64) {
 	l.dispatch(c)
 }
 
-// dispatch gives the call to a connection that may take it, to each in turn.
+// dispatch gives the call to a connection that may take it; connections take turns.
 func (l *load) dispatch(c *call) {
 	links := l.links
 	if c.target >= 0 {
@@ -233,7 +233,7 @@ func (l *load) dispatch(c *call) {
 	l.end(c, notConnected, failing.lastError)
 }
 
-// redispatch gives those that wait for connections another chance.
+// redispatch dispatches the calls that wait for a connection again.
 func (l *load) redispatch() {
 	waiting := l.waiting
 	l.waiting = nil
@@ -242,12 +242,12 @@ func (l *load) redispatch() {
 	}
 }
 
-// answered is the connections' listener.
+// answered implements listener.
 func (l *load) answered(c *call, message []byte) {
 	l.work.judge(c, message)
 }
 
-// ended is the connections' listener.
+// ended implements listener.
 func (l *load) ended(c *call, as outcome, message string) {
 	if as == ok && l.work.complete(c) && c.verdict == ok {
 		l.dispatch(c)
@@ -256,13 +256,13 @@ func (l *load) ended(c *call, as outcome, message string) {
 	l.end(c, as, message)
 }
 
-// unseen is the connections' listener.
+// unseen implements listener.
 func (l *load) unseen(c *call) {
 	l.record.addResent(c.due)
 	l.dispatch(c)
 }
 
-// end records what became of a call; a closed loop goes on with the next one.
+// end records the outcome of a call; a closed loop goes on with the next one.
 func (l *load) end(c *call, as outcome, message string) {
 	at := l.now()
 	whole := c.conclude(as)
@@ -292,7 +292,7 @@ func (l *load) checkIdle() {
 	}
 }
 
-// sweep ends requests whose time is over.
+// sweep ends requests that have timed out.
 func (l *load) sweep(running context.Context) {
 	ticks := time.NewTicker(sweepInterval)
 	defer ticks.Stop()
@@ -323,7 +323,7 @@ func (l *load) sweep(running context.Context) {
 	}
 }
 
-// open begins to use a new socket of a link.
+// open begins to use a link's new socket.
 func (l *load) open(of *link, socket net.Conn) *wire {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -336,7 +336,7 @@ func (l *load) open(of *link, socket net.Conn) *wire {
 	return w
 }
 
-// take gives a connection a frame, or the error there was instead. Returns whether it has ended.
+// take gives a connection a frame or a read error. It returns whether the connection has ended.
 func (l *load) take(w *wire, frame http2.Frame, err error) (hasEnded bool) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -370,12 +370,12 @@ func (l *load) take(w *wire, frame http2.Frame, err error) (hasEnded bool) {
 	return true
 }
 
-// takeOutput empties a connection's output into a buffer that is empty.
+// takeOutput moves a connection's output into an empty buffer.
 func (l *load) takeOutput(w *wire, into *bytes.Buffer) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	*into, w.output = w.output, *into
-	// Requests may have waited for the room.
+	// Requests may have waited for room in it.
 	w.pump()
 	w.wake()
 }
@@ -388,7 +388,7 @@ func (l *load) failedToConnect(of *link, err error) {
 	l.redispatch()
 }
 
-// tell says on standard error how it goes.
+// tell reports progress on standard error.
 func (l *load) tell(running context.Context) {
 	ticks := time.NewTicker(time.Second)
 	defer ticks.Stop()
@@ -411,7 +411,7 @@ func isTerminal(file *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// processorTime returns what this process has taken, in seconds.
+// processorTime returns the processor time that this process has used, in seconds.
 func processorTime() float64 {
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {

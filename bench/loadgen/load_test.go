@@ -16,7 +16,7 @@ import (
 
 const testKeys = 1_000
 
-// short returns options of a run of a fraction of a second against one server.
+// short returns options for a run of a fraction of a second against one server.
 func short(method string, targets ...string) options {
 	o := defaults()
 	o.Method, o.Targets, o.Store, o.Keys = method, targets, "bench", testKeys
@@ -93,7 +93,7 @@ func TestMissingValuesAreCaught(t *testing.T) {
 	requireCaught(t, forgets, missing)
 }
 
-// requireCaught asks a server that spoils each fifth key.
+// requireCaught loads a server that spoils every fifth key.
 func requireCaught(t *testing.T, spoil func(uint32, []byte) ([]byte, bool), as outcome) {
 	address, _ := serve(t, &store{keys: testKeys, spoil: spoil})
 	for _, kind := range []string{kindOurs, kindPeer} {
@@ -153,7 +153,7 @@ func TestShedLoadIsCountedByStatus(t *testing.T) {
 	}
 }
 
-// stalls returns what lets requests wait for the second second after the first request.
+// stalls returns a function that holds requests from 0.5 s to 1.5 s after the first request.
 func stalls() func() error {
 	var first atomic.Pointer[time.Time]
 	return func() error {
@@ -189,7 +189,7 @@ func TestStallShowsInAnOpenLoop(t *testing.T) {
 	}
 }
 
-// A closed loop asks nothing while it waits: the percentiles hide what the longest gap shows.
+// A closed loop sends nothing while it waits: the percentiles hide what the longest gap shows.
 func TestStallShowsInAClosedLoopAsAGapOnly(t *testing.T) {
 	t.Parallel()
 	address, _ := serve(t, &store{keys: testKeys, before: stalls()})

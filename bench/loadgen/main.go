@@ -1,5 +1,5 @@
-// Command loadgen loads gRPC servers with lookups and checks every value they return. README.md says how, and what it
-// reports.
+// Command loadgen loads gRPC servers with lookups and checks every value they return. README.md explains its options
+// and its report.
 package main
 
 import (
@@ -19,9 +19,9 @@ import (
 const (
 	exitCouldNotRun = 1
 	exitWrong       = 3
-	// Its work is a part of one core's; waking threads to share it would add nearly half as much.
+	// The work takes only a part of one core; waking threads to share it would add nearly half as much.
 	coresMax = 1
-	// Its heap is small, so it may grow a few times before it is collected.
+	// The heap is small, so it may grow to nine times its live size before it is collected.
 	garbagePercent = 800
 )
 
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// run does what a command line says, and prints the report.
+// run runs the load that a command line asks for, and prints the report.
 func run(arguments []string) (*report, error) {
 	o, err := parse(arguments, os.Stderr)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	batchMax   = 1_000 // keys; what servers take by default
+	batchMax   = 1_000 // keys; servers take so many by default
 	spanMax    = 1_000_000
 	timeoutMax = 60_000 // milliseconds
-	// Requests under way in an open loop: their rate times their timeout.
+	// Most requests under way; in an open loop there can be rate times timeout.
 	underWayMax = 1_000_000
 )
 
-// options say what to do. README.md explains each.
+// options are the command line's. README.md explains each.
 type options struct {
 	Kind        string   `json:"kind"`
 	Method      string   `json:"method"`
@@ -51,8 +51,8 @@ func defaults() options {
 	}
 }
 
-// parse reads options from a command line, and from the file that it names. Of an option that is given twice the later
-// one counts. Returns flag.ErrHelp if help was asked for, and printed.
+// parse reads options from a command line and from the file that it names. If an option is given twice, the later one
+// counts. It returns flag.ErrHelp after it has printed the help that was asked for.
 func parse(arguments []string, help io.Writer) (options, error) {
 	o := defaults()
 	flags := flag.NewFlagSet("loadgen", flag.ContinueOnError)
@@ -66,7 +66,7 @@ func parse(arguments []string, help io.Writer) (options, error) {
 		decoder.DisallowUnknownFields()
 		return decoder.Decode(&o)
 	})
-	flags.StringVar(&o.Kind, "kind", o.Kind, "of servers: ours or peer")
+	flags.StringVar(&o.Kind, "kind", o.Kind, "kind of servers: ours or peer")
 	flags.StringVar(&o.Method, "method", o.Method, "get, batch_get or scan")
 	flags.Func("targets", "`host:port,...`", func(text string) error {
 		o.Targets = strings.Split(text, ",")
@@ -76,20 +76,20 @@ func parse(arguments []string, help io.Writer) (options, error) {
 		o.Owners, err = integers(text)
 		return err
 	})
-	flags.IntVar(&o.Partitions, "partitions", o.Partitions, "of the store (default: as many as owners)")
-	flags.IntVar(&o.Connections, "connections", o.Connections, "to each target")
-	flags.StringVar(&o.Store, "store", o.Store, "name of the store, of ours")
-	flags.BoolVar(&o.Raw, "raw", o.Raw, "ask for the changelog's bytes, of ours")
+	flags.IntVar(&o.Partitions, "partitions", o.Partitions, "partitions of the store (default: as many as owners)")
+	flags.IntVar(&o.Connections, "connections", o.Connections, "connections to each target")
+	flags.StringVar(&o.Store, "store", o.Store, "name of the store (kind ours)")
+	flags.BoolVar(&o.Raw, "raw", o.Raw, "ask for the changelog's bytes (kind ours)")
 	flags.UintVar(&o.Keys, "keys", o.Keys, "number of keys")
-	flags.UintVar(&o.Version, "version", o.Version, "of the values")
-	flags.IntVar(&o.Batch, "batch", o.Batch, "keys of a batch_get")
-	flags.UintVar(&o.Span, "span", o.Span, "consecutive keys of a scan")
+	flags.UintVar(&o.Version, "version", o.Version, "version of the values")
+	flags.IntVar(&o.Batch, "batch", o.Batch, "keys per batch_get")
+	flags.UintVar(&o.Span, "span", o.Span, "consecutive keys per scan")
 	flags.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "closed loop: requests under way")
 	flags.Float64Var(&o.Rate, "rate", o.Rate, "open loop: requests a second")
-	flags.Float64Var(&o.DurationS, "duration-s", o.DurationS, "seconds that are measured")
-	flags.Float64Var(&o.WarmupS, "warmup-s", o.WarmupS, "seconds before them")
-	flags.IntVar(&o.TimeoutMs, "timeout-ms", o.TimeoutMs, "of a request")
-	flags.Uint64Var(&o.Seed, "seed", o.Seed, "of the random keys")
+	flags.Float64Var(&o.DurationS, "duration-s", o.DurationS, "seconds to measure")
+	flags.Float64Var(&o.WarmupS, "warmup-s", o.WarmupS, "seconds to load before that")
+	flags.IntVar(&o.TimeoutMs, "timeout-ms", o.TimeoutMs, "timeout of a request, in milliseconds")
+	flags.Uint64Var(&o.Seed, "seed", o.Seed, "seed of the random keys")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err
 	}
@@ -102,7 +102,7 @@ func parse(arguments []string, help io.Writer) (options, error) {
 	return o, o.check()
 }
 
-// check returns what is wrong with the options, all of it.
+// check returns everything that is wrong with the options.
 func (o options) check() error {
 	var wrong []error
 	require := func(holds bool, rule string, values ...any) {
@@ -119,7 +119,7 @@ func (o options) check() error {
 			"the owner of partition %d is %d: there are targets 0 to %d", partition, owner, len(o.Targets)-1)
 	}
 	require(len(o.Owners) == 0 || o.Partitions == len(o.Owners),
-		"there are %d partitions and owners of %d", o.Partitions, len(o.Owners))
+		"there are %d partitions, but owners for %d", o.Partitions, len(o.Owners))
 	require(o.Partitions >= 0, "partitions is %d", o.Partitions)
 	require(o.Connections >= 1 && o.Connections <= 1000, "connections is %d: it must be 1 to 1000", o.Connections)
 	require(o.Kind != kindOurs || o.Store != "", "store must be given")

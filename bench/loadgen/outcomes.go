@@ -1,6 +1,6 @@
 package main
 
-// outcome is what became of a request, or of one lookup in it: up to 16 a gRPC status code, above what isn't one.
+// outcome says how a request, or one lookup in it, ended. Values up to 16 are gRPC status codes, larger ones are ours.
 type outcome uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	connectionLost
 	notConnected
 	outcomesEnd
-	// unsettled: it isn't known yet.
+	// unsettled: not known yet.
 	unsettled = outcomesEnd
 )
 
@@ -33,7 +33,7 @@ func (o outcome) String() string {
 	return outcomeNames[o]
 }
 
-// outcomeOfCode returns that of a gRPC status code.
+// outcomeOfCode returns the outcome for a gRPC status code.
 func outcomeOfCode(code uint64) outcome {
 	if code > uint64(codeLast) {
 		return codeUnknown
@@ -41,7 +41,7 @@ func outcomeOfCode(code uint64) outcome {
 	return outcome(code)
 }
 
-// worse returns the one that tells more against the servers: above all an answer that isn't right.
+// worse returns the worse outcome: a wrong value first, then a missing one, then the first that isn't ok.
 func worse(a, b outcome) outcome {
 	for _, worst := range []outcome{wrong, missing} {
 		if a == worst || b == worst {

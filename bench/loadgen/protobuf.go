@@ -2,13 +2,13 @@ package main
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// fields goes through a protobuf message field by field, without a copy.
+// fields reads a protobuf message field by field, without a copy.
 type fields struct {
 	rest     []byte
 	number   protowire.Number
 	varint   uint64 // of a varint field
 	content  []byte // of a field with a length
-	isBroken bool   // it doesn't parse
+	isBroken bool   // the message doesn't parse
 }
 
 func fieldsOf(message []byte) fields {

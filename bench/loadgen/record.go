@@ -8,14 +8,14 @@ import (
 
 const (
 	seriesInterval = 100 * time.Millisecond
-	// Samples of errors, of each outcome.
+	// Samples of errors for each outcome.
 	samplesMax = 5
 	// Latencies are counted to three digits, up to twice the longest timeout.
 	latencyMax    = 2 * timeoutMax * 1000 // microseconds
 	latencyDigits = 3
 )
 
-// record counts what became of the requests that were due in the measured time. Times are nanoseconds of the load's
+// record counts the outcomes of the requests that were due in the measured time. Times are nanoseconds of the load's
 // clock.
 type record struct {
 	began, ends   int64
@@ -26,17 +26,17 @@ type record struct {
 	sendDelay     *hdrhistogram.Histogram
 	series        series
 	gap           gap
-	// By partition; none if a request isn't of known ones.
+	// By partition; none for scans, or if the number of partitions is unknown.
 	partitionGaps []gap
 	errors        []sample
 	resent        int
-	connections   connections // of all the time, not only the measured
+	connections   connections // of the whole run, not only of the measured time
 }
 
 // tally counts by outcome.
 type tally [outcomesEnd]int
 
-// sample is one of the requests that failed.
+// sample is a request that failed.
 type sample struct {
 	Outcome string  `json:"outcome"`
 	AtMs    float64 `json:"at_ms"` // when it ended, from the beginning of the measured time
@@ -52,7 +52,7 @@ type connections struct {
 	FailedAttempts int `json:"failed_attempts"`
 }
 
-// series is what ended in each interval of the measured time.
+// series has the requests that ended in each interval since the measured time began.
 type series struct {
 	IntervalMs int64   `json:"interval_ms"`
 	OK         []int   `json:"ok"`
@@ -73,7 +73,7 @@ func newRecord(o options) *record {
 	return r
 }
 
-// measure says which time is measured.
+// measure sets the time that is measured.
 func (r *record) measure(began, ends int64) {
 	r.began, r.ends = began, ends
 	r.gap.begin(began)
@@ -86,7 +86,7 @@ func (r *record) isMeasured(due int64) bool {
 	return r.began <= due && due < r.ends
 }
 
-// add counts a call that has ended at a time.
+// add counts a call that ended at this time.
 func (r *record) add(c *call, as outcome, message string, at int64) {
 	if !r.isMeasured(c.due) {
 		return
@@ -131,7 +131,7 @@ func (r *record) addError(c *call, as outcome, message string, at int64) {
 	r.errors = append(r.errors, sample{as.String(), float64(at-r.began) / 1e6, c.sentTo, key, message})
 }
 
-// addDelay counts how late a request that was due then was sent.
+// addDelay counts how late a request was sent.
 func (r *record) addDelay(due, delay int64) {
 	if r.isMeasured(due) {
 		r.sendDelay.RecordValue(min(delay/int64(time.Microsecond), latencyMax))

@@ -62,7 +62,7 @@ func (r *report) hasWrong() bool {
 		r.Requests.ByOutcome[wrong.String()] > 0
 }
 
-// report sums up. `cpuS`: processor time that was taken in the measured time.
+// report sums up. `cpuS` is the processor time used in the measured time.
 func (r *record) report(o options, beganAt time.Time, cpuS float64) (*report, error) {
 	measuredS := float64(r.ends-r.began) / 1e9
 	okLatency, err := distributionOf(r.okLatency)
@@ -113,7 +113,7 @@ func (t tally) counts() counts {
 	return all
 }
 
-// reported returns a gap with the end of the measured time as its last event.
+// reported returns the longest gap; the end of the measured time counts as the last event.
 func (r *record) reported(g gap) reportedGap {
 	g.end(r.ends)
 	return reportedGap{GapMs: float64(g.longest) / 1e6, AtMs: float64(g.beganAt-r.began) / 1e6}

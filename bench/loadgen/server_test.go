@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// store is what a server of the tests holds, and what is wrong with it.
+// store is the data of a test's server, and what is wrong with it.
 type store struct {
 	keys       uint32
 	partitions int
-	// Of a page, where it isn't what was asked for.
+	// Entries per page; 0: as many as the request asks for.
 	pageMax int
-	// Before each request; an error is the answer to it.
+	// Called before each request; an error is the answer.
 	before func() error
-	// What it says of a key instead of its value.
+	// Changes the answer for a key.
 	spoil func(key uint32, value []byte) (said []byte, found bool)
 }
 
@@ -33,7 +33,7 @@ func (s *store) get(key uint32) ([]byte, bool) {
 	return s.spoil(key, value)
 }
 
-// serve starts a gRPC server with both contracts, that ends with the test.
+// serve starts a gRPC server with both contracts; it ends with the test.
 func serve(t *testing.T, s *store, options ...grpc.ServerOption) (address string, server *grpc.Server) {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,15 +9,15 @@ import (
 
 // work draws requests at random and judges their answers.
 type work interface {
-	// draw makes the call one for new keys.
+	// draw prepares the call for new keys.
 	draw(c *call)
 	// judge reads a message of the answer.
 	judge(c *call, message []byte)
-	// complete is told that the answer has ended well. It returns true if the call's request is now for more of it.
+	// complete handles an answer that ended well. It returns true if the call now holds a request for the next page.
 	complete(c *call) (hasMore bool)
 }
 
-// data is what the servers hold, and where.
+// data is the data that the servers hold, and where it is.
 type data struct {
 	random   *rand.Rand
 	keys     uint32
@@ -56,13 +56,13 @@ func (d *data) partitionOf(key uint32) int {
 	return partitionOf(d.scratch, len(d.owners))
 }
 
-// isRight returns whether this is the key's value.
+// isRight returns whether the value is the key's.
 func (d *data) isRight(key uint32, value []byte) bool {
 	d.expected = appendValue(d.expected[:0], key, d.version)
 	return bytes.Equal(value, d.expected)
 }
 
-// lookups asks for keys: for one, or for several of one target at once.
+// lookups asks for one key, or for several keys of one target at once.
 type lookups struct {
 	data
 	size   int
@@ -117,7 +117,7 @@ type scans struct {
 	data
 	dialect       dialect
 	span          uint32
-	isByPartition bool // with owners, a scan is of one partition; else of all that the target owns
+	isByPartition bool // with owners a scan reads one partition; if false, all partitions that the target owns
 }
 
 func (s *scans) draw(c *call) {
@@ -142,7 +142,7 @@ func (s *scans) isWithin(key uint32, target, partition int) bool {
 	return s.owners[of] == target && (partition < 0 || of == partition)
 }
 
-// judge expects the keys of the range in their order, each once.
+// judge expects the keys of the range in order, each once.
 func (s *scans) judge(c *call, message []byte) {
 	token, parses := s.dialect.readScan(message, func(text, value []byte) {
 		key, isKey := keyNumber(text)

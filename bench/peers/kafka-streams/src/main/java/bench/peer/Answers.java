@@ -8,7 +8,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
-/** What lookups have in common. */
+/** The common part of all lookups. */
 final class Answers {
     /** How often the hosts of a partition are looked up before a lookup fails, and the pause between. */
     static final int ROUNDS_MAX = 3;
@@ -36,7 +36,7 @@ final class Answers {
         return Status.UNAVAILABLE.withDescription(why).asRuntimeException();
     }
 
-    /** Run something a moment later, when a rebalance may be over. */
+    /** Run a task a moment later, when a rebalance may be over. */
     static void later(final Runnable task) {
         TIMER.schedule(task, ROUND_PAUSE_MS, TimeUnit.MILLISECONDS);
     }

@@ -16,7 +16,7 @@ import org.apache.kafka.streams.errors.InvalidStateStoreException;
 import org.apache.kafka.streams.state.HostInfo;
 import org.apache.kafka.streams.state.ReadOnlyKeyValueStore;
 
-/** Lookups of many keys: those of one host in one call, all hosts at once. */
+/** Lookups of many keys: one call to each host for its keys, all hosts at once. */
 final class Batches {
     private final LocalStores stores;
     private final Routes routes;
@@ -66,7 +66,7 @@ final class Batches {
             return IntStream.range(0, partitions.length).toArray();
         }
 
-        /** Answer for the keys at these places from copies here, all or none. */
+        /** Answer for the keys at these places from local copies, all or none. */
         void read(final int[] places) {
             final ReadOnlyKeyValueStore<?, ?>[] copies = new ReadOnlyKeyValueStore<?, ?>[stores.partitionCount()];
             for (final int place : places) {
@@ -81,7 +81,7 @@ final class Batches {
             done(places.length);
         }
 
-        /** Send the keys at these places to the hosts that are nth in the order for their partitions. */
+        /** Send the keys at these places to the nth host in the order of their partition. */
         void ask(final int[] places, final int nth, final int round) {
             final Map<Integer, List<HostInfo>> hosts = new HashMap<>();
             final Map<HostInfo, IntStream.Builder> groups = new HashMap<>();

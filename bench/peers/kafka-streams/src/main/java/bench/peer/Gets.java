@@ -8,7 +8,7 @@ import java.util.List;
 import org.apache.kafka.streams.errors.InvalidStateStoreException;
 import org.apache.kafka.streams.state.HostInfo;
 
-/** Single lookups: from a copy here, or from the instances that have one, the active first. */
+/** Single lookups: from a local copy, or from the instances that have one, the active first. */
 final class Gets {
     private final LocalStores stores;
     private final Routes routes;

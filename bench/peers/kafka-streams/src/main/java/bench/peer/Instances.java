@@ -19,7 +19,7 @@ final class Instances implements AutoCloseable {
         this.directExecutor = directExecutor;
     }
 
-    /** Return a stub whose calls must be made at once: their time runs from now. */
+    /** Return a stub; call it at once, because its timeout begins now. */
     PeerServiceGrpc.PeerServiceStub at(final HostInfo host) {
         return PeerServiceGrpc.newStub(channel(host)).withDeadlineAfter(ATTEMPT_TIMEOUT_MS, TimeUnit.MILLISECONDS);
     }

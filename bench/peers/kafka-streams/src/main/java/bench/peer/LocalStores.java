@@ -17,7 +17,7 @@ import org.apache.kafka.streams.state.ReadOnlyKeyValueStore;
  * The copies this instance holds, active or standby.
  *
  * <p>A copy answers once it has been seen at the end of its changelog, and as long as it is not further behind than
- * the bound: one that restores would say "not found" of what it has not read yet.
+ * the bound: a restoring copy would answer "not found" for keys that it has not read yet.
  */
 final class LocalStores implements AutoCloseable {
     private static final long LAGS_EVERY_MS = 200;
@@ -52,7 +52,7 @@ final class LocalStores implements AutoCloseable {
         if (copy == null || !copy.caughtUp() || copy.lag().offsetLag() > maxLag) {
             throw new InvalidStateStoreException("no copy of partition " + partition + " here that may answer");
         }
-        // It finds the store anew at each read, so it may be kept while tasks come and go.
+        // This object finds the store anew at each read, so it may be kept while tasks come and go.
         ReadOnlyKeyValueStore<String, byte[]> store = stores.get(partition);
         if (store == null) {
             store = streams.store(
@@ -65,7 +65,7 @@ final class LocalStores implements AutoCloseable {
         return store;
     }
 
-    /** Return how far a copy is, if there is one. */
+    /** Return a copy's lag, if there is a copy. */
     Optional<LagInfo> lag(final int partition) {
         return Optional.ofNullable(copies.get(partition)).map(Copy::lag);
     }
@@ -86,7 +86,7 @@ final class LocalStores implements AutoCloseable {
                 copies.set(partition, lag == null ? null : new Copy(lag, caughtUp));
             }
         } catch (final RuntimeException notNow) {
-            // Before the start, in a rebalance, or without the broker: what was known stands.
+            // Before the start, in a rebalance, or without the broker: the last known lags stay.
         }
     }
 }

@@ -27,8 +27,8 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * One instance of a Kafka Streams application that keeps the latest value of each key of a topic in RocksDB, with
  * standbys, and answers lookups over gRPC from any instance (KIP-535).
  *
- * <p>It says on standard output, one JSON object a line, when it is RUNNING and how its restores go. SIGTERM ends it
- * in order. As a static member (KIP-345) it keeps its tasks over a restart shorter than the session timeout.
+ * <p>It prints its states and the progress of its restores on standard output, one JSON object per line. SIGTERM stops
+ * it gracefully. As a static member (KIP-345) it keeps its tasks over a restart shorter than the session timeout.
  */
 public final class Peer {
     static final String STORE = "latest";
@@ -103,7 +103,7 @@ public final class Peer {
         config.put(consumer(ConsumerConfig.GROUP_INSTANCE_ID_CONFIG), options.instanceId());
         config.put(consumer(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), options.sessionTimeoutMs());
         config.put(consumer(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), options.sessionTimeoutMs() / 10);
-        // Restores come in larger pieces than what is processed: nobody waits for a single record of them.
+        // Restores read larger pieces than processing does: nobody waits for a single record of a restore.
         config.put(restore(ConsumerConfig.MAX_POLL_RECORDS_CONFIG), 10_000);
         config.put(restore(ConsumerConfig.MAX_PARTITION_FETCH_BYTES_CONFIG), 8 * 1024 * 1024);
         config.put(restore(ConsumerConfig.RECEIVE_BUFFER_CONFIG), 1024 * 1024);

@@ -11,7 +11,7 @@ import bench.peer.proto.StatusRequest;
 import bench.peer.proto.StatusResponse;
 import io.grpc.stub.StreamObserver;
 
-/** The gRPC service; each call has a class of its own. */
+/** The gRPC service; each call has its own class. */
 final class PeerService extends PeerServiceGrpc.PeerServiceImplBase {
     private final Gets gets;
     private final Batches batches;

@@ -6,7 +6,7 @@ import java.util.Set;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 
-/** Adds up what is restored into active tasks, and the time while at least one restore is under way. */
+/** Counts the records restored into active tasks, and the time in which at least one restore is under way. */
 final class RestoreProgress implements StateRestoreListener {
     private static final long SAY_EVERY_NS = 1_000_000_000L;
 

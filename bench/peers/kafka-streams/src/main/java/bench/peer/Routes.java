@@ -10,7 +10,7 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyQueryMetadata;
 import org.apache.kafka.streams.state.HostInfo;
 
-/** Where partitions are: the active's host first, then the standbys'. */
+/** The hosts of each partition: the active's first, then the standbys'. */
 final class Routes {
     private final KafkaStreams streams;
     private final HostInfo self;
@@ -30,7 +30,7 @@ final class Routes {
         return self.equals(host);
     }
 
-    /** Return who may answer, in the order to ask them; empty while that is not known. */
+    /** Return the hosts that may answer, in the order to ask them; empty while they are unknown. */
     List<HostInfo> hosts(final int partition) {
         if (!streams.state().isRunningOrRebalancing()) {
             return List.of();

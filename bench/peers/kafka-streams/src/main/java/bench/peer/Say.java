@@ -4,7 +4,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
 
-/** Says what happens on standard output, one JSON object a line. */
+/** Prints events on standard output, one JSON object per line. */
 final class Say {
     private Say() {}
 

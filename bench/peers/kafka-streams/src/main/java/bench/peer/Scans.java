@@ -25,7 +25,7 @@ import org.apache.kafka.streams.errors.InvalidStateStoreException;
 import org.apache.kafka.streams.state.HostInfo;
 import org.apache.kafka.streams.state.KeyValueIterator;
 
-/** Ranges of keys in order: those of the partitions here, merged with what the other instances send of theirs. */
+/** Ranges of keys in order: entries of local partitions, merged with those that the other instances send. */
 final class Scans {
     private static final int PAGE_ENTRIES = 500;
     private static final int AT_ONCE_MAX = 64;
@@ -33,7 +33,7 @@ final class Scans {
     private final LocalStores stores;
     private final Routes routes;
     private final Instances instances;
-    // Scans block on disks and on other instances, which the threads of the network must not.
+    // Scans block on disks and on other instances; the network's threads must not block.
     private final ExecutorService executor = Executors.newCachedThreadPool(task -> {
         final Thread thread = new Thread(task, "scan");
         thread.setDaemon(true);
@@ -102,7 +102,7 @@ final class Scans {
         caller.onCompleted();
     }
 
-    /** Ask the other instances for their partitions; return those that are to be read here. */
+    /** Ask the other instances for their partitions; return the partitions to read here. */
     private List<Integer> others(final ScanRequest request, final List<Iterator<Entry>> parts) {
         final List<Integer> here = new ArrayList<>();
         final Map<HostInfo, List<Integer>> elsewhere = new HashMap<>();

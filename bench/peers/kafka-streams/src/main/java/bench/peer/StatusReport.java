@@ -7,7 +7,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.kafka.streams.KafkaStreams;
 
-/** Says what this instance holds and how far it is. */
+/** Reports the copies that this instance holds, and their positions and lags. */
 final class StatusReport {
     private final KafkaStreams streams;
     private final LocalStores stores;
