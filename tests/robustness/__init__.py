@@ -1,1 +1,1 @@
-"""Real processes under traffic and faults: a history of every lookup, what must hold of it, and a report."""
+"""Real processes under traffic and faults: a history of every lookup, the checks of it, and a report."""

@@ -1,4 +1,4 @@
-"""Restarts, new nodes, lost nodes and bounces: what a fleet goes through in an ordinary week."""
+"""Restarts, new nodes, lost nodes and bounces, as they happen to a fleet in an ordinary week."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What must hold of a history, whatever was done to the cluster. Pure functions; each returns what it finds wrong.
+"""Rules that every history must obey, whatever happened to the cluster. Pure; each function returns the violations.
 
-Only such times are compared as leave no doubt: a lookup's read is not before it was due, a write was readable before
-that was known, and a router acts on an epoch before we hear so. Everything ran on one machine, by one clock.
+Only times with a certain order are compared: a lookup is read at or after the time it was due, a write is readable
+before we know that, and a router acts on an epoch before we hear of it. Everything ran on one machine, by one clock.
 """
 
 from __future__ import annotations

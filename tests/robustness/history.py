@@ -1,7 +1,7 @@
 """The history of a run: every lookup, write, fault and epoch, as JSON lines on disk.
 
-Times are seconds of this machine's monotonic clock since the run began. The recorder keeps nothing in memory; a
-history is read back whole when the run is over, and again whenever somebody wants to look at the same run.
+Times are seconds of this machine's monotonic clock since the run began. The recorder keeps nothing in memory; the
+whole history is read back after the run, and can be read again later.
 """
 
 from __future__ import annotations

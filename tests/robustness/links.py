@@ -1,4 +1,4 @@
-"""Connections that stall, are slow, or break, while the processes at their ends are well."""
+"""Connections that stall, are slow or break, while the processes at both ends are well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario puts between the processes of a cluster."""
+"""The networks that a scenario puts between the processes of a cluster."""
 
 from __future__ import annotations
 

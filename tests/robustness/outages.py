@@ -1,4 +1,4 @@
-"""What the nodes rely on goes away for a while: the broker, the driver, space on a disk."""
+"""Outages of what nodes rely on: the broker, the driver, space on a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of lookups, as the program that sends them says it, one line of JSON each."""
+"""The outcomes of lookups, as the program that sends them prints them: one line of JSON each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a run of the suite: a table, a picture for each scenario, and what was wrong."""
+"""The report of a run of the suite: a table, a picture for each scenario, and the violations."""
 
 from __future__ import annotations
 

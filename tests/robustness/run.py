@@ -1,4 +1,4 @@
-"""A run: a cluster under traffic and writes, faults done to it, and the history of it all."""
+"""A run: a cluster under traffic and writes, the faults that it meets, and the history of it all."""
 
 from __future__ import annotations
 

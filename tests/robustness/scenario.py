@@ -1,4 +1,4 @@
-"""A scenario: a story that a cluster goes through, and what came of it when it was played."""
+"""A scenario: the events that a cluster goes through, and the result of one play."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that sends lookups (its source is in `load/`), run beside the cluster."""
+"""The program that sends lookups (its source is in `load/`); it runs beside the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that are not heard of for longer than their session, and come back with what they believed before."""
+"""Nodes that are frozen or cut off for longer than their session, and come back with their old view of the fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks themselves: each leaves a sound history alone and catches what it is there for."""
+"""The checks themselves: each accepts a sound history and catches its own kind of violation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What holding lookups saves where partitions have one copy: nodes are restarted in turn, with and without it.
+"""How many lookups a hold saves if partitions have one copy: nodes are restarted in turn, with and without holds.
 
-By hand, with a table of what came of it: `python -m pytest tests/robustness/test_holds.py -m long`.
+By hand, with a table of the results: `python -m pytest tests/robustness/test_holds.py -m long`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a slow node and a frozen one cost reads that allow a standby, measured at a router of real processes.
+"""How much a slow and a frozen node delay reads that allow a standby, measured at a router of real processes.
 
-The first lookups that meet such a node wait for the hedge; the router then asks it last. As long as fewer than one in a
-hundred pay for finding it out, the p99 stays within twice the healthy one and the hedge delay. By hand, on a machine
-that does nothing else: `python -m pytest tests/robustness/test_late_nodes.py -m long`.
+The first lookups that meet such a node wait for the hedge; then the router asks the node last. If these are fewer than
+one in a hundred, the p99 stays below twice the healthy p99 plus the hedge delay. By hand, on a machine that does
+nothing else: `python -m pytest tests/robustness/test_late_nodes.py -m long`.
 """
 
 from __future__ import annotations

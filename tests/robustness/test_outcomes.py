@@ -1,4 +1,4 @@
-"""Lines about outcomes become records."""
+"""Lines of outcomes become records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every scenario, small in normal tests and at full size, with limits on times, in the long ones."""
+"""Every scenario: small in normal tests; at full size, with limits on times, in long tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real program sends lookups to a node in this process, at least to one."""
+"""The real program sends lookups to at least one node in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups through routers, by clients with bounds of their own, at a steady rate whatever becomes of them."""
+"""Lookups through routers, by clients that each have a bound, at a steady rate whatever their outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes to the changelog as the processor does, in transactions, and notes what was committed when."""
+"""Writes to the changelog in transactions, as the processor does, and notes when each write was committed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What must always hold. Every assignment, every belief and every answer is held against the simulator's truth.
+"""What must always hold. Every assignment, belief and answer is compared with the simulator's truth.
 
-The rules are written down here anew, from docs/architecture.md, and not with the help of the planner or of admission.
+The rules are written here independently, from docs/architecture.md, without code of the planner or of admission.
 """
 
 from __future__ import annotations

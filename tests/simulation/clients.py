@@ -1,7 +1,7 @@
 """Clients: lookups of keys that exist and keys that don't, with every kind of bound, through the routers.
 
-A lookup may fail only if nobody could have answered it: with a replica in the router's table that ran, undisturbed and
-within reach, for as long as the lookup took, it must be answered.
+A lookup may fail only if nobody could have answered it: if a replica in the router's table ran, undisturbed and
+reachable, for as long as the lookup took, the lookup must be answered.
 """
 
 from __future__ import annotations

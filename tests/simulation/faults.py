@@ -1,4 +1,4 @@
-"""Faults: what is done to a fleet, when, and for how long, drawn from the seed."""
+"""Faults: which ones a fleet meets, when, and for how long, drawn from the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated fleet as a whole: who runs where, what is written, and what is done to them."""
+"""The simulated fleet as a whole: its processes, the writes, and the faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated Kafka: control topics that are read from their beginning, changelogs, and transactions that fence."""
+"""The simulated Kafka: control topics that are read from the start, changelogs, and transactions that fence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time is simulated: when nothing is left to do now, it leaps to the next timer."""
+"""An asyncio event loop with simulated time: when nothing is left to do now, it jumps to the next timer."""
 
 from __future__ import annotations
 

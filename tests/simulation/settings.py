@@ -1,4 +1,4 @@
-"""What a run is like: drawn from its seed."""
+"""The settings of a run, drawn from its seed."""
 
 from __future__ import annotations
 

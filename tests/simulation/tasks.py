@@ -1,7 +1,7 @@
 """The tasks of a simulated node: the real task machine, its actions carried out on a simulated disk and network.
 
-The counterpart of `TaskManager`, its steps and its replication threads. What each step may meet is drawn: a broker that
-can't be asked, a disk that refuses.
+The counterpart of `TaskManager`, its steps and its replication threads. The seed decides which faults a step meets: a
+broker that can't be asked, a disk that refuses.
 """
 
 from __future__ import annotations

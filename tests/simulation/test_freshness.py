@@ -1,7 +1,6 @@
-"""Lookups with a bound, at the moment in which a node comes back.
+"""Lookups with a bound, at the moment when a node comes back.
 
-One node has the only copy, so no other can answer. Each message takes a fixed time, so that nothing depends on what a
-seed draws.
+One node has the only copy, so no other can answer. Each message takes a fixed time, so that nothing depends on a seed.
 """
 
 from __future__ import annotations

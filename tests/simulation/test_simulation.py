@@ -1,4 +1,4 @@
-"""The simulation itself: seeds run clean, and what is broken on purpose is caught."""
+"""The simulation itself: seeds run without a violation, and defects made on purpose are caught."""
 
 from __future__ import annotations
 

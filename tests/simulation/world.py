@@ -1,4 +1,4 @@
-"""The world of one run: its randomness, its network, its processes, its trace, and the first rule that was broken."""
+"""The world of one run: randomness, network, processes, trace, and the first rule that was broken."""
 
 from __future__ import annotations
 

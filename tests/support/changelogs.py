@@ -1,7 +1,7 @@
 """Generated changelogs of each kind of store, and a process that applies one to a store until it is killed.
 
-`python -m tests.support.changelogs DIRECTORY KIND SEED RECORDS LARGEST_BATCH` applies a batch for each line that it
-reads, and prints the position after it.
+`python -m tests.support.changelogs DIRECTORY KIND SEED RECORDS LARGEST_BATCH` applies one batch for each line that it
+reads, and prints the position after the batch.
 """
 
 from __future__ import annotations

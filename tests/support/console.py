@@ -1,4 +1,4 @@
-"""Console sessions in Markdown: what is typed after `$`, and what came back, compared with what comes back now."""
+"""Console sessions in Markdown: the commands after `$`, and their old output compared with the output now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `java` that is a shell script, for what a real one can't be made to do on demand."""
+"""A shell script in place of `java`: it does things on demand that a real one can't be made to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router in this process that answers from dictionaries, for what only needs somebody at the other end."""
+"""A router in this process that answers from dictionaries, for tests that need only some peer."""
 
 from __future__ import annotations
 

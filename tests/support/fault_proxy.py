@@ -1,10 +1,10 @@
-"""A TCP proxy on the loopback address that does to its connections what bad networks do.
+"""A TCP proxy on the loopback address that treats its connections as bad networks do.
 
     client ── upstream ──► proxy ── upstream ──► target
            ◄─ downstream ──       ◄─ downstream ──
 
-It works on bytes that TCP has delivered, so it can't lose a packet: a `stall` is what a network that loses everything
-for a while looks like to a program, its bytes arriving late. With `blackhole` they never arrive. Names as in Toxiproxy.
+It works on bytes that TCP has delivered, so it can't lose a packet. With `stall` bytes arrive late, as after a time in
+which a network lost everything; with `blackhole` they never arrive. The names are Toxiproxy's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An example's HTTP API, asked without a server and answered by a client of the test's own."""
+"""Calls an example's HTTP API without a server; the API uses a client that the test provides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short ways to do with a broker what most tests do, each with a deadline."""
+"""Short forms of what most tests do with a broker, each with a deadline."""
 
 from __future__ import annotations
 

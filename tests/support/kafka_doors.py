@@ -1,6 +1,6 @@
-"""A broker with further addresses, each for clients that reach it another way: through a proxy, from a namespace.
+"""A broker with more addresses, each for clients that reach it another way: through a proxy, from a namespace.
 
-Kafka tells a client at which address to go on, and that depends on the listener it has come by.
+Kafka tells a client which address to use next, and this depends on the listener that the client has used.
 """
 
 from __future__ import annotations

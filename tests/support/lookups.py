@@ -1,4 +1,4 @@
-"""A steady stream of lookups with a history of every one of them."""
+"""A steady stream of lookups, with a history of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process or a registry serves as metrics, as a scraper reads it."""
+"""The metrics of a process or a registry, as a scraper reads them."""
 
 from __future__ import annotations
 

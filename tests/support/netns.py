@@ -1,10 +1,10 @@
-"""Network namespaces: a process in one has a network of its own, which a test can cut, also in one direction only.
+"""Network namespaces: a process in one has its own network, which a test can cut, also in one direction only.
 
     host ── bridge 10.x.y.1 ──┬── veth ── namespace 10.x.y.2
                               └── veth ── namespace 10.x.y.3
 
-Everything is named after the process that made it, and is removed by it, or by the next run if it was killed. Needs
-root and Debian's packages iproute2 and nftables; a test that can't have them fails and says so.
+Every name contains the id of the process that made it. That process removes everything; if it was killed, the next run
+does. Needs root and Debian's packages iproute2 and nftables; a test without them fails and says so.
 """
 
 from __future__ import annotations

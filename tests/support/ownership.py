@@ -1,4 +1,4 @@
-"""The real ownership controller for a fleet of real processes, without Spark around it."""
+"""The real ownership controller for a fleet of real processes, without Spark."""
 
 from __future__ import annotations
 

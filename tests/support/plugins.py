@@ -1,4 +1,4 @@
-"""Packages with entry points, made up by tests: installed as pip would have it, in a folder of their own."""
+"""Packages with entry points that tests make up: laid out as pip installs them, in their own folder."""
 
 from __future__ import annotations
 

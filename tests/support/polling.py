@@ -1,6 +1,6 @@
 """The one place where tests wait.
 
-A fixed sleep is either too short on a busy machine or too long on a quiet one. Tests wait for what they mean.
+A fixed sleep is too short on a busy machine or too long on a quiet one. Tests wait for the state that they mean.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress as Spark 4.2 reports it, with what we don't read left out."""
+"""Progress as Spark 4.2 reports it, without the fields that we don't read."""
 
 from __future__ import annotations
 

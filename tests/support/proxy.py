@@ -1,4 +1,4 @@
-"""The proxy that `make tools` builds, and those that run."""
+"""The proxy that `make tools` builds, and the proxies that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller has published, as nodes and routers read it."""
+"""The assignments that a controller has published, as nodes and routers read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor's settings and their narrow parts for tests: what isn't said has the default of its declaration."""
+"""The processor's settings and their parts, for tests: settings that a test doesn't give have their defaults."""
 
 from __future__ import annotations
 

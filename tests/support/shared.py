@@ -1,4 +1,4 @@
-"""Processes that the tests of a file share, each test with a store of its own: most take less time than a start."""
+"""Processes that the tests of a file share, because most tests take less time than a start; each has its own store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk so small that a test can fill it: a tmpfs, unmounted in the end."""
+"""A disk so small that a test can fill it: a tmpfs, unmounted after the test."""
 
 from __future__ import annotations
 

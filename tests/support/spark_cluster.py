@@ -1,4 +1,4 @@
-"""A standalone Spark cluster: a master and workers as real processes on the loopback, from the pip package alone."""
+"""A standalone Spark cluster: a master and workers as real processes on loopback, from the pip package only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs that `make tools` builds. A test that needs one fails without it: a skipped test tells nothing."""
+"""The programs that `make tools` builds. A test that needs one fails without it: a skipped test shows nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our variables: what a test's machine has set must not reach it."""
+"""Our environment variables: values set on the machine must not reach a test."""
 
 from __future__ import annotations
 

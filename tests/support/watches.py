@@ -1,4 +1,4 @@
-"""A watch read by a thread, with all that it was sent."""
+"""A watch that a thread reads, with everything that it received."""
 
 from __future__ import annotations
 
