@@ -120,7 +120,7 @@ def _measure(admission: Admission) -> dict[str, float]:
     return _best_us(
         {
             "parse the request": (query_service_pb2.GetRequest.FromString, wire),
-            "admit it: store, key, partition, role, freshness; the proof of it": (admission.admit_key, requests),
+            "admit it: store, key, partition, role, freshness; its stamp": (admission.admit_key, requests),
             "read RocksDB": (lambda at: stores[at].get(admitted[at][1]), range(_ASKED)),
             "make and write the answer": (
                 lambda at: answer(admitted[at][0], values[at], raw=False, stamp=stamped(admitted[at][3])),

@@ -56,7 +56,7 @@ class Run:
                 servers = self._servers(plan, side, topic)
                 with _ended(servers):
                     self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
-        shutil.rmtree(self.directory / topic)  # after a failure the files stay, for whoever looks for its cause
+        shutil.rmtree(self.directory / topic)  # after a failure the files stay, so that its cause can be found
 
     def _work(self, plan: str, names: Sequence[str], number: int, stage: Stage) -> None:
         for name in names:

@@ -275,7 +275,7 @@ class ControlTopicReaders:
     def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:
         """Return the age of a record that was read just now.
 
-        A record from before the start must not look fresh. A later one is 0 s old: its timestamp is by another clock.
+        Records from before the start must not look fresh. Later ones count as new: other machines' clocks may differ.
         """
         return 0.0 if log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
 
@@ -330,7 +330,7 @@ def run(
     share_port: bool = False,
     also_stopped_by: Callable[[asyncio.Event], None] = lambda _stop: None,
 ) -> None:
-    """Run a router until SIGTERM or SIGINT, or until `also_stopped_by` has the event set that it is given."""
+    """Run a router until SIGTERM or SIGINT, or until the event given to `also_stopped_by` is set."""
     logs.configure(settings.log_level)
 
     async def main() -> None:

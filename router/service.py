@@ -99,7 +99,7 @@ class QueryHandlers:
         return Deadline.of_call(context, self.default_timeout_s)
 
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
-        """Count a lookup; a store that is not in the assignment has no label of its own.
+        """Count a lookup; a store that is not in the assignment has an empty label.
 
         `started_at` None: its duration is not recorded.
         """
@@ -188,7 +188,7 @@ async def _counted(
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
-    """FleetService. `default_timeout_s` is the deadline of callers who set none."""
+    """FleetService. `default_timeout_s` is the deadline for callers who set none."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Several router processes on one port: the kernel spreads the connections over those who listen (SO_REUSEPORT).
+"""Several router processes on one port: the kernel spreads the connections over them (SO_REUSEPORT).
 
 One Python process uses one processor. Workers share nothing: each follows the control topics, and has its own routing
 table, bounds and metrics.

@@ -52,7 +52,7 @@ func (c *call) condemn(reason string) {
 	}
 }
 
-// conclude sets the outcome of each key and returns that of the whole call, whose stream ended in this way.
+// conclude sets the outcome of each key and returns the outcome of the whole call. `ended` says how its stream ended.
 func (c *call) conclude(ended outcome) outcome {
 	whole := worse(c.verdict, ended)
 	for _, result := range c.results {

@@ -330,7 +330,7 @@ func (c *connection) takeReset(frame *http2.RSTStreamFrame) {
 	c.end(call, as, frame.ErrCode.String())
 }
 
-// takeHeaders reads a part of a header block. It reads those of unknown streams, too, because they change our table.
+// takeHeaders reads a part of a header block. It reads headers of unknown streams, too: they change our table.
 func (c *connection) takeHeaders(id uint32, part []byte, isLast bool) error {
 	if _, err := c.decoder.Write(part); err != nil {
 		return fmt.Errorf("%w: %w", errProtocol, err)

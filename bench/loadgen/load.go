@@ -30,8 +30,8 @@ const (
 
 var errLeft = errors.New("the server has left")
 
-// load sends requests and takes their answers. One lock guards all of it: it runs on one core, of which it needs only a
-// part, so there is no contention.
+// load sends requests and takes their answers. One lock guards all of it: it runs on one core and needs only a part of
+// it, so nothing waits for the lock.
 type load struct {
 	options options
 	path    string

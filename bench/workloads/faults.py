@@ -1,7 +1,7 @@
 """Lookups at a steady rate while nodes are killed, or restarted one by one.
 
 Lookups come in an open loop and go to servers that forward to the owners: our router, or instances of the peer that
-keep running. So the count has the failures that servers could not hide, not those of a client's own connection.
+keep running. So the count has the failures that servers could not hide, not failures of a client's own connection.
 """
 
 from __future__ import annotations

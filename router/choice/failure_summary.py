@@ -36,7 +36,7 @@ def summed_up(
     elif is_late:
         reason = Reason.DEADLINE_EXCEEDED
     elif reasons == {Reason.OVERLOADED}:
-        # A reason of its own, so that the caller sends less instead of trying again.
+        # A separate reason, so that the caller sends less instead of trying again.
         reason = Reason.OVERLOADED
     else:
         reason = Reason.NO_REPLICA_AVAILABLE

@@ -12,8 +12,8 @@ from statehouse.topology import GlobalId
 class RoundRobin:
     """Counts the lookups of each global store.
 
-    Each store is counted by itself: with one count for all, a caller that asks stores in a fixed pattern would always
-    ask the same copy of each.
+    Each store has its own count: with one count for all, a caller that asks stores in a fixed pattern would always ask
+    the same copy of each.
     """
 
     def __init__(self) -> None:

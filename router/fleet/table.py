@@ -239,7 +239,7 @@ def forwarding_bytes(epoch: int) -> bytes:
 def compile_table(
     assignment: Assignment, members: Mapping[str, Member], previous: RoutingTable | None = None, *, rack: str = ""
 ) -> RoutingTable:
-    """Build the table; partitions that nothing has changed since `previous` are taken from it.
+    """Build the table; partitions whose routes can't have changed since `previous` are taken from it.
 
     This matters because every heartbeat of every node changes the table: of ten thousand partitions only those the
     sender holds are compiled again.

@@ -6,8 +6,8 @@ What a failure means decides what follows:
 - an answer about the replica (restoring, too far behind, overloaded, …), or no answer, leads to the next candidate, as
   ksqlDB does for connection errors and for standbys beyond the bound;
 - a wrong-owner answer with a newer route leads to that route's hosts at once, before the rest (TiKV's NotLeader);
-- if an answer is late, the lookup waits on, and once it also asks the next candidate within the bound: a hedge. The
-  first good answer counts;
+- if an answer is late, the lookup waits on and asks the next candidate within the bound, too, but only once: a hedge.
+  The first good answer counts;
 - slow is not dead: if nobody answered and a candidate ran out of time, the candidates are asked again as long as the
   deadline allows; one that was late gets twice the time it had;
 - if all failures pass by themselves, the candidates are asked once more after a short pause, which ends early when a
@@ -191,8 +191,8 @@ class Dispatcher:
         """Return the first answer. A caller that wants the attempts passes an `attempt_log` to fill.
 
         Raises:
-            LookupFailure: a node's failure that is final; NO_REPLICA_AVAILABLE; OVERLOADED, if every candidate
-                answered that; POSITION_NOT_REACHED, if any candidate did; or DEADLINE_EXCEEDED.
+            LookupFailure: a node's failure that is final; NO_REPLICA_AVAILABLE; OVERLOADED, if every candidate is;
+                POSITION_NOT_REACHED, if a candidate has not reached the position; or DEADLINE_EXCEEDED.
 
         """
         self._budget.lookup(asyncio.get_running_loop().time())

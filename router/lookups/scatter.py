@@ -43,7 +43,7 @@ PartitionRequest = TypeVar(
 )
 
 _AT_ONCE = 16
-# A call for several partitions gets one of so many shares of the time left: calls that follow it need time, too.
+# A call for several partitions gets one of so many equal shares of the time left, because calls may follow it.
 _SHARES = 3
 # Failures of the node, not of a partition: the node would not answer another call either.
 _OF_NODE = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
@@ -55,7 +55,7 @@ _ENTRY_OVERHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What a request reads: these partitions of a store; None: one copy of a global store as a whole."""
+    """What a request reads: these partitions of a store; `partitions` None: one copy of a global store as a whole."""
 
     store: StoreRoutes
     method: str
