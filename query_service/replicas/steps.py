@@ -80,8 +80,11 @@ class TaskSteps:
         """Stop reading, write the checkpoint, close the stores, release the folder; return the positions on disk."""
         for store in replica.stores.values():
             store.to(StoreState.CLOSING)
-            await asyncio.wrap_future(self._restorer.remove(store))
-            await asyncio.wrap_future(self._follower.remove(store))
+            removals = (asyncio.wrap_future(each.remove(store)) for each in (self._restorer, self._follower))
+            for error in await asyncio.gather(*removals, return_exceptions=True):
+                # The store is closed all the same: otherwise its folder would stay locked, and could not be opened again.
+                if error is not None:
+                    log.warning("reading not ended in order", task=str(replica.task), error=repr(error))
             self._replica_events.ended(store)
         return positions(await asyncio.to_thread(_close_stores, replica, has_failed=has_failed))
 

@@ -54,6 +54,7 @@ from query_service.stores.resources import StoreResources
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment
+from statehouse.background import BackgroundWork
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.errors import StatehouseError
 from statehouse.kafka.renewed import RenewedAdmin
@@ -121,7 +122,7 @@ class TaskManager:
         admin = RenewedAdmin(bootstrap, f"{client_id}-tasks")
         opener = StoreOpener(admin, resources, metrics, tail_bytes=tail_bytes, ends_valid_s=ends_valid_s)
         self._steps = TaskSteps(opener, self._restorer, self._follower, self._replica_events, metrics)
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = BackgroundWork()
         self._restorer.start()
         self._follower.start()
 
@@ -173,8 +174,7 @@ class TaskManager:
     async def close(self) -> None:
         """Close every task, keeping its state on disk, and stop the threads."""
         self._take(NodeStops())
-        while self._under_way:
-            await asyncio.wait(list(self._under_way))
+        await self._under_way.finish()
         await asyncio.gather(asyncio.to_thread(self._restorer.stop), asyncio.to_thread(self._follower.stop))
 
     # Events.
@@ -185,12 +185,12 @@ class TaskManager:
             actions = self._machine.handle(event)
             for action in actions:
                 self._carry_out(action)
+            if actions or isinstance(event, Removed):
+                self._on_change()
         except Exception as error:
             log.exception("defect in the task machine", received=type(event).__name__)
             self._on_defect(error)
             return []
-        if actions or isinstance(event, Removed):
-            self._on_change()
         return actions
 
     def _end_reached(self, store: StoreReplica) -> None:
@@ -248,10 +248,7 @@ class TaskManager:
 
     def _begin(self, action: Action) -> asyncio.Task[None]:
         """Begin a step. When it ends, its event goes to the machine."""
-        step = self._loop.create_task(self._until_done(action))
-        self._under_way.add(step)
-        step.add_done_callback(self._under_way.discard)
-        return step
+        return self._under_way.start(self._until_done(action), type(action).__name__)
 
     async def _until_done(self, action: Action) -> None:
         self._take(await self._performed(action))

@@ -15,13 +15,14 @@ class ServingStatus:
 
     def __init__(self, tell: Callable[[bool], Awaitable[None]]) -> None:
         self._tell = tell
-        self._is_serving = False
+        self._is_serving = self._is_telling = False
         self._background = BackgroundWork()
 
     def set(self, *, serving: bool) -> None:
         """Report the status; a report not yet sent is replaced."""
         self._is_serving = serving
-        if not self._background:
+        if not self._is_telling:  # a task that has told its last word may not have been taken from the background yet
+            self._is_telling = True
             self._background.start(self._tell_latest(), "health status")
 
     async def close(self) -> None:
@@ -30,6 +31,9 @@ class ServingStatus:
 
     async def _tell_latest(self) -> None:
         told: bool | None = None
-        while told is not self._is_serving:
-            told = self._is_serving
-            await self._tell(told)
+        try:
+            while told is not self._is_serving:
+                told = self._is_serving
+                await self._tell(told)
+        finally:
+            self._is_telling = False

@@ -69,6 +69,20 @@ async def test_words_are_told_one_by_one_to_who_is_quick() -> None:
     assert listener.told == [True, False, True]
 
 
+async def test_a_word_that_comes_as_the_last_one_has_just_been_told_is_told() -> None:
+    told: list[bool] = []
+
+    async def tell(serving: bool) -> None:
+        told.append(serving)
+        if len(told) == 1:  # between the end of the telling and the loop's noticing it
+            asyncio.get_running_loop().call_soon(lambda: status.set(serving=False))
+
+    status = ServingStatus(tell)
+    status.set(serving=True)
+    await poll_until_async(lambda: told == [True, False], 5, "both words")
+    await status.close()
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[RpcServer]:
     built = RpcServer(

@@ -16,6 +16,8 @@ from query_service.disk.directory import StateDirectory, TaskDirectory
 from query_service.replicas.replica import StoreReplica
 from query_service.replicas.tasks import TaskManager
 from query_service.states.checkpoint import Checkpoint
+from query_service.states.faults import Fault
+from query_service.states.task_events import NodeTask, NotSaved
 from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.listeners import Listeners
@@ -197,17 +199,26 @@ async def test_a_close_that_meets_a_defect_still_ends(
         patch.setattr(tasks._restorer, "remove", lambda _store: done(RuntimeError("a defect")))
         assign(tasks, epoch=2)
         await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
+    assign(tasks, A, epoch=3)
+    await in_state(tasks, TaskState.RESTORING)  # the folder was not left locked, nor the store open
 
 
-async def test_a_defect_of_the_machine_is_told(
-    state: StateDirectory, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("breaks", ["machine", "node"])
+async def test_a_defect_of_the_machine_or_of_who_hears_of_changes_is_told(
+    breaks: str, state: StateDirectory, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Exception] = []
+    is_broken = False
+
+    def on_change() -> None:
+        if is_broken:
+            raise ZeroDivisionError
+
     tasks = TaskManager(
         "127.0.0.1:1",
         "test",
         state,
-        lambda: None,
+        on_change,
         told.append,
         Listeners(),
         metrics,
@@ -218,7 +229,13 @@ async def test_a_defect_of_the_machine_is_told(
         cleanup_delay_s=0.0,
     )
     with monkeypatch.context() as patch:
-        patch.setattr(tasks._machine, "handle", lambda _event: 1 / 0)
+        if breaks == "machine":
+            patch.setattr(tasks._machine, "handle", lambda _event: 1 / 0)
+        else:
+            action = NotSaved(NodeTask(TASK, Role.ACTIVE, ()), Fault.DISK_FULL, "no room")
+            patch.setattr(tasks._machine, "handle", lambda _event: [action])
+            is_broken = True
         assign(tasks, A)
     assert [type(error) for error in told] == [ZeroDivisionError]
+    is_broken = False
     await tasks.close()
