@@ -226,8 +226,8 @@ class IdleRepeater:
                 continue
             try:
                 self._publisher.repeat(self._interval_s)
-            except Superseded as error:
-                self._on_failure(error)
-                return
             except KafkaException as failure:
                 log.warning("idle commit record not written, trying again", error=failure.args[0].str())
+            except Exception as error:  # noqa: BLE001 - without this thread a processor that is idle would look dead
+                self._on_failure(error)
+                return

@@ -61,7 +61,8 @@ class Heartbeats:
     async def end(self, instance_id: str, *, leaves: bool) -> None:
         """Write no more heartbeats. A node that `leaves` writes a tombstone."""
         if leaves:
-            self._producer.produce(self._topic, key=instance_id.encode(), value=None, partition=0)
+            with suppress(BufferError, KafkaException):  # then the session times out
+                self._producer.produce(self._topic, key=instance_id.encode(), value=None, partition=0)
         await asyncio.to_thread(self._producer.flush, _FLUSH_S)
 
     def _new_producer(self) -> Producer:

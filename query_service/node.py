@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import structlog
 
@@ -24,6 +25,7 @@ from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
 from statehouse.assignment import Assignment
+from statehouse.background import BackgroundWork
 from statehouse.membership import Member, NodeState
 from statehouse.observability.metrics import MetricsServer
 from statehouse.settings import NodeSettings
@@ -51,6 +53,7 @@ class QueryNode:
         self._drain = True
         self._drain_timeout_s = settings.drain_timeout_ms / 1000
         self._defect: Exception | None = None
+        self._chores = BackgroundWork()
         self._metrics = NodeMetrics()
         self._listeners = new_listeners(self._metrics, listeners)
         self._ownership = new_ownership(settings)
@@ -191,19 +194,20 @@ class QueryNode:
         )
         self._control.start()
         self._ends.start()
-        chores = [
-            asyncio.create_task(self._heartbeat_forever(), name="heartbeat"),
-            asyncio.create_task(self._checkpoint_forever(), name="checkpoint"),
-            asyncio.create_task(self._clean_up_forever(), name="cleanup"),
-        ]
-        stop_asked = asyncio.create_task(self._stop_asked.wait())
-        done, _ = await asyncio.wait([*chores, stop_asked], return_when=asyncio.FIRST_COMPLETED)
-        for chore in chores:
-            if chore in done and isinstance(error := chore.exception(), Exception):
-                self._break(error)
-        await self._shut_down(chores)
+        self._chores.start(self._or_break(self._heartbeat_forever()), "heartbeat")
+        self._chores.start(self._or_break(self._checkpoint_forever()), "checkpoint")
+        self._chores.start(self._or_break(self._clean_up_forever()), "cleanup")
+        await self._stop_asked.wait()
+        await self._shut_down()
         if self._defect is not None:
             raise self._defect
+
+    async def _or_break(self, chore: Coroutine[Any, Any, None]) -> None:
+        """Do a chore until cancelled. Its error stops the node, and ends a drain."""
+        try:
+            await chore
+        except Exception as error:  # noqa: BLE001 - `_break` logs it, and `run` raises it
+            self._break(error)
 
     def _thread_broke(self, error: Exception) -> None:
         """Bring a defect to the event loop, from the thread that it ended."""
@@ -218,7 +222,7 @@ class QueryNode:
         self._task_changed()
         self.stop(drain=False)
 
-    async def _shut_down(self, chores: list[asyncio.Task[None]]) -> None:
+    async def _shut_down(self) -> None:
         self._enter(NodeState.PENDING_SHUTDOWN)
         if self._drain:
             await self._hand_over()
@@ -227,9 +231,7 @@ class QueryNode:
         await self._server.stop(self._settings.stop_grace_ms / 1000)
         self._reads.open_scans.close()
         await self._reads.watches.close()
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        await self._chores.cancel()
         await asyncio.to_thread(self._ends.stop)
         await self._control.stop()
         await self._tasks.close()

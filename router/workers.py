@@ -90,9 +90,15 @@ async def keep(settings: RouterSettings, number: int, stop: asyncio.Event) -> No
     backoff = Backoff(_REPLACEMENTS)
     while not stop.is_set():
         started_at = loop.time()
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "router.worker", str(number), stdin=asyncio.subprocess.PIPE, env=environment
-        )
+        try:
+            worker = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "router.worker", str(number), stdin=asyncio.subprocess.PIPE, env=environment
+            )
+        except OSError as error:  # no memory, process or file for it now
+            pause_s = backoff.failed()
+            log.error("worker can't be started, trying again", worker=number, error=str(error), pause_s=pause_s)  # noqa: TRY400 - as a worker that has ended
+            await is_set_within(stop, pause_s)
+            continue
         await _ended(worker, stop)
         if stop.is_set():
             break

@@ -66,17 +66,16 @@ class TaskDirectory:
         lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock_fd).st_ino != (self.path / LOCK_FILE).stat().st_ino:
+                raise FileNotFoundError(errno.ENOENT, "the folder was removed meanwhile")
+            os.ftruncate(lock_fd, 0)
+            os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError as error:
             owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock_fd)
             raise TaskLocked(
                 f"{self.path} is in use by process {owner}: stop it, or give this node another state_dir"
             ) from error
-        try:
-            if os.fstat(lock_fd).st_ino != (self.path / LOCK_FILE).stat().st_ino:
-                raise FileNotFoundError(errno.ENOENT, "the folder was removed meanwhile")
-            os.ftruncate(lock_fd, 0)
-            os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             os.close(lock_fd)  # otherwise the next attempt would find the folder locked by this same process
             raise OSError(error.errno, error.strerror, str(self.path / LOCK_FILE)) from error

@@ -82,7 +82,7 @@ class TaskSteps:
             store.to(StoreState.CLOSING)
             removals = (asyncio.wrap_future(each.remove(store)) for each in (self._restorer, self._follower))
             for error in await asyncio.gather(*removals, return_exceptions=True):
-                # The store is closed all the same: otherwise its folder would stay locked, and could not be opened again.
+                # The store is closed all the same: otherwise its folder would stay locked, and never open again.
                 if error is not None:
                     log.warning("reading not ended in order", task=str(replica.task), error=repr(error))
             self._replica_events.ended(store)

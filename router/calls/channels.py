@@ -6,6 +6,7 @@ gets a new channel, so that it is called at once (TiKV closes connections on a s
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import grpc.aio
@@ -14,6 +15,7 @@ from router.fleet.table import RoutedNode
 from statehouse.background import BackgroundWork
 from statehouse.rpc.channels import channel
 from statehouse.rpc.proxy import Proxy
+from statehouse.waiting import is_told_to_end
 
 QUERY_SERVICE = "statehouse.v1.QueryService"
 _PROBE_METHOD = "/grpc.health.v1.Health/Check"
@@ -82,6 +84,10 @@ class NodeChannels:
             return error.code() not in _SILENT
         except grpc.aio.UsageError:  # the channel was closed under the call
             return False
+        except asyncio.CancelledError:
+            if is_told_to_end():
+                raise
+            return False  # as above
         return True
 
     def retain(self, nodes: Mapping[str, RoutedNode]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import socket
 
 import grpc
 import grpc.aio
 import pytest
 
-from router.workers import environment_of, hold_port, settings_of_worker
+from router.workers import environment_of, hold_port, keep, settings_of_worker
 from statehouse.errors import ConfigurationError
 from statehouse.local.ports import LOOPBACK
 from statehouse.rpc.server import RpcServer
@@ -91,3 +93,18 @@ def test_metrics_ports_must_exist() -> None:
 def test_a_port_that_is_held_lets_no_connection_in() -> None:
     with hold_port(LOOPBACK, 0) as held, pytest.raises(ConnectionRefusedError):
         socket.create_connection(held.getsockname(), 5.0)
+
+
+async def test_a_worker_that_can_not_be_started_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, tries = asyncio.Event(), 0
+
+    async def no_memory(*_: object, **__: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            stop.set()
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_memory)
+    await asyncio.wait_for(keep(RouterSettings(application_id="app"), 0, stop), 10)
+    assert tries == 2

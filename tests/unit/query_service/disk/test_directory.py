@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,21 @@ def task(tmp_path: Path) -> TaskDirectory:
     folder.write_checkpoints({"counts": AT})
     folder.release()
     return folder
+
+
+def test_a_lock_that_the_file_system_refuses_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TaskDirectory(tmp_path / "0_0")
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match=r"No locks available.*0_0/\.lock"):
+        folder.acquire()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
 def test_lock_is_released_if_its_holder_can_not_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

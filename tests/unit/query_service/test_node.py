@@ -1,0 +1,53 @@
+"""A node without a broker: what it does about its own defects, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+
+from query_service.heartbeats import Heartbeats
+from query_service.node import QueryNode
+from statehouse.settings import NodeSettings
+from statehouse.topology import TaskId
+
+
+async def test_a_chore_that_breaks_while_the_node_drains_ends_the_drain_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = QueryNode(
+        NodeSettings(
+            application_id="app",
+            bootstrap="127.0.0.1:1",
+            node_port=0,
+            proxy="none",
+            state_dir=tmp_path,
+            drain_timeout_ms=600_000,
+        )
+    )
+    node._control.members_known.set()
+    monkeypatch.setattr(node, "_active_tasks", lambda: [TaskId(0, 0)])  # nobody takes it
+    monkeypatch.setattr(node._heartbeats, "end", AsyncMock())
+    is_draining = asyncio.Event()
+
+    async def write_until_it_drains() -> None:
+        await is_draining.wait()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(node._heartbeats, "write_forever", write_until_it_drains)
+    running = asyncio.create_task(node.run())
+    node.stop(drain=True)
+    asyncio.get_running_loop().call_later(0.3, is_draining.set)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await asyncio.wait_for(running, 30)
+
+
+async def test_a_node_whose_tombstone_can_not_be_sent_ends_all_the_same() -> None:
+    heartbeats = Heartbeats("127.0.0.1:1", "test", "members", lambda: None, interval_s=1.0, timeout_ms=1_000)
+    producer = Mock()
+    producer.produce.side_effect = BufferError("Local: Queue full")
+    heartbeats._producer = producer
+    await heartbeats.end("n", leaves=True)
+    producer.flush.assert_called_once()
