@@ -1,4 +1,4 @@
-"""Write `docs/errors.md` from the one table of reasons; `--check` fails when the page is out of date."""
+"""Write `docs/errors.md` from the reasons and the exit codes; `--check` fails when it is not what would be written."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 
 from google.rpc import code_pb2
 
-from statehouse.errors import REASONS
+from statehouse.cli.exits import ExitCode, code_of
+from statehouse.errors import REASONS, LookupFailure
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 
 HEAD = """# Errors
 
-<!-- Written by tools/generate_errors_doc.py from statehouse/errors.py; run `make docs` after a change there. -->
+<!-- Written by tools/generate_errors_doc.py from statehouse/errors.py and statehouse/cli/exits.py;
+run `make docs` after a change there. -->
 
 A failed call carries two status details: `google.rpc.ErrorInfo` (domain `statehouse`, reason with the prefix
 `ERROR_REASON_`) for any client, and `statehouse.v1.LookupError` with the newest route and, from a router, each
@@ -27,6 +29,25 @@ reason only among the candidates of NO_REPLICA_AVAILABLE or DEADLINE_EXCEEDED.
 |---|---|---|---|---|
 """
 
+EXITS = """
+## Exit codes of the command line
+
+A command of `statehouse` that fails says why on stderr, and ends with one of these codes. Scripts can rely on them.
+
+| code | meaning | after these reasons |
+|---|---|---|
+"""
+
+MEANINGS = {
+    ExitCode.DONE: "Done. A processor, node or router that a signal tells to stop ends so, too.",
+    ExitCode.ERROR: "Error.",
+    ExitCode.USAGE: "Usage: an option, a setting, a key or a query is wrong.",
+    ExitCode.NOT_FOUND: "Not found: the store does not hold the key. A replica vouches for that.",
+    ExitCode.UNAVAILABLE: "Unavailable or too stale: the same command may succeed later, or with wider bounds.",
+    ExitCode.INTERRUPTED: "Ended by SIGINT.",
+    ExitCode.TERMINATED: "Ended by SIGTERM.",
+}
+
 
 def text() -> str:
     """Return the whole page."""
@@ -35,7 +56,13 @@ def text() -> str:
         f"| {'yes' if spec.elsewhere else 'no'} |\n"
         for reason, spec in REASONS.items()
     ]
-    return HEAD + "".join(rows)
+    return HEAD + "".join(rows) + EXITS + "".join(_exit_row(code) for code in ExitCode)
+
+
+def _exit_row(code: ExitCode) -> str:
+    reasons = [f"`{reason.name}`" for reason in REASONS if code_of(LookupFailure(reason, "")) is code]
+    told = "all others" if code is ExitCode.UNAVAILABLE else ", ".join(reasons) or "-"
+    return f"| {code.value} | {MEANINGS[code]} | {told} |\n"
 
 
 def main() -> None:
@@ -45,7 +72,7 @@ def main() -> None:
     if not parser.parse_args().check:
         TARGET.write_text(text(), encoding="utf-8")
     elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text():
-        sys.exit("docs/errors.md is not what the table of reasons says: run `make docs`")
+        sys.exit("docs/errors.md is not what the reasons and exit codes say: run `make docs`")
 
 
 if __name__ == "__main__":

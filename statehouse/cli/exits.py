@@ -35,7 +35,9 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
-_USAGE: Final = frozenset({Reason.INVALID_KEY, Reason.INVALID_REQUEST, Reason.INVALID_PAGE_TOKEN})
+_USAGE: Final = frozenset(
+    {Reason.INVALID_KEY, Reason.INVALID_REQUEST, Reason.INVALID_PAGE_TOKEN, Reason.WRONG_STORE_KIND}
+)
 # An unknown store is an error and not "not found": that code must mean that a replica vouched for a key's absence.
 _ERRORS: Final = frozenset(
     {

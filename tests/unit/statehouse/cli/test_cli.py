@@ -265,6 +265,7 @@ def test_status_fails_where_there_is_no_router(run: Run):
     [
         (Reason.INVALID_KEY, ExitCode.USAGE),
         (Reason.INVALID_REQUEST, ExitCode.USAGE),
+        (Reason.WRONG_STORE_KIND, ExitCode.USAGE),
         (Reason.UNKNOWN_STORE, ExitCode.ERROR),
         (Reason.VALUE_UNDECODABLE, ExitCode.ERROR),
         (Reason.INTERNAL, ExitCode.ERROR),
