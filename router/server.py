@@ -217,7 +217,7 @@ class ControlTopicReaders:
                 topic,
                 on_record,
                 client_id=f"{settings.application_id}-router",
-                on_broken=lambda error: self._hand_over(on_broken, error),
+                on_broken=lambda error: self._call_on_loop(on_broken, error),
                 on_contact=on_contact,
             )
 
@@ -225,10 +225,10 @@ class ControlTopicReaders:
         self._assignment_log = reader(
             assignment_topic(name),
             self._on_assignment_record,
-            lambda: self._hand_over(tracker.on_caught_up, "assignment"),
+            lambda: self._call_on_loop(tracker.on_caught_up, "assignment"),
         )
         self._member_log = reader(
-            members_topic(name), self._on_member_record, lambda: self._hand_over(tracker.on_caught_up, "members")
+            members_topic(name), self._on_member_record, lambda: self._call_on_loop(tracker.on_caught_up, "members")
         )
         self._commit_log = reader(commits_topic(name), self._on_commit_record)
         self._logs = (self._assignment_log, self._member_log, self._commit_log)
@@ -245,31 +245,31 @@ class ControlTopicReaders:
     def _on_assignment_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         assignment = self._assignments.feed(key, value)
         if assignment is not None:
-            self._hand_over(self._tracker.on_assignment, assignment)
+            self._call_on_loop(self._tracker.on_assignment, assignment)
 
     def _on_member_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if value is None:
-            self._hand_over(self._tracker.on_member_left, (key or b"").decode(errors="replace"))
+            self._call_on_loop(self._tracker.on_member_left, (key or b"").decode(errors="replace"))
             return
         try:
             member = decode_member(value)
         except ContractError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
             return
-        self._hand_over(self._tracker.on_member, member, self._age_s(self._member_log, timestamp_ms))
+        self._call_on_loop(self._tracker.on_member, member, self._age_s(self._member_log, timestamp_ms))
 
     def _on_commit_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if value is None:
-            self._hand_over(self._queries.on_reset, (key or b"").decode(errors="replace"))
+            self._call_on_loop(self._queries.on_reset, (key or b"").decode(errors="replace"))
             return
         try:
             commit = commits_pb2.Commit.FromString(value)
         except DecodeError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
             return
-        self._hand_over(self._inputs.on_commit, commit)
+        self._call_on_loop(self._inputs.on_commit, commit)
         written_at_s = time.monotonic() - self._age_s(self._commit_log, timestamp_ms)
-        self._hand_over(self._queries.on_commit, commit, written_at_s)
+        self._call_on_loop(self._queries.on_commit, commit, written_at_s)
 
     @staticmethod
     def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:
@@ -279,7 +279,7 @@ class ControlTopicReaders:
         """
         return 0.0 if log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
 
-    def _hand_over(self, callback: Callable[..., None], *args: object) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop is closed: the process is ending

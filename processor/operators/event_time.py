@@ -128,7 +128,7 @@ class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as 
     ) -> Iterable[pd.DataFrame]:
         # All rows of the batch at once: the shuffle has lost their order.
         frame = pd.concat(list(rows), ignore_index=True)
-        frame.columns = pd.Index(self._columns)  # Spark hands computed columns over by number, as "_4"
+        frame.columns = pd.Index(self._columns)  # Spark names computed columns by number, as "_4"
         if REASON in frame:
             is_refused = frame[REASON].notna()
             if is_refused.any():

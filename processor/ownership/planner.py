@@ -61,7 +61,7 @@ def plan(
     deferred = []
     planned = {}
     for slot in slots:
-        if slot.surplus and not _drop_surplus(slot, fleet, fresh=slot.task in lingering or _is_handover(slot)):
+        if slot.surplus and not _drop_surplus(slot, fleet, fresh=slot.task in lingering or _is_hand_over(slot)):
             deferred.append(slot.task)
         planned[slot.task] = _assembled(slot, fleet)
     return Plan(
@@ -71,7 +71,7 @@ def plan(
     )
 
 
-def _is_handover(slot: Slot) -> bool:
+def _is_hand_over(slot: Slot) -> bool:
     """Whether this plan changes the active: the old one stays as a standby, and only a later epoch drops it."""
     return slot.active != slot.was.active or any(
         node in slot.was.warm_ups for node in (*slot.standbys, *slot.surplus) if node not in slot.was.standbys

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class TaskSteps:
-    """Opens, restores, hands over, saves and closes. A step that raises an error fails its task."""
+    """Opens, restores, follows, saves and closes. A step that raises an error fails its task."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class TaskSteps:
             self._replica_events.restoring(store)
             await asyncio.wrap_future(self._restorer.add(store))
 
-    async def hand_over(self, replica: TaskReplica, store: StoreReplica) -> None:
-        """Hand a store from the restorer to the follower.
+    async def follow(self, replica: TaskReplica, store: StoreReplica) -> None:
+        """Have the follower read for a store, in place of the restorer.
 
         Raises:
             LogLost: the restore may have missed tombstones because it took too long, or the topic was recreated.

@@ -28,8 +28,8 @@ from query_service.states.task_events import (
     Event,
     Failed,
     FoldersIdle,
-    HandedOver,
-    HandOver,
+    Follow,
+    Following,
     NodeStops,
     NodeTask,
     NotSaved,
@@ -260,8 +260,8 @@ class TaskManager:
                 return await _or_failed(node_task, Step.OPEN, self._open(node_task))
             case Restore(node_task):
                 return await _or_failed(node_task, Step.RESTORE, self._restore(node_task))
-            case HandOver(node_task, store):
-                return await _or_failed(node_task, Step.HAND_OVER, self._hand_over(node_task, store))
+            case Follow(node_task, store):
+                return await _or_failed(node_task, Step.FOLLOW, self._follow(node_task, store))
             case Save(node_task):
                 return await self._save(node_task)
             case Close(node_task, has_failed):
@@ -280,10 +280,10 @@ class TaskManager:
         await self._steps.restore(self.replicas[node_task.task])
         return Restoring(node_task)
 
-    async def _hand_over(self, node_task: NodeTask, store: str) -> Event:
+    async def _follow(self, node_task: NodeTask, store: str) -> Event:
         replica = self.replicas[node_task.task]
-        await self._steps.hand_over(replica, replica.stores[store])
-        return HandedOver(node_task, store)
+        await self._steps.follow(replica, replica.stores[store])
+        return Following(node_task, store)
 
     async def _save(self, node_task: NodeTask) -> Event:
         try:

@@ -23,8 +23,8 @@ class Step(Enum):
     """Lock the folder and open the stores."""
     RESTORE = auto()
     """Make the restorer read for the stores."""
-    HAND_OVER = auto()
-    """Hand a store that has reached the end of its log from the restorer to the follower."""
+    FOLLOW = auto()
+    """Have the follower, in place of the restorer, read for a store that has reached the end of its log."""
     SAVE = auto()
     """Write the checkpoint."""
     CLOSE = auto()
@@ -104,7 +104,7 @@ class EndReached:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class Following:
     """The follower now reads for a store."""
 
     node_task: NodeTask
@@ -181,7 +181,7 @@ Event = (
     | Opened
     | Restoring
     | EndReached
-    | HandedOver
+    | Following
     | CheckpointDue
     | Saved
     | SaveFailed
@@ -210,8 +210,8 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
-    """Begin the step HAND_OVER for one store. It ends with HandedOver or Failed."""
+class Follow:
+    """Begin the step FOLLOW for one store. It ends with Following or Failed."""
 
     node_task: NodeTask
     store: str
@@ -280,6 +280,4 @@ class NotSaved:
     error: str
 
 
-Action = (
-    Open | Restore | HandOver | Save | Close | Remove | RetryAfter | RoleChanged | StateChanged | Stopped | NotSaved
-)
+Action = Open | Restore | Follow | Save | Close | Remove | RetryAfter | RoleChanged | StateChanged | Stopped | NotSaved

@@ -33,8 +33,8 @@ from query_service.states.task_events import (
     Event,
     Failed,
     FoldersIdle,
-    HandedOver,
-    HandOver,
+    Follow,
+    Following,
     NodeStops,
     NodeTask,
     NotSaved,
@@ -112,8 +112,8 @@ class TaskMachine:
                 return self._next(node_task.task)
             case EndReached():
                 return self._end_reached(event)
-            case HandedOver():
-                return self._handed_over(event)
+            case Following():
+                return self._following(event)
             case CheckpointDue(node_task):
                 return self._checkpoint_due(node_task)
             case Saved() | SaveFailed():
@@ -160,11 +160,11 @@ class TaskMachine:
         if not self._is_current(node_task) or node_task.state is not TaskState.RESTORING or store in node_task.restored:
             return []
         node_task.restored.add(store)
-        return [self._begin(node_task.task, Step.HAND_OVER, HandOver(node_task, store))]
+        return [self._begin(node_task.task, Step.FOLLOW, Follow(node_task, store))]
 
-    def _handed_over(self, event: HandedOver) -> list[Action]:
+    def _following(self, event: Following) -> list[Action]:
         node_task = event.node_task
-        self._end(node_task.task, Step.HAND_OVER)
+        self._end(node_task.task, Step.FOLLOW)
         node_task.following.add(event.store)
         return self._next(node_task.task)
 

@@ -27,8 +27,8 @@ from query_service.states.task_events import (
     Event,
     Failed,
     FoldersIdle,
-    HandedOver,
-    HandOver,
+    Follow,
+    Following,
     NodeTask,
     Open,
     Opened,
@@ -173,9 +173,9 @@ class SimulatedTasks:
                 self._begin(action, world.rng.uniform(0.02, 0.3), self._opened)
             case Restore():
                 self._begin(action, 0.005, self._restoring)
-            case HandOver(node_task, store):
+            case Follow(node_task, store):
                 self.replicas[node_task.task].stores[store].to(StoreState.RESTORED)
-                self._begin(action, world.rng.uniform(0.005, 0.05), self._handed_over)
+                self._begin(action, world.rng.uniform(0.005, 0.05), self._followed)
             case Save():
                 self._begin(action, world.rng.uniform(0.005, 0.05), self._saved)
             case Close(node_task):
@@ -278,16 +278,16 @@ class SimulatedTasks:
                 self._node.later(0.001, self.take, EndReached(node_task, store.folder))
         self._node.later(_RESTORE_STEP_S, self._restore, node_task)
 
-    def _handed_over(self, action: HandOver) -> Event:
+    def _followed(self, action: Follow) -> Event:
         node_task = action.node_task
         if self._is_refused():
-            return Failed(node_task, Fault.DEFECT, "refused by the simulation", Step.HAND_OVER)
+            return Failed(node_task, Fault.DEFECT, "refused by the simulation", Step.FOLLOW)
         store = self.replicas[node_task.task].stores[action.store]
         store.to(StoreState.FOLLOWING)
         if self._is_in_touch():
             self.read(store, _FETCHED)
         self.log_of(store).watchers.append(partial(self._written, store))
-        return HandedOver(node_task, action.store)
+        return Following(node_task, action.store)
 
     def _saved(self, action: Save) -> Event:
         if self._is_refused():

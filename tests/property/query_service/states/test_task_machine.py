@@ -21,8 +21,8 @@ from query_service.states.task_events import (
     Event,
     Failed,
     FoldersIdle,
-    HandedOver,
-    HandOver,
+    Follow,
+    Following,
     NodeTask,
     Open,
     Opened,
@@ -44,7 +44,7 @@ from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
 
 TASKS = [TaskId(0, partition) for partition in range(3)]
 STORES = [StoreSpec(name, "topic-" + name, 3, 0) for name in "ab"]
-STEPS = (Open, Restore, HandOver, Save, Close, Remove)
+STEPS = (Open, Restore, Follow, Save, Close, Remove)
 ALONE = (Open, Close, Remove)
 
 
@@ -86,11 +86,9 @@ class Tasks(RuleBasedStateMachine):
                 self.take(Opened(node_task, names) if well else Failed(node_task, Fault.DISK_FULL, "full", Step.OPEN))
             case Restore(node_task):
                 self.take(Restoring(node_task) if well else Failed(node_task, Fault.DEFECT, "ended", Step.RESTORE))
-            case HandOver(node_task, store):
+            case Follow(node_task, store):
                 done = (
-                    HandedOver(node_task, store)
-                    if well
-                    else Failed(node_task, Fault.LOG_TRUNCATED, "lost", Step.HAND_OVER)
+                    Following(node_task, store) if well else Failed(node_task, Fault.LOG_TRUNCATED, "lost", Step.FOLLOW)
                 )
                 self.take(done)
             case Save(node_task):

@@ -14,8 +14,8 @@ from query_service.states.task_events import (
     EndReached,
     Failed,
     FoldersIdle,
-    HandedOver,
-    HandOver,
+    Follow,
+    Following,
     NodeStops,
     NodeTask,
     NotSaved,
@@ -80,11 +80,11 @@ class Driven:
     def running(self, *stores: StoreSpec) -> NodeTask:
         node_task = self.opened(*stores)
         for each in stores:
-            assert self.machine.handle(EndReached(node_task, each.name)) == [HandOver(node_task, each.name)]
+            assert self.machine.handle(EndReached(node_task, each.name)) == [Follow(node_task, each.name)]
         *first, last = stores
         for each in first:
-            assert self.machine.handle(HandedOver(node_task, each.name)) == []
-        assert self.machine.handle(HandedOver(node_task, last.name)) == [Save(node_task)]
+            assert self.machine.handle(Following(node_task, each.name)) == []
+        assert self.machine.handle(Following(node_task, last.name)) == [Save(node_task)]
         assert self.machine.handle(Saved(node_task)) == [
             StateChanged(node_task, TaskState.RESTORING, TaskState.RUNNING)
         ]
@@ -98,7 +98,7 @@ def test_a_task_runs_once_all_its_stores_are_followed_and_saved() -> None:
 def test_an_end_that_is_told_twice_is_taken_once() -> None:
     driven = Driven()
     node_task = driven.opened(A, B)
-    assert driven.machine.handle(EndReached(node_task, "a")) == [HandOver(node_task, "a")]
+    assert driven.machine.handle(EndReached(node_task, "a")) == [Follow(node_task, "a")]
     assert driven.machine.handle(EndReached(node_task, "a")) == []
 
 
@@ -143,14 +143,14 @@ def test_a_role_changes_and_the_state_stays() -> None:
     assert node_task.state is TaskState.RUNNING
 
 
-def test_a_close_waits_for_the_hand_over_and_the_save_under_way() -> None:
+def test_a_close_waits_for_the_follower_and_the_save_under_way() -> None:
     driven = Driven()
     node_task = driven.opened(A)
     driven.machine.handle(EndReached(node_task, "a"))
     told = driven.machine.handle(assigned())
     # It answers no more: it would claim the role that it had before.
     assert told == [StateChanged(node_task, TaskState.RESTORING, TaskState.SUSPENDED)]
-    assert steps(driven.machine.handle(HandedOver(node_task, "a"))) == [Close(node_task, has_failed=False)]
+    assert steps(driven.machine.handle(Following(node_task, "a"))) == [Close(node_task, has_failed=False)]
 
 
 def test_what_fails_is_closed_and_opened_after_pauses_that_double() -> None:
@@ -172,7 +172,7 @@ def test_what_fails_is_closed_and_opened_after_pauses_that_double() -> None:
     machine.handle(Opened(node_task, frozenset({"a"})))
     machine.handle(Restoring(node_task))
     machine.handle(EndReached(node_task, "a"))
-    machine.handle(HandedOver(node_task, "a"))
+    machine.handle(Following(node_task, "a"))
     machine.handle(Saved(node_task))
     assert RetryAfter(node_task, RETRIES.first_s) in machine.handle(Failed(node_task, Fault.DEFECT, "later"))
 
@@ -182,9 +182,9 @@ def test_what_fails_in_a_step_is_not_closed_before_the_others_have_ended() -> No
     node_task = driven.opened(A, B)
     driven.machine.handle(EndReached(node_task, "a"))
     driven.machine.handle(EndReached(node_task, "b"))
-    driven.machine.handle(Failed(node_task, Fault.DEFECT, "no", Step.HAND_OVER))
+    driven.machine.handle(Failed(node_task, Fault.DEFECT, "no", Step.FOLLOW))
     assert driven.machine.handle(RetryDue(node_task)) == []
-    assert steps(driven.machine.handle(HandedOver(node_task, "b"))) == [Close(node_task, has_failed=True)]
+    assert steps(driven.machine.handle(Following(node_task, "b"))) == [Close(node_task, has_failed=True)]
 
 
 def test_what_has_failed_and_is_assigned_away_is_closed_at_once() -> None:
@@ -200,7 +200,7 @@ def test_a_first_checkpoint_must_be_written_and_a_later_readable_copy_need_not()
     driven = Driven()
     node_task = driven.opened(A)
     driven.machine.handle(EndReached(node_task, "a"))
-    driven.machine.handle(HandedOver(node_task, "a"))
+    driven.machine.handle(Following(node_task, "a"))
     driven.machine.handle(SaveFailed(node_task, Fault.DISK_FULL, "full", is_copy=True))
     assert node_task.state is TaskState.ERROR
 
