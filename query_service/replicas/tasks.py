@@ -141,8 +141,8 @@ class TaskManager:
         return self._machine.states
 
     def dormant_tasks(self) -> int:
-        """Return how many tasks have state on disk but are not held."""
-        return len(self._machine.dormant.keys() - self.replicas.keys())
+        """Return how many tasks have state on disk but are not held. Safe to call from any thread."""
+        return sum(task not in self.replicas for task in list(self._machine.dormant))
 
     def report(self) -> dict[TaskId, ReplicaReport]:
         """Return the heartbeat's reports of tasks: the held ones, and the others that have state on disk."""

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from query_service.disk.directory import StateDirectory, TaskDirectory
-from query_service.replicas.replica import StoreReplica
+from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.replicas.tasks import TaskManager
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault
@@ -201,6 +201,22 @@ async def test_a_close_that_meets_a_defect_still_ends(
         await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
     assign(tasks, A, epoch=3)
     await in_state(tasks, TaskState.RESTORING)  # the folder was not left locked, nor the store open
+
+
+async def test_dormant_tasks_are_counted_by_a_scrape_while_tasks_are_opened(tasks: TaskManager) -> None:
+    class Changing(TaskId):
+        def __hash__(self) -> int:  # where a scrape's thread may make room for the event loop
+            if is_counted:
+                tasks.replicas[TaskId(0, len(tasks.replicas) + 1)] = replica
+            return 1
+
+    is_counted = False
+    replica = TaskReplica(NodeTask(TASK, Role.ACTIVE, ()), tasks._directory.task(TASK))
+    tasks._machine.dormant |= {Changing(0, 7): {}, TaskId(0, 8): {}}
+    tasks.replicas |= {Changing(0, 9): replica, TaskId(0, 2): replica}
+    is_counted = True
+    assert tasks.dormant_tasks() == 2
+    tasks.replicas.clear()
 
 
 @pytest.mark.parametrize("breaks", ["machine", "node"])
