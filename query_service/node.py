@@ -219,8 +219,8 @@ class QueryNode:
         self._defect = self._defect or error
         if self.state in {NodeState.REBALANCING, NodeState.RUNNING}:
             self._enter(NodeState.ERROR)
-        self._task_changed()
         self.stop(drain=False)
+        self._task_changed()  # last, as the defect may be in here
 
     async def _shut_down(self) -> None:
         self._enter(NodeState.PENDING_SHUTDOWN)

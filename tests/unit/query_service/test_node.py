@@ -14,19 +14,22 @@ from statehouse.settings import NodeSettings
 from statehouse.topology import TaskId
 
 
-async def test_a_chore_that_breaks_while_the_node_drains_ends_the_drain_and_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = QueryNode(
-        NodeSettings(
-            application_id="app",
-            bootstrap="127.0.0.1:1",
-            node_port=0,
-            proxy="none",
-            state_dir=tmp_path,
-            drain_timeout_ms=600_000,
-        )
+@pytest.fixture
+def settings(tmp_path: Path) -> NodeSettings:
+    return NodeSettings(
+        application_id="app",
+        bootstrap="127.0.0.1:1",
+        node_port=0,
+        proxy="none",
+        state_dir=tmp_path,
+        drain_timeout_ms=600_000,
     )
+
+
+async def test_a_chore_that_breaks_while_the_node_drains_ends_the_drain_and_is_told(
+    settings: NodeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = QueryNode(settings)
     node._control.members_known.set()
     monkeypatch.setattr(node, "_active_tasks", lambda: [TaskId(0, 0)])  # nobody takes it
     monkeypatch.setattr(node._heartbeats, "end", AsyncMock())
@@ -40,6 +43,17 @@ async def test_a_chore_that_breaks_while_the_node_drains_ends_the_drain_and_is_t
     running = asyncio.create_task(node.run())
     node.stop(drain=True)
     asyncio.get_running_loop().call_later(0.3, is_draining.set)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await asyncio.wait_for(running, 30)
+
+
+async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
+    settings: NodeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = QueryNode(settings)
+    monkeypatch.setattr(node._tasks, "states", lambda: 1 / 0)
+    running = asyncio.create_task(node.run())
+    node._thread_broke(RuntimeError("a defect"))
     with pytest.raises(RuntimeError, match="a defect"):
         await asyncio.wait_for(running, 30)
 
