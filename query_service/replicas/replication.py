@@ -146,6 +146,7 @@ class Replicator:
 
     def _submit(self, obey: Callable[[RenewedConsumer], None], *, needs_thread: bool) -> Future[None]:
         command = _Command(obey, Future(), needs_thread)
+        command.done.set_running_or_notify_cancel()  # from now on only the thread completes it, waited for or not
         with self._submit_lock:
             if not self._ended:
                 self._commands.put(command)

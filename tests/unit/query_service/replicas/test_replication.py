@@ -181,6 +181,23 @@ def test_commands_under_way_end_with_the_thread(replicator: Replicator, log: Log
     assert isinstance(added.exception(5), ReplicationEnded)
 
 
+def test_who_stops_waiting_for_a_command_does_not_end_the_thread(replicator: Replicator, log: Log) -> None:
+    replica = replica_at(3)
+    replicator.add(replica).result(5)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait(_timeout_s: float) -> None:
+        reached.set()
+        go_on.wait(5)
+
+    log.poll = wait  # type: ignore[method-assign]
+    assert reached.wait(5)
+    replicator.remove(replica).cancel()
+    go_on.set()
+    replicator.add(replica_at(4)).result(5)
+    assert log.assigned == [("topic", 0, 3), ("topic", 0, 4)]
+
+
 def test_a_defect_of_the_end_watcher_is_told() -> None:
     def replicas() -> list[StoreReplica]:
         raise RuntimeError("a defect")
