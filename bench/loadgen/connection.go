@@ -407,7 +407,7 @@ func (c *connection) takeData(frame *http2.DataFrame) {
 	}
 }
 
-// takeMessages hands over the messages that these bytes complete, and keeps the rest. If a message can't be read, it
+// takeMessages passes on the messages that these bytes complete, and keeps the rest. If a message can't be read, it
 // returns the reason.
 func (c *connection) takeMessages(call *call, data []byte) (reason string) {
 	// Most answers are in one frame and are not copied.

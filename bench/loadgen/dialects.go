@@ -19,10 +19,10 @@ type dialect interface {
 	appendGet(to []byte, key uint32) []byte
 	appendBatchGet(to []byte, keys []uint32) []byte
 	appendScan(to []byte, s scan) []byte
-	// readGet and readBatchGet hand over each answer in the order of the keys; false if the message doesn't parse.
+	// readGet and readBatchGet pass on each answer in the order of the keys; false if the message doesn't parse.
 	readGet(message []byte, each func(answer)) bool
 	readBatchGet(message []byte, each func(answer)) bool
-	// readScan hands over each entry and returns the next page's token; false if the message doesn't parse.
+	// readScan passes on each entry and returns the next page's token; false if the message doesn't parse.
 	readScan(message []byte, each func(key, value []byte)) (token []byte, parses bool)
 }
 

@@ -1,6 +1,6 @@
 """Follows the fleet: records of the assignment and members topics come in, routing tables go out.
 
-Lives on the event loop; the threads that read the topics hand over what they decoded. Rebuilds are coalesced: at
+Lives on the event loop; the threads that read the topics pass on what they decoded. Rebuilds are coalesced: at
 most one is pending, and there is a pause between two, so that a fleet's heartbeats can't keep the loop busy. The
 first table is made when both topics have been read to their ends once: a log that has not been compacted holds
 old epochs, which must not be served while the newer ones are still being read.

@@ -69,7 +69,7 @@ class LookupQueue:
         self._blocking: _Call | None = None
 
     async def ask(self, request: query_service_pb2.GetRequest, give_up_at: float) -> LookupOutcome:
-        """Return a lookup's outcome. If the caller is cancelled, the lookup leaves the queue."""
+        """Return a lookup's outcome. If the caller is cancelled, the lookup is not sent any more."""
         if len(self._waiting) >= MAX_WAITING:
             message = f"{MAX_WAITING} lookups of this client wait for a call already"
             return LookupFailure(Reason.OVERLOADED, message)
