@@ -45,7 +45,9 @@ NEAR = 2
 PATIENCE = 3.0
 PATIENCE_S = 30.0
 _WITHOUT_MUTANTS_S = 3600.0
-_PASSED, _FAILED, _NOT_IMPORTED = 0, 1, 2  # pytest's exit codes
+_PASSED, _FAILED, _NOT_IMPORTED, _NOT_BEGUN = 0, 1, 2, 4  # pytest's exit codes
+# What it says with the last one if a conftest.py can't be imported, and not if its arguments are wrong.
+_CONFTEST_NOT_IMPORTED = "while loading conftest"
 
 
 # Which tests.
@@ -119,7 +121,8 @@ def why_failed(copy: Path, tests: Sequence[str], timeout_s: float, *options: str
         code, output = run_tests(copy, tests, timeout_s, *options)
         if code == _PASSED:
             return ""
-        if code not in {None, _FAILED, _NOT_IMPORTED}:
+        is_not_imported = code == _NOT_IMPORTED or (code == _NOT_BEGUN and _CONFTEST_NOT_IMPORTED in output)
+        if not (code is None or code == _FAILED or is_not_imported):
             raise RuntimeError(f"pytest ended with {code}:\n{output[-5000:]}")
         if code != _FAILED:
             break

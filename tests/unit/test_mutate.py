@@ -114,6 +114,7 @@ def test_shows_the_lines_that_a_mutant_changes() -> None:
         ([(1, "once"), (1, "twice")], "twice"),
         ([(1, "once"), (None, "no end")], "no end"),
         ([(2, "an import failed")], "an import failed"),
+        ([(4, "ImportError while loading conftest 'x'")], "ImportError while loading conftest 'x'"),
         ([(None, "no end")], "no end"),
     ],
 )
