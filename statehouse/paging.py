@@ -47,11 +47,6 @@ class KeyRange:
     stop: bytes | None = None
     reverse: bool = False
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the range can hold no key."""
-        return self.stop is not None and self.start >= self.stop
-
 
 def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
     """Return the bytes of a request's key.

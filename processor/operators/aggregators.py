@@ -45,7 +45,6 @@ class Selective(ABC):
         """
 
 
-@dataclass(frozen=True)
 class Count:
     """Count a key's rows."""
 

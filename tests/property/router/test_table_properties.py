@@ -173,3 +173,14 @@ def test_every_replica_has_a_verdict_and_only_hopeless_ones_are_not_asked(
             if verdict.eligibility is Eligibility.EXCLUDED:
                 hopeless = bound.active_only and verdict.replica.role not in ANSWERS_AS_ACTIVE
                 assert verdict.replica.node is None or hopeless
+
+
+def test_a_copy_of_a_global_store_that_is_at_all_ends_has_no_lag() -> None:
+    assignment = Assignment(1, stores={GLOBAL: StoreSpec(GLOBAL, "source", 2, 0, is_global=True)}, tasks={})
+
+    def lag(*positions: int) -> int | None:
+        reported = {partition: StorePosition(at, 7) for partition, at in enumerate(positions)}
+        member = Member("a", "x", "10.0.0.1", 1, global_replicas={GLOBAL: GlobalReport("running", reported)})
+        return compile_table(assignment, {"a": member}).stores[GLOBAL].partitions[0].replicas[0].lag
+
+    assert [lag(7, 7), lag(7, 4), lag(7)] == [0, 3, None]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse import paging
+from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import serde
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -47,3 +49,12 @@ def test_prefix_of_highest_bytes_has_no_upper_end() -> None:
     assert paging.after_prefix(b"\xff\xff") is None
     assert paging.after_prefix(b"a\xff") == b"b"
     assert paging.after_prefix(b"") is None
+
+
+def test_a_token_with_a_letter_that_no_token_has_is_refused() -> None:
+    request = query_service_pb2.ScanRequest(store="s")
+    token = paging.next_page_token(request, b"key")
+    request.page_token = token[:4] + "!" + token[4:]
+    with pytest.raises(LookupFailure) as refused:
+        paging.key_range(request, BYTES)
+    assert refused.value.reason is Reason.INVALID_PAGE_TOKEN

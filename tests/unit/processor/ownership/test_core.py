@@ -867,3 +867,13 @@ def test_a_removed_store_takes_its_tasks_along_and_touches_no_other() -> None:
     number = bench.assignment.stores["scores"].sub_topology
     kept = {task: holders for task, holders in bench.assignment.tasks.items() if task.sub_topology == number}
     assert without.published[0].tasks == kept
+
+
+def test_a_session_is_over_at_its_timeout_and_later() -> None:
+    [member] = fleet(1)
+    for late_s in (0.0, 0.4):
+        sessions = MemberSessions(SETTINGS)
+        sessions.start(0.0, [])
+        sessions.hear(member.beat(), 1.0, 0)
+        assert sessions.expire(10.9) == []
+        assert sessions.expire(11.0 + late_s) == ["n0 was not heard of for 10 s"]

@@ -41,6 +41,8 @@ def test_the_topic_of_a_global_store_may_grow() -> None:
     assert grown["g"].partition_count == 5
     with pytest.raises(ConfigurationError, match="fixed for a store's life"):
         numbered([declared("a", partitions=5)], small, {})
+    with pytest.raises(ConfigurationError, match="fixed for a store's life"):
+        numbered([declared("g", partitions=5)], small, {})  # it was global, and its keys are placed from now on
 
 
 @pytest.mark.parametrize(

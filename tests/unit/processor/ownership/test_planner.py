@@ -168,3 +168,43 @@ def test_shares_are_rounded_by_the_largest_remainder_and_ties_move_nobody() -> N
     assert shares.rounded({}) == {"a": 2, "b": 1, "c": 4}
     assert shares.rounded({"a": 1, "b": 2}) == {"a": 1, "b": 2, "c": 4}
     assert exact_shares(7, {"a": 1, "b": 2}, most=7).rounded({"a": 7}) == {"a": 2, "b": 5}
+
+
+def test_a_missing_standby_is_built_where_state_is_on_disk() -> None:
+    nodes = {"n0": node(t0=CAUGHT_UP), "n1": node(), "n2": node(t0=disk(5))}
+    made = plan([T0], nodes, {T0: TaskAssignment("n0")}, planner())
+    assert made.tasks[T0].standbys == ("n2",)
+    assert made.tasks[T0].reason == "standby on n2: a copy was missing, n2 has state to start from, lag 5"
+
+
+def test_a_standby_that_is_not_caught_up_does_not_move_to_another_rack_yet() -> None:
+    def warm_ups(standby: ReplicaView) -> tuple[str, ...]:
+        nodes = {"n0": node("a", t0=CAUGHT_UP), "n1": node("a", t0=standby), "n2": node("b")}
+        settings = planner(num_standby_replicas=1, max_warmup_replicas=1)
+        return plan([T0], nodes, {T0: TaskAssignment("n0", ("n1",))}, settings).tasks[T0].warm_ups
+
+    assert warm_ups(CAUGHT_UP) == ("n2",)
+    assert warm_ups(disk(1_000_000)) == ()
+
+
+def test_a_standby_in_another_rack_is_worth_more_than_a_shorter_restore() -> None:
+    nodes = {"n0": node("a", t0=CAUGHT_UP), "n1": node("b", t0=disk(90_000)), "n2": node("a", t0=disk(5))}
+    assert plan([T0], nodes, {T0: TaskAssignment("n0")}, planner()).tasks[T0].standbys == ("n1",)
+
+
+def test_state_on_disk_is_no_reason_to_fill_a_node_beyond_its_share_but_a_copy_under_way_is() -> None:
+    tasks = [TaskId(0, partition) for partition in range(5)]
+    *first, last = tasks
+    nodes = {
+        "n0": node(t0=CAUGHT_UP, t1=CAUGHT_UP, t4=CAUGHT_UP),
+        "n1": node(t2=CAUGHT_UP, t3=CAUGHT_UP),
+        "n2": node(t0=CAUGHT_UP, t1=CAUGHT_UP, t2=CAUGHT_UP, t3=CAUGHT_UP, t4=disk(5)),
+    }
+    current = {task: TaskAssignment("n0" if task.partition < 2 else "n1", ("n2",)) for task in first}
+
+    def standbys(*warm_ups: str) -> tuple[str, ...]:
+        given = {**current, last: TaskAssignment("n0", (), warm_ups)}
+        return plan(tasks, nodes, given, planner(num_standby_replicas=1)).tasks[last].standbys
+
+    assert standbys() == ("n1",)
+    assert standbys("n2") == ("n2",)

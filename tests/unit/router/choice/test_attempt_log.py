@@ -66,3 +66,10 @@ def test_each_late_attempt_is_counted() -> None:
     attempt_log = after(a=Reason.ATTEMPT_TIMED_OUT, b=Reason.UNREACHABLE)
     attempt_log.note(RoutedReplica("a", Role.ACTIVE, None), LookupFailure(Reason.ATTEMPT_TIMED_OUT, "again"))
     assert (attempt_log.times_late("a"), attempt_log.times_late("b")) == (2, 0)
+
+
+def test_before_anything_is_known_no_epoch_is_waited_for() -> None:
+    attempt_log = AttemptLog()
+    attempt_log.note(RoutedReplica("a", Role.ACTIVE, None), LookupFailure(Reason.UNREACHABLE, "said so"))
+    assert attempt_log.newest_epoch == 0
+    assert [attempt_log.goes_on_after(rounds) for rounds in (1, 2)] == [True, False]

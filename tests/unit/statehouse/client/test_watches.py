@@ -70,6 +70,7 @@ def test_updates_come_typed_and_positions_follow_what_was_processed(router: Fake
             (8, False, 10),
             (None, True, 12),
         ]
+        assert {(change.start_ms, change.end_ms) for change in changes.changes} == {(None, None)}, "no windows"
         last = next(watch)
         assert (last.gap, last.current, last.begins, last.changes) == (True, True, True, ())
         assert watch.positions == (WatchPosition(3, 20, "id"),), "an update without changes counts, too"
