@@ -22,6 +22,9 @@ GO_CLIENT := $(TOOLS)/readkey
 JAVA_CLIENT_SOURCE := tests/interop/clients/java
 JAVA_CLIENT_BUILD := .tools/readkey
 JAVA_CLIENT := $(JAVA_CLIENT_BUILD)/readkey.jar
+# Kafka's own command-line tools, which examples/README.md uses.
+CONSOLE_SOURCE := tests/interop/console/pom.xml
+CONSOLE := .tools/kafka-console/.ready
 # What benchmarks compare with.
 PEER_SOURCE := bench/peers/kafka-streams
 PEER_BUILD := .tools/kafka-streams-peer
@@ -141,7 +144,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch
 	touch $@
 
-tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(PEER) ## Build the proxy, grpcurl, buf, the load generators, their peer and the clients of the docs; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) ## Build the proxy, grpcurl, buf, the load generators, their peer and the clients of the docs; fetch Kafka's tools; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
@@ -171,6 +174,10 @@ $(GO_CLIENT): $(wildcard $(GO_CLIENT_SOURCE)/*.go $(GO_CLIENT_SOURCE)/go.*) $(GO
 
 $(JAVA_CLIENT): $(shell find $(JAVA_CLIENT_SOURCE) -type f) $(PUBLIC_PROTOS) | debian-tools
 	mvn -q -B package --file $(JAVA_CLIENT_SOURCE)/pom.xml -Dprotos=$(CURDIR)/protos -Dbuild.dir=$(CURDIR)/$(JAVA_CLIENT_BUILD)
+	touch $@
+
+$(CONSOLE): $(CONSOLE_SOURCE) | debian-tools
+	mvn -q -B dependency:copy-dependencies --file $(CONSOLE_SOURCE) -DoutputDirectory=$(CURDIR)/$(dir $(CONSOLE))
 	touch $@
 
 $(PEER): $(shell find $(PEER_SOURCE)/pom.xml $(PEER_SOURCE)/src -type f) | debian-tools

@@ -23,7 +23,8 @@ def programs(page: str) -> list[str]:
 
 
 (IN_README,) = programs("README.md")
-APPLICATIONS = [(page, program) for page in ("docs/applications.md", "docs/stores.md") for program in programs(page)]
+PAGES = ("docs/applications.md", "docs/stores.md", "docs/spark-state.md")
+APPLICATIONS = [(page, program) for page in PAGES for program in programs(page)]
 APPLICATIONS = [(page, program) for page, program in APPLICATIONS if "\ndef build(" in program]
 
 
@@ -64,7 +65,7 @@ def test_the_readme_s_application_is_the_example():
 
 
 def test_the_pages_have_applications():
-    assert {page for page, _ in APPLICATIONS} == {"docs/applications.md", "docs/stores.md"}
+    assert {page for page, _ in APPLICATIONS} == set(PAGES)
     assert len(APPLICATIONS) >= 4
 
 
@@ -80,3 +81,17 @@ def test_the_test_on_the_page_passes(spark: SparkSession, tmp_path: Path):
     defined = run(f"{first}\n{shown}")
     (test,) = (value for name, value in defined.items() if name.startswith("test_"))
     test(spark, tmp_path)
+
+
+def test_the_total_on_the_page_forgets_who_has_logged_out(spark: SparkSession, tmp_path: Path):
+    (program,) = (run(shown) for shown in programs("docs/spark-state.md"))
+    topology = TopologyTest(program["application_id"], program["build"], spark, tmp_path)
+
+    topology.pipe(
+        "events", Record("ann", '{"kind": "pay", "amount": 3}'), Record("bob", '{"kind": "pay", "amount": 5}')
+    )
+    assert topology.run().store("totals") == {"ann": 3, "bob": 5}
+    topology.pipe("events", Record("ann", '{"kind": "pay", "amount": 4}'), Record("bob", '{"kind": "logout"}'))
+    assert topology.run().store("totals") == {"ann": 7}
+    state = tmp_path / "checkpoints" / "totals" / "state"
+    assert {file.suffix for file in state.rglob("*.*")} >= {".changelog"}, sorted(state.rglob("*"))

@@ -1,0 +1,1 @@
+"""Effects outside of Kafka, exactly once: a consumer that keeps its position beside its effects."""
