@@ -110,7 +110,7 @@ def follow(bootstrap: str, topic: str, notices: Notices) -> None:
 
 
 def _topic_of(messages: Sequence[Message]) -> str:
-    topic = messages[0].topic()
+    topic: str | None = messages[0].topic()
     assert topic is not None  # noqa: S101 - a record that was read has one
     return topic
 
