@@ -65,7 +65,11 @@ def parse_json(
 
 
 def parse_json_table(
-    frame: DataFrame, fields: Mapping[str, FieldType], *, key_type: FieldType = FieldType.TEXT
+    frame: DataFrame,
+    fields: Mapping[str, FieldType],
+    *,
+    optional: Mapping[str, FieldType] | None = None,
+    key_type: FieldType = FieldType.TEXT,
 ) -> DataFrame:
     """Read the records of a table: as `parse_json`, but a null value deletes the row, and the key is read too.
 
@@ -86,7 +90,7 @@ def parse_json_table(
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"the key is not {key_type.words}"),
     ]
-    parsed = _parse(keyed, fields, refusals, deletes=True)
+    parsed = _parse(keyed, fields, refusals, optional=optional or {}, deletes=True)
     return parsed.withColumn(DELETED, F.col(VALUE).isNull())
 
 

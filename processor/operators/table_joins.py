@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from processor.operators.buckets import LETTER_TYPE, apply_by_key, keyed_rows, letter_columns
-from processor.operators.keyed import GROUP, ROWS, TIME, RowKind, States, positions, without_letters
+from processor.operators.joined_rows import LEFT, RIGHT, Joined, Sides, put_out
+from processor.operators.keyed import GROUP, ROWS, RowKind, States, positions, without_letters
 from processor.operators.order import RecordPosition
 from processor.operators.packing import pack, renamed, unpack
-from processor.rows import DELETED, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TABLE_KEY
+from processor.rows import DELETED, KEY, ORIGIN, REASON, REFUSAL, TABLE_KEY
 
 _ROW: Final = "row"
-_OUT: Final = pa.schema(
-    [
-        (KEY, pa.binary()),
-        (TIME, pa.int64()),
-        (PARTITION, pa.int32()),
-        (OFFSET, pa.int64()),
-        (DELETED, pa.bool_()),
-        ("left", pa.string()),
-        ("right", pa.string()),
-    ]
-)
-_OUT_TYPE: Final = StructType(
+JOINED_TYPE: Final = StructType(
     [
         *LETTER_TYPE,
         StructField(DELETED, BooleanType()),
-        StructField("left", StringType()),
-        StructField("right", StringType()),
+        StructField(LEFT, StringType()),
+        StructField(RIGHT, StringType()),
     ]
 )
-_KEPT: Final = pa.schema([(GROUP, pa.binary()), ("left", pa.string()), ("right", pa.string())])
+_KEPT: Final = pa.schema([(GROUP, pa.binary()), (LEFT, pa.string()), (RIGHT, pa.string())])
 
 
 class TableJoinType(StrEnum):
@@ -61,12 +51,15 @@ class Side:
     table: DataFrame
     columns: Mapping[str, str]
 
+    @property
+    def row(self) -> Column:
+        """The row's columns as JSON text; null if the row is deleted."""
+        return F.when(~F.col(DELETED), pack(*renamed(self.columns)))
 
-class Sides(NamedTuple):
-    """The two rows of a key, as JSON text; None where a table has no row."""
-
-    left: str | None = None
-    right: str | None = None
+    @property
+    def row_schema(self) -> StructType:
+        """The columns that this side adds to the joined row."""
+        return self.table.select(*renamed(self.columns)).schema
 
 
 class TableChange(NamedTuple):
@@ -75,13 +68,6 @@ class TableChange(NamedTuple):
     position: RecordPosition
     side: int
     row: str | None
-
-
-class Joined(NamedTuple):
-    """A change of the joined row: the new row, None if deleted, and the change that caused it."""
-
-    position: RecordPosition
-    rows: Sides | None
 
 
 @dataclass(frozen=True)
@@ -108,10 +94,10 @@ class TableJoinProgram:
         kept = _kept(states.get(ROWS))
         joined: list[tuple[bytes, Joined]] = []
         for key, changes in by_key.items():
-            put_out, kept[key] = self.of_key(changes, kept.get(key, Sides()))
-            joined += [(key, each) for each in put_out]
+            changed_rows, kept[key] = self.of_key(changes, kept.get(key, Sides()))
+            joined += [(key, each) for each in changed_rows]
         changed = {ROWS: _table(kept)} if by_key else {}
-        return [*letters, _put_out(joined)], changed
+        return [*letters, put_out(joined)], changed
 
     def of_key(self, changes: Iterable[TableChange], sides: Sides) -> tuple[list[Joined], Sides]:
         """Return the changes of a key's joined row, and the key's rows afterwards."""
@@ -148,17 +134,6 @@ def _table(kept: Mapping[bytes, Sides]) -> pa.Table:
     return pa.table([list(there), left, right], schema=_KEPT)
 
 
-def _put_out(joined: Sequence[tuple[bytes, Joined]]) -> pa.Table:
-    return pa.Table.from_pylist(
-        [
-            {KEY: key, TIME: at.timestamp_ms * 1000, PARTITION: at.partition, OFFSET: at.offset, DELETED: rows is None}
-            | (rows or Sides())._asdict()
-            for key, (at, rows) in joined
-        ],
-        _OUT,
-    )
-
-
 def table_table_join(
     left: Side, right: Side, how: str = TableJoinType.INNER, *, record_cache: bool = True
 ) -> DataFrame:
@@ -173,24 +148,23 @@ def table_table_join(
     A key that changed gives one row per batch; with `record_cache=False` it gives one for each change. The changes of
     a batch apply by timestamp, then by partition and offset.
     """
-    sides = (left, right)
-    types = [side.table.select(*renamed(side.columns)).schema for side in sides]
-    put_out = apply_by_key(
-        [_packed(side) for side in sides], TableJoinProgram(TableJoinType(how), record_cache), _OUT_TYPE
-    )
-    is_joined = F.col(REASON).isNull()
-    unpacked = put_out.select(
+    program = TableJoinProgram(TableJoinType(how), record_cache)
+    joined = apply_by_key([_packed(side) for side in (left, right)], program, JOINED_TYPE)
+    return joined_table(joined, left, right)
+
+
+def joined_table(joined: DataFrame, left: Side, right: Side) -> DataFrame:
+    """Return what a program put out with the columns of JOINED_TYPE, in the form of `parse_json_table`."""
+    schemas = {LEFT: left.row_schema, RIGHT: right.row_schema}
+    unpacked = joined.select(
         *(column.alias(name) for name, column in letter_columns().items()),
-        F.when(is_joined, F.col(KEY).cast("string")).alias(TABLE_KEY),
+        F.when(F.col(REASON).isNull(), F.col(KEY).cast("string")).alias(TABLE_KEY),
         DELETED,
-        *(unpack(name, schema) for name, schema in zip(Sides._fields, types, strict=True)),
+        *(unpack(name, schema) for name, schema in schemas.items()),
     )
-    columns = [
-        F.col(f"{name}.{column}") for name, schema in zip(Sides._fields, types, strict=True) for column in schema.names
-    ]
+    columns = [F.col(f"{name}.{column}") for name, schema in schemas.items() for column in schema.names]
     return unpacked.select(*ORIGIN, TABLE_KEY, DELETED, *columns, *REFUSAL)
 
 
 def _packed(side: Side) -> DataFrame:
-    row = F.when(~F.col(DELETED), pack(*renamed(side.columns)))
-    return keyed_rows(side.table, F.col(TABLE_KEY), F.lit(RowKind.ROW.value), [row.alias(_ROW)])
+    return keyed_rows(side.table, F.col(TABLE_KEY), F.lit(RowKind.ROW.value), [side.row.alias(_ROW)])

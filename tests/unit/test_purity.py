@@ -31,6 +31,8 @@ _WITHOUT_SLOTS: Final = {
     "RecordPositions",
     "Reduce",
     "RowMatches",
+    "SubscriptionJoinProgram",
+    "SubscriptionProgram",
     "TopN",
     "_Rows",
 }

@@ -195,3 +195,33 @@ def _split(events: list[tuple[int, str, str]]) -> list[list[tuple[int, str, str]
             sessions.append([])
         sessions[-1].append(event)
     return sessions
+
+
+def patients_and_wards(count: int) -> list[Sample]:
+    """Changes of both tables: patients come, move, go, and have no ward; wards change and close."""
+    rng = random.Random(6)
+    made = []
+    for nth in range(count):
+        row: dict[str, Any] | None
+        if rng.random() < 0.7:
+            topic, key = "patients", f"patient-{rng.randrange(30)}"
+            row = {"name": f"name {nth}"} | ({"ward": f"ward-{rng.randrange(8)}"} if rng.random() < 0.9 else {})
+        else:
+            topic, key, row = "wards", f"ward-{rng.randrange(7)}", {"name": f"name {nth}", "floor": nth % 5}
+        is_deleted = rng.random() < 0.15
+        made.append(Sample(topic, key, None if is_deleted else json.dumps(row), BEGAN_MS + nth * 1_000))
+    return made
+
+
+def patients_with_wards(given: list[Sample]) -> dict[str, dict[str, Any]]:
+    """Return the patients, with names and floors of the wards that are there."""
+    tables: dict[str, dict[str, dict[str, Any]]] = {"patients": {}, "wards": {}}
+    for topic, key, value, _ in given:
+        tables[topic].pop(str(key), None)
+        if value is not None:
+            tables[topic][str(key)] = json.loads(value)
+    found = {}
+    for key, patient in tables["patients"].items():
+        ward = tables["wards"].get(patient.get("ward"))
+        found[key] = {"name": patient["name"]} | ({"ward": ward["name"], "floor": ward["floor"]} if ward else {})
+    return found

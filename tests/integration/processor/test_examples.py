@@ -34,13 +34,14 @@ PROGRAMS = data.program_events(200)
 COMMANDS = data.commands(300)
 PAYMENTS = data.orders_and_payments(160)
 CARTS = data.cart_events(250)
+WARDS = data.patients_and_wards(300)
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedKafka]:
     """A broker of this file's own, as the examples' topics have fixed names; all their inputs are there."""
     with EmbeddedKafka(config={"log.cleaner.backoff.ms": "200"}) as broker:
-        records: list[Sample] = [*PATIENTS, *PROGRAMS, *COMMANDS, *PAYMENTS, *CARTS]
+        records: list[Sample] = [*PATIENTS, *PROGRAMS, *COMMANDS, *PAYMENTS, *CARTS, *WARDS]
         create_topics(broker.bootstrap, {record.topic: {} for record in records}, PARTITIONS)
         send(broker.bootstrap, records)
         yield broker
@@ -168,6 +169,26 @@ def test_both_sides_of_a_join_can_be_read(running: Run, module: str):
         app.becomes(paid, expected, "the pairs")
         if module == "in_memory":
             assert not [path for path in app.state_dir.rglob("*") if path.suffix in {".sst", ".log"}]
+
+
+def test_patients_are_shown_with_the_wards_that_they_name(running: Run):
+    expected = data.patients_with_wards(WARDS)
+    matched = [key for key, row in expected.items() if "ward" in row]
+    assert 0 < len(matched) < len(expected)
+    with running("examples.wards.topology") as app:
+        app.becomes(lambda: app.store("patients-with-wards"), expected, "the patients")
+        # What a patient and their ward become in one step is answered as one.
+        at_ms, moved = WARDS[-1].timestamp_ms, matched[0]
+        more = [
+            Sample("wards", "ward-1", json.dumps({"name": "new", "floor": 9}), at_ms + 1),
+            Sample("patients", moved, json.dumps({"name": "moved", "ward": "ward-1"}), at_ms + 2),
+            Sample("patients", matched[1], None, at_ms + 3),
+        ]
+        send(app.bootstrap, more)
+        expected = data.patients_with_wards([*WARDS, *more])
+        assert expected[moved] == {"name": "moved", "ward": "new", "floor": 9}
+        app.becomes(lambda: app.store("patients-with-wards"), expected, "the patients after both sides' changes")
+        assert app.reasons() == []
 
 
 def test_sessions_end_with_a_log_off_or_inactivity(running: Run):

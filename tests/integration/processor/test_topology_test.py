@@ -19,6 +19,7 @@ from processor.application import Application
 from processor.metrics import ProcessorMetrics
 from processor.operators.aggregators import Count, Reduce
 from processor.operators.fold import aggregate
+from processor.operators.foreign_key_joins import foreign_key_join
 from processor.operators.joins import JoinedTable, stream_global_table_join, stream_table_join
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
 from processor.operators.suppression import Buffer, Suppression, TimeLimit, WindowCloses
@@ -93,6 +94,67 @@ def test_a_topology_runs_on_records_piped_in(spark: SparkSession, tmp_path: Path
     assert topology.store("times-left") == {"bob": 1}
     assert topology.store("recent") == {"ann": 1, "dan": 1}, "what was displaced counts from 1 again"
     assert topology.store("pages") == {"home": {"price": 1.5}}
+
+
+def ward(name: str | None) -> str | None:
+    return None if name is None else f'{{"ward_name":"{name}"}}'
+
+
+def patient(name: str, ward: str | None) -> str:
+    return json.dumps({"name": name} | ({} if ward is None else {"ward": ward}))
+
+
+def build_foreign(app: Application) -> None:
+    patients = parse_json_table(app.table("patients"), {"name": FieldType.TEXT}, optional={"ward": FieldType.TEXT})
+    wards = parse_json_table(app.table("wards"), {"ward_name": FieldType.TEXT})
+    for how in ("inner", "left"):
+        joined = foreign_key_join(
+            Side(patients, {"name": "name"}), Side(wards, {"at": "ward_name"}), F.upper("ward"), how
+        )
+        shown = F.when(~F.col("deleted"), F.concat_ws("@", "name", "at"))
+        app.store(how, joined.withColumn("value", shown), value_serde="string")
+
+
+def test_a_foreign_key_join_follows_both_tables(spark: SparkSession, tmp_path: Path):
+    topology = TopologyTest("app", build_foreign, spark, tmp_path, partitions=1)
+
+    def stores() -> tuple[dict[str, str], dict[str, str]]:
+        topology.run()
+        return topology.store("inner"), topology.store("left")
+
+    topology.pipe("wards", Record("W1", ward("x-ray"), 1), Record(None, ward("nowhere"), 1), Record("W9", "{", 1))
+    topology.pipe("patients", Record("ann", patient("Ann", "w1"), 2), Record("bob", patient("Bob", "w2"), 3))
+    topology.pipe("patients", Record("cid", patient("Cid", None), 4), Record("dan", patient("Dan", "w1"), 5))
+    matched = {"ann": "Ann@x-ray", "dan": "Dan@x-ray"}
+    assert stores() == (matched, matched | {"bob": "Bob", "cid": "Cid"})
+    letters = Counter((letter.reason, letter.record.key) for letter in topology.dead_letters)
+    assert letters == {("null_key", None): 2, ("not_json", b"W9"): 2}
+
+    # A ward's update and a move out of it in one batch: the key is shown where it went.
+    topology.pipe("wards", Record("W1", ward("surgery"), 20), Record("W2", ward("children"), 10))
+    topology.pipe("patients", Record("ann", patient("Ann", "w2"), 15))
+    after = {"ann": "Ann@children", "bob": "Bob@children", "dan": "Dan@surgery"}
+    assert stores() == (after, after | {"cid": "Cid"})
+    shown = [(each.key, each.timestamp_ms) for each in topology.records("inner")[2:]]
+    assert sorted(shown) == [(b"ann", 15), (b"bob", 10), (b"dan", 20)], "one record a key"
+
+    # A match withdrawn by each side: the ward closes, the patient names an unknown one, none, or leaves.
+    topology.pipe("wards", Record("W1", None, 30))
+    topology.pipe("patients", Record("ann", patient("Ann", "w7"), 31), Record("bob", patient("Bob", None), 32))
+    topology.pipe("patients", Record("cid", None, 33))
+    assert stores() == ({}, {"ann": "Ann", "bob": "Bob", "dan": "Dan"})
+    gone = {each.key: (each.value, each.timestamp_ms) for each in topology.records("inner")[5:]}
+    assert gone == {b"ann": (None, 31), b"bob": (None, 32), b"dan": (None, 30)}, "tombstones"
+
+
+def test_a_foreign_key_join_that_cannot_be_is_refused(spark: SparkSession, tmp_path: Path):
+    def declare(app: Application, how: str, column: str) -> None:
+        table = app.table("patients").withColumns({"table_key": F.col("key").cast("string"), "deleted": F.lit(False)})
+        foreign_key_join(Side(table, {"a": "value"}), Side(table, {column: "value"}), "topic", how)
+
+    for how, column, reason in (("outer", "b", "must be inner or left"), ("left", "a", "both sides have a: give one")):
+        with pytest.raises(ConfigurationError, match=reason):
+            TopologyTest("app", partial(declare, how=how, column=column), spark, tmp_path)
 
 
 def test_columns_of_every_type_come_through_the_operators_unchanged(spark: SparkSession, tmp_path: Path):

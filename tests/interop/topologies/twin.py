@@ -12,6 +12,7 @@ from tests.integration.processor.support import messages, store_of
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 
 LEADERBOARD, PATIENT_MONITORING = "LEADERBOARD", "PATIENT_MONITORING"
+FOREIGN_KEY_JOIN = "FOREIGN_KEY_JOIN"
 
 Store = dict[Any, Any]
 """Entries with decoded values, by text key, or by text key and start in epoch milliseconds."""

@@ -49,11 +49,19 @@ public final class Twin {
         LEADERBOARD(
                 Leaderboard::topology,
                 List.of(Leaderboard.SCORES, "players"),
-                List.of(Leaderboard.BY_PLAYER, Leaderboard.BY_PRODUCT)),
+                List.of(Leaderboard.BY_PLAYER + "-repartition", Leaderboard.BY_PRODUCT + "-repartition")),
         PATIENT_MONITORING(
                 PatientMonitoring::topology,
                 List.of(PatientMonitoring.PULSES, PatientMonitoring.TEMPERATURES),
-                List.of(PatientMonitoring.HIGH_PULSES));
+                List.of(PatientMonitoring.HIGH_PULSES + "-repartition")),
+        FOREIGN_KEY_JOIN(
+                ForeignKeyJoin::topology,
+                List.of(ForeignKeyJoin.PATIENTS, ForeignKeyJoin.WARDS),
+                List.of(
+                        ForeignKeyJoin.INNER + "-subscription-registration-topic",
+                        ForeignKeyJoin.LEFT + "-subscription-registration-topic",
+                        ForeignKeyJoin.INNER + "-subscription-response-topic",
+                        ForeignKeyJoin.LEFT + "-subscription-response-topic"));
 
         private final IntFunction<Topology> topology;
         private final List<String> sources;
@@ -79,6 +87,11 @@ public final class Twin {
         config.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
         config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         config.put(StreamsConfig.MAX_TASK_IDLE_MS_CONFIG, maxTaskIdleMs);
+        if (example == Example.FOREIGN_KEY_JOIN) {
+            // With a cache a right row that is written and deleted between two commits is joined with left rows that
+            // read it from the cache, and never withdrawn from them: the flush sees no change (docs/differences.md).
+            config.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
+        }
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         try (Admin admin = Admin.create(Map.of(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap));
                 KafkaStreams streams = new KafkaStreams(example.topology.apply(partitions), config)) {
@@ -86,7 +99,7 @@ public final class Twin {
             final Committed committed = new Committed(admin, streams, applicationId);
             committed.await(example.sources);
             for (final String name : example.between) {
-                committed.await(List.of(applicationId + "-" + name + "-repartition"));
+                committed.await(List.of(applicationId + "-" + name));
             }
         }
     }
@@ -106,11 +119,17 @@ public final class Twin {
                                 Instant.ofEpochMilli(record.get("timestamp").longValue()));
             }
             for (final TopologyTestDriver task : tasks.values()) {
-                if (example == Example.LEADERBOARD) {
-                    dump(out, task, Leaderboard.STORE);
-                } else {
-                    dump(out, task, PatientMonitoring.ALERTS);
-                    dumpWindows(out, task, PatientMonitoring.PULSE_COUNTS);
+                switch (example) {
+                    case LEADERBOARD -> dump(out, task, Leaderboard.STORE);
+                    case PATIENT_MONITORING -> {
+                        dump(out, task, PatientMonitoring.ALERTS);
+                        dumpWindows(out, task, PatientMonitoring.PULSE_COUNTS);
+                    }
+                    case FOREIGN_KEY_JOIN -> {
+                        dumpJson(out, task, ForeignKeyJoin.INNER);
+                        dumpJson(out, task, ForeignKeyJoin.LEFT);
+                    }
+                    default -> throw new IllegalArgumentException("no stores are known of " + example);
                 }
             }
         } finally {
@@ -142,6 +161,17 @@ public final class Twin {
             while (entries.hasNext()) {
                 final var entry = entries.next();
                 write(out, store, entry.key, Json.MAPPER.readTree(entry.value), null);
+            }
+        }
+    }
+
+    private static void dumpJson(final BufferedWriter out, final TopologyTestDriver task, final String store)
+            throws IOException {
+        try (KeyValueIterator<String, JsonNode> entries =
+                task.<String, JsonNode>getKeyValueStore(store).all()) {
+            while (entries.hasNext()) {
+                final var entry = entries.next();
+                write(out, store, entry.key, entry.value, null);
             }
         }
     }

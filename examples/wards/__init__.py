@@ -1,0 +1,1 @@
+"""Patients with the wards that they are in: a foreign-key join."""
