@@ -33,6 +33,7 @@ from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
+from statehouse.processor_reports import ProcessorReport
 from statehouse.rpc.link import LinkContext
 from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -75,7 +76,10 @@ def _admission(directory: Path) -> Admission:
         replica.stores[of_store.folder] = of_store
         replicas[task] = replica
     admission = Admission(
-        types_pb2.Host(instance_id=_NODE, host="127.0.0.1", port=9), cast("Any", replicas), lambda: True
+        types_pb2.Host(instance_id=_NODE, host="127.0.0.1", port=9),
+        cast("Any", replicas),
+        lambda: True,
+        {_STORE: ProcessorReport(time.monotonic(), 0)},
     )
     assignment = Assignment(1, stores=MappingProxyType({_STORE: spec}), tasks=MappingProxyType(tasks))
     admission.view = view_of(assignment, {})

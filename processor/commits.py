@@ -1,4 +1,8 @@
-"""Writes the commits topic: how far each store's inputs are processed, after each batch and repeatedly while idle."""
+"""Writes the commits topic: how far each store's inputs are processed, after each batch and repeatedly while idle.
+
+Each record says what the sources had beyond that when it was written. Spark's own figure is older: it is of the moment
+when a batch began, and known only after the batch's record is written.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,14 @@ from statehouse.errors import StatehouseError
 from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
+from statehouse.processor_reports import input_backlog
 from statehouse.topology import commits_topic
 
 log = structlog.get_logger(__name__)
 
 _RPC_TIMEOUT_S: Final = 10.0
+# A record whose input backlog is unknown is better than a late one.
+_BACKLOG_TIMEOUT_S: Final = 2.0
 _TRIES_MAX: Final = 5
 _TRIES: Final = BackoffPolicy("commit_record", first_s=0.2, longest_s=0.2)
 
@@ -101,6 +108,7 @@ class CommitsPublisher:
         # All records of an old batch are stable, so don't wait for a transaction that a killed driver left open.
         read_ends = last_stable_offsets if idle else settled_offsets
         ends = self._admin.ask(lambda client: read_ends(client, partitions, _RPC_TIMEOUT_S)) if partitions else {}
+        backlog = self._input_backlog(source_ends)
         records = [
             commits_pb2.Commit(
                 store=changelog.store,
@@ -112,6 +120,7 @@ class CommitsPublisher:
                 query=self._query,
                 figures=self._figures(),
                 committed_at_ms=None if idle else round(time.time() * 1000),
+                input_backlog=backlog,
             )
             for changelog in self._changelogs
         ]
@@ -120,10 +129,14 @@ class CommitsPublisher:
 
     def repeat(self, idle_for_s: float) -> bool:
         """Write the last records again, marked idle, if none were written for that long; return whether it wrote."""
+        last = self._last
+        if not last or time.monotonic() - self._last_at < idle_for_s:
+            return False
+        backlog = self._input_backlog(_ends_of(last[0]))
         with self._lock:
-            if not self._last or time.monotonic() - self._last_at < idle_for_s:
+            if self._last is not last:  # a batch's records were written meanwhile
                 return False
-            self._write_again(stopped=False)
+            self._write_again(backlog, stopped=False)
             return True
 
     def finish(self) -> None:
@@ -136,9 +149,20 @@ class CommitsPublisher:
         """
         with self._lock:
             if self._last:
-                self._write_again(stopped=True)
+                self._write_again(self._input_backlog(_ends_of(self._last[0])), stopped=True)
 
-    def _write_again(self, *, stopped: bool) -> None:
+    def _input_backlog(self, source_ends: Offsets) -> int | None:
+        """Return the offsets that the sources have beyond these; None if the brokers don't say."""
+        if not source_ends or not self._changelogs:
+            return None
+        try:
+            ends = self._admin.ask(lambda client: last_stable_offsets(client, [*source_ends], _BACKLOG_TIMEOUT_S))
+        except KafkaException as failure:
+            log.debug("the input backlog can't be read at the moment", error=failure.args[0].str())
+            return None
+        return input_backlog(source_ends, ends)
+
+    def _write_again(self, backlog: int | None, *, stopped: bool) -> None:
         figures = self._figures()
         if figures is not None:
             figures.input_rows_per_second = 0
@@ -147,6 +171,9 @@ class CommitsPublisher:
             record = commits_pb2.Commit()
             record.CopyFrom(last)
             record.idle, record.stopped = True, stopped
+            record.ClearField("input_backlog")
+            if backlog is not None:
+                record.input_backlog = backlog
             if figures is not None:
                 record.figures.CopyFrom(figures)
             records.append(record)
@@ -189,6 +216,10 @@ def _offsets(offsets: Offsets) -> list[commits_pb2.TopicOffset]:
         commits_pb2.TopicOffset(topic=topic, partition=partition, offset=offset)
         for (topic, partition), offset in sorted(offsets.items())
     ]
+
+
+def _ends_of(record: commits_pb2.Commit) -> Offsets:
+    return {(each.topic, each.partition): each.offset for each in record.source_ends}
 
 
 class IdleRepeater:

@@ -21,6 +21,7 @@ from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics
 from statehouse.membership import NodeState, TaskState
+from statehouse.processor_reports import ProcessorReport
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +58,7 @@ class NodeFacts:
     position_waits: Callable[[], int]
     dormant_tasks: Callable[[], int]
     kafka_silence_s: Callable[[], float | None]
+    reports: Mapping[str, ProcessorReport]
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class NodeCollector(Collector):
         """Read everything once."""
         yield from self._node()
         yield from self._replicas()
+        yield from self._processor()
         yield from self._reads()
         yield from self._listeners()
         yield from _statistics("rocksdb", NODE_STATISTICS, self._facts.resources.statistics())
@@ -148,6 +151,27 @@ class NodeCollector(Collector):
                 if name in replicas.maxima:
                     family.add_metric(labels, replicas.maxima[name])
             yield family
+
+    def _processor(self) -> Iterator[Metric]:
+        """Yield what the processor last reported for the stores of this node's replicas."""
+        age = GaugeMetricFamily(
+            f"{_PREFIX}_processor_age_seconds",
+            "Time since the processor last reported for the store's query",
+            labels=("store",),
+        )
+        backlog = GaugeMetricFamily(
+            f"{_PREFIX}_input_backlog_records",
+            "Records of the query's sources that the processor had not processed then, an upper bound",
+            labels=("store",),
+        )
+        now = time.monotonic()
+        for name in sorted({store.spec.name for task in self._facts.tasks() for store in list(task.stores.values())}):
+            if (report := self._facts.reports.get(name)) is not None:
+                age.add_metric((name,), report.age_ms(now) / 1000)
+                if report.input_backlog is not None:
+                    backlog.add_metric((name,), report.input_backlog)
+        yield age
+        yield backlog
 
     def _reads(self) -> Iterator[Metric]:
         durations = HistogramMetricFamily(

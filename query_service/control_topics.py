@@ -1,28 +1,37 @@
-"""Control topics: reads the assignment topic and the members topic, and passes on what concerns the node."""
+"""Control topics: reads assignments, members and the processor's commits, and passes on what concerns the node."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from query_service.reads.fleet_view import FleetView, view_of
+from query_service.replicas.replica import monotonic_and_wall_ms
 from query_service.states.ownership import NodeOwnership
 from statehouse.assignment import Assignment
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member
+from statehouse.processor_reports import ProcessorReports, decode_commit, written_at_s
 from statehouse.settings import NodeSettings
-from statehouse.topology import assignment_topic, members_topic
+from statehouse.topology import assignment_topic, commits_topic, members_topic
 
 log = structlog.get_logger(__name__)
 
-TakeRecord = Callable[[bytes | None, bytes | None], None]
+# How often the end of the commits topic is asked for. Only a reader that has lost its brokers needs it.
+_COMMITS_CONFIRM_S: Final = 2.0
+
+TakeRecord = Callable[[bytes | None, bytes | None, int], None]
+"""Takes a record's key and value, and its time in epoch milliseconds."""
 
 
 class ControlTopics:
-    """Reads both topics on threads, and brings their records to the event loop and to the node's ownership.
+    """Reads the topics on threads, and brings their records to the event loop and to the node's ownership.
+
+    `reports` has what the processor last reported for each store.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
@@ -43,6 +52,7 @@ class ControlTopics:
         on_thread_defect: Callable[[Exception], None],
     ) -> None:
         self.members_known = asyncio.Event()
+        self.reports = ProcessorReports()
         self._loop = asyncio.get_running_loop()
         self._ownership = ownership
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
@@ -63,6 +73,14 @@ class ControlTopics:
             on_contact=self._members_in_touch,
             on_broken=on_thread_defect,
         )
+        self._commits_log = ControlLogReader(
+            settings.bootstrap,
+            commits_topic(settings.application_id),
+            self._on_loop(self._take_commit),
+            client_id=client_id,
+            on_broken=on_thread_defect,
+            confirm_interval_s=_COMMITS_CONFIRM_S,
+        )
 
     @property
     def silence_s(self) -> float | None:
@@ -74,16 +92,17 @@ class ControlTopics:
         return self._ownership.is_confirmed(self.silence_s)
 
     def start(self) -> None:
-        """Start to read both topics."""
+        """Start to read the topics."""
         self._assignment_log.start()
         self._members_log.start()
+        self._commits_log.start()
 
     async def stop(self) -> None:
         """Stop reading."""
-        await asyncio.to_thread(self._assignment_log.stop)
-        await asyncio.to_thread(self._members_log.stop)
+        for log in (self._assignment_log, self._members_log, self._commits_log):
+            await asyncio.to_thread(log.stop)
 
-    def _take_assignment(self, key: bytes | None, value: bytes | None) -> None:
+    def _take_assignment(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         assignment = self._ownership.take_assignment(key, value)
         if assignment is None:
             return
@@ -94,7 +113,7 @@ class ControlTopics:
         log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
         self._on_assignment(assignment)
 
-    def _take_member(self, key: bytes | None, value: bytes | None) -> None:
+    def _take_member(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         try:
             if self._ownership.take_member(key, value):
                 self._compile_view()
@@ -102,6 +121,18 @@ class ControlTopics:
             report_unreadable((key or b"").decode(errors="replace"), error)
         if (newer := self._ownership.superseded_by) is not None:
             self._on_superseded(newer)
+
+    def _take_commit(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        if value is None:
+            self.reports.forget((key or b"").decode(errors="replace"))
+            return
+        try:
+            commit = decode_commit(key, value)
+        except ContractError as error:
+            report_unreadable((key or b"").decode(errors="replace"), error)
+            return
+        now_s, wall_ms = monotonic_and_wall_ms()
+        self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
 
     def _compile_view(self) -> FleetView:
         view = view_of(self._ownership.assignment, self._ownership.members)
@@ -120,14 +151,14 @@ class ControlTopics:
     def _on_loop(self, take: TakeRecord) -> Callable[..., None]:
         """Bring a control log's records from its thread to the event loop."""
 
-        def take_or_break(key: bytes | None, value: bytes | None) -> None:
+        def take_or_break(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
             try:
-                take(key, value)
+                take(key, value, timestamp_ms)
             except Exception as error:  # noqa: BLE001 - the node must not go on without this record
                 self._on_defect(error)
 
-        def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-            self._loop.call_soon_threadsafe(take_or_break, key, value)
+        def on_record(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+            self._loop.call_soon_threadsafe(take_or_break, key, value, timestamp_ms)
 
         return on_record
 

@@ -28,6 +28,7 @@ from statehouse.assignment import Assignment
 from statehouse.background import BackgroundWork
 from statehouse.membership import Member, NodeState
 from statehouse.observability.metrics import MetricsServer
+from statehouse.processor_reports import ProcessorReport
 from statehouse.settings import NodeSettings
 from statehouse.topology import AnyTaskId, TaskId, members_topic
 from statehouse.v1 import types_pb2
@@ -101,9 +102,7 @@ class QueryNode:
         self._host = types_pb2.Host(
             instance_id=self._ownership.instance_id, host=settings.advertised_host or settings.bind_host
         )
-        self._reads = new_reads(
-            settings, client_id, self._host, self._tasks.replicas, self._control.is_confirmed, self._metrics
-        )
+        self._reads = new_reads(settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics)
         self._server = new_server(settings, self._reads, self, self._metrics, self._break)
         self._host.port = settings.advertised_port or self._server.port
         self._metrics_server = self._serve_metrics()
@@ -122,6 +121,7 @@ class QueryNode:
             position_waits=lambda: self._reads.waits.count,
             dormant_tasks=self._tasks.dormant_tasks,
             kafka_silence_s=lambda: self._control.silence_s,
+            reports=self._control.reports.latest,
         )
         self._metrics.registry.register(NodeCollector(facts))
         if self._settings.metrics_port is None:
@@ -142,6 +142,11 @@ class QueryNode:
     def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
         """The tasks and global stores that the node holds."""
         return self._tasks.replicas
+
+    @property
+    def reports(self) -> Mapping[str, ProcessorReport]:
+        """What the processor last reported, by store."""
+        return self._control.reports.latest
 
     @property
     def incarnation(self) -> str:

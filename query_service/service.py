@@ -18,6 +18,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import NodeState
+from statehouse.processor_reports import ProcessorReport
 from statehouse.rpc import link
 from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.requests import parsed, refuse_unreadable
@@ -213,6 +214,10 @@ class ServedNode(Protocol):
     def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
         """The tasks and global stores that the node holds."""
 
+    @property
+    def reports(self) -> Mapping[str, ProcessorReport]:
+        """What the processor last reported, by store."""
+
     def drain(self, timeout_s: float | None = None) -> list[TaskId]:
         """Begin to drain. Return the tasks that other nodes must take over."""
 
@@ -227,13 +232,13 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
     ) -> node_service_pb2.GetNodeResponse:
-        now = time.monotonic()
+        now, reports = time.monotonic(), self._node.reports
         return node_service_pb2.GetNodeResponse(
             host=self._node.host,
             incarnation=self._node.incarnation,
             state=self._node.state.value,
             epoch=self._node.epoch,
-            tasks=[_task(task, now) for task in sorted(self._node.replicas.values(), key=_place)],
+            tasks=[_task(task, now, reports) for task in sorted(self._node.replicas.values(), key=_place)],
         )
 
     async def _drain(self, request: node_service_pb2.DrainRequest, _context: Context) -> node_service_pb2.DrainResponse:
@@ -255,14 +260,14 @@ def register(server: grpc.aio.Server, queries: QueryServicer, node: NodeServicer
     node_service_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
 
 
-def _task(task: TaskReplica, now: float) -> node_service_pb2.TaskReplica:
+def _task(task: TaskReplica, now: float, reports: Mapping[str, ProcessorReport]) -> node_service_pb2.TaskReplica:
     return node_service_pb2.TaskReplica(
         task=str(task.task),
         role=types_pb2.ReplicaRole.ValueType(task.role.value),
         state=task.state.value,
         error=task.error,
         stores=[
-            _store(store, now)
+            _store(store, now, reports.get(store.spec.name))
             for store in sorted(task.stores.values(), key=lambda store: (store.spec.name, store.partition))
         ],
     )
@@ -273,7 +278,7 @@ def _place(task: TaskReplica) -> tuple[bool, AnyTaskId]:
     return isinstance(task.task, GlobalId), task.task
 
 
-def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:
+def _store(store: StoreReplica, now: float, report: ProcessorReport | None) -> node_service_pb2.StoreReplica:
     return node_service_pb2.StoreReplica(
         store=store.spec.name,
         position=store.position,
@@ -286,4 +291,6 @@ def _store(store: StoreReplica, now: float) -> node_service_pb2.StoreReplica:
         late_records=store.late,
         partition=store.partition,
         since_ms=store.since_ms,
+        processor_age_ms=None if report is None else report.age_ms(now),
+        input_backlog=None if report is None else report.input_backlog,
     )

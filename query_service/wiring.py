@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from query_service.control_topics import report_unreadable
+from query_service.control_topics import ControlTopics, report_unreadable
 from query_service.reads.admission import Admission
 from query_service.reads.lookups import LookupHandler
 from query_service.reads.open_scans import OpenScans
@@ -85,11 +85,11 @@ def new_reads(
     client_id: str,
     host: types_pb2.Host,
     replicas: Mapping[AnyTaskId, TaskReplica],
-    is_confirmed: Callable[[], bool],
+    control: ControlTopics,
     metrics: NodeMetrics,
 ) -> ReadHandlers:
-    """Return the parts that answer requests for these replicas."""
-    admission = Admission(host, replicas, is_confirmed)
+    """Return the parts that answer requests for these replicas, by what the control topics say."""
+    admission = Admission(host, replicas, control.is_confirmed, control.reports.latest)
     open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
     lookups = LookupHandler(
         admission,

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError
 
 from router.calls.attempts import Attempts
 from router.calls.channels import QUERY_SERVICE, NodeChannels
@@ -33,12 +32,12 @@ from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
 from statehouse.assignment import AssignmentReader
-from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
 from statehouse.observability.metrics import MetricsServer
+from statehouse.processor_reports import decode_commit, written_at_s
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
@@ -263,13 +262,13 @@ class ControlTopicReaders:
             self._call_on_loop(self._queries.on_reset, (key or b"").decode(errors="replace"))
             return
         try:
-            commit = commits_pb2.Commit.FromString(value)
-        except DecodeError as error:
+            commit = decode_commit(key, value)
+        except ContractError as error:
             _report_unreadable((key or b"").decode(errors="replace"), error)
             return
         self._call_on_loop(self._inputs.on_commit, commit)
-        written_at_s = time.monotonic() - self._age_s(self._commit_log, timestamp_ms)
-        self._call_on_loop(self._queries.on_commit, commit, written_at_s)
+        at_s = written_at_s(timestamp_ms, time.monotonic(), time.time() * 1_000)
+        self._call_on_loop(self._queries.on_commit, commit, at_s)
 
     @staticmethod
     def _age_s(log: ControlLogReader, timestamp_ms: int) -> float:

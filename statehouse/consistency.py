@@ -25,6 +25,8 @@ class Freshness:
     max_lag: int | None = None
     max_staleness_ms: int | None = None
     at_least: Token | None = None
+    max_processor_age_ms: int | None = None
+    max_input_backlog: int | None = None
 
     @classmethod
     def from_proto(cls, message: types_pb2.Freshness) -> Freshness:
@@ -38,14 +40,19 @@ class Freshness:
             return ANY  # the usual case, made cheap
         max_lag = message.max_lag if message.HasField("max_lag") else None
         max_staleness_ms = message.max_staleness_ms if message.HasField("max_staleness_ms") else None
-        if (max_lag or 0) < 0 or (max_staleness_ms or 0) < 0:
+        max_processor_age_ms = message.max_processor_age_ms if message.HasField("max_processor_age_ms") else None
+        max_input_backlog = message.max_input_backlog if message.HasField("max_input_backlog") else None
+        if any((each or 0) < 0 for each in (max_lag, max_staleness_ms, max_processor_age_ms, max_input_backlog)):
             raise ValueError("freshness bounds must not be negative")
         at_least = Token.from_proto(message.at_least) if message.HasField("at_least") else None
-        return cls(message.active_only, max_lag, max_staleness_ms, at_least)
+        return cls(message.active_only, max_lag, max_staleness_ms, at_least, max_processor_age_ms, max_input_backlog)
 
     @property
     def suits_any(self) -> bool:
-        """Whether the caller bounded the answer's age, so that every replica within the bounds is equally good."""
+        """Whether the caller bounded the answer's age, so that every replica within the bounds is equally good.
+
+        The processor's age is the same behind every replica, so it says nothing of them.
+        """
         return not self.active_only and (self.max_lag is not None or self.max_staleness_ms is not None)
 
 
@@ -69,44 +76,69 @@ class ReplicaFreshness:
     lag: int | None
     staleness_ms: int | None
     position: int | None
+    processor_age_ms: int | None = None
+    input_backlog: int | None = None
 
     @classmethod
     def reported(cls, role: Role, lag: int | None, position: int | None) -> Self:
         """Return the freshness by a heartbeat, with the best possible values for all that it does not tell.
 
-        A heartbeat tells neither staleness nor contact with Kafka. For a copy of a global store its position is a sum
-        over partitions, which can't be compared with one partition's position.
+        A heartbeat tells neither staleness nor contact with Kafka, nor what the node knows of the processor. For a copy
+        of a global store its position is a sum over partitions, which can't be compared with one partition's position.
         """
         position = _REACHES_ALL if role is Role.GLOBAL else position
-        return cls(role, confirmed=True, lag=lag, staleness_ms=0, position=position)
+        return cls(
+            role, confirmed=True, lag=lag, staleness_ms=0, position=position, processor_age_ms=0, input_backlog=0
+        )
 
 
 def violation(bound: Freshness, replica: ReplicaFreshness, store: str, partition: int) -> tuple[Reason, str] | None:
     """Return why the replica of a store partition may not answer within the bound, None if it may.
 
-    The first reason in this order counts: role, lag, staleness, position. The position comes last because a request may
-    wait for it: if it is the reason, nothing else is wrong.
+    The first reason in this order counts: role, lag, staleness, processor age, input backlog, position. The position
+    comes last because a request may wait for it: if it is the reason, nothing else is wrong.
     """
-    if bound.active_only:
-        if replica.role not in ANSWERS_AS_ACTIVE:
-            return Reason.NOT_ACTIVE, f"it is {replica.role.name.lower()}, the active was demanded"
-        if not replica.confirmed:
-            role = replica.role.name.lower()
-            message = f"this replica is {role}, but out of touch with Kafka for longer than the session timeout"
-            return Reason.ACTIVE_UNCONFIRMED, message
-    if bound.max_lag is not None and (replica.lag is None or replica.lag > bound.max_lag):
-        return Reason.LAG_EXCEEDS_BOUND, f"lag {_shown(replica.lag)} exceeds max_lag {bound.max_lag}"
-    if bound.max_staleness_ms is not None and (
-        replica.staleness_ms is None or replica.staleness_ms > bound.max_staleness_ms
-    ):
-        return (
-            Reason.STALENESS_EXCEEDS_BOUND,
-            f"staleness {_shown(replica.staleness_ms)} ms exceeds max_staleness_ms {bound.max_staleness_ms}",
-        )
+    broken = _role_violation(bound, replica) or _excess(bound, replica)
+    if broken is not None:
+        return broken
     if bound.at_least is not None and not bound.at_least.is_reached(store, partition, replica.position):
         wanted = bound.at_least.position(store, partition)
         return Reason.POSITION_NOT_REACHED, f"position {_shown(replica.position)} is below the wanted {wanted}"
     return None
+
+
+def _role_violation(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str] | None:
+    if not bound.active_only:
+        return None
+    role = replica.role.name.lower()
+    if replica.role not in ANSWERS_AS_ACTIVE:
+        return Reason.NOT_ACTIVE, f"it is {role}, the active was demanded"
+    if not replica.confirmed:
+        message = f"this replica is {role}, but out of touch with Kafka for longer than the session timeout"
+        return Reason.ACTIVE_UNCONFIRMED, message
+    return None
+
+
+def _excess(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str] | None:
+    """Return the first figure that is beyond its bound, or unknown."""
+    if _exceeds(replica.lag, bound.max_lag):
+        return Reason.LAG_EXCEEDS_BOUND, f"lag {_shown(replica.lag)} exceeds max_lag {bound.max_lag}"
+    if _exceeds(replica.staleness_ms, bound.max_staleness_ms):
+        message = f"staleness {_shown(replica.staleness_ms)} ms exceeds max_staleness_ms {bound.max_staleness_ms}"
+        return Reason.STALENESS_EXCEEDS_BOUND, message
+    if _exceeds(replica.processor_age_ms, bound.max_processor_age_ms):
+        age = _shown(replica.processor_age_ms)
+        message = f"processor age {age} ms exceeds max_processor_age_ms {bound.max_processor_age_ms}"
+        return Reason.PROCESSOR_AGE_EXCEEDS_BOUND, message
+    if _exceeds(replica.input_backlog, bound.max_input_backlog):
+        message = f"input backlog {_shown(replica.input_backlog)} exceeds max_input_backlog {bound.max_input_backlog}"
+        return Reason.INPUT_BACKLOG_EXCEEDS_BOUND, message
+    return None
+
+
+def _exceeds(known: int | None, most: int | None) -> bool:
+    """Whether a figure, None if unknown, breaks its bound, None if there is none."""
+    return most is not None and (known is None or known > most)
 
 
 def _shown(value: int | None) -> str:

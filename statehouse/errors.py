@@ -55,6 +55,8 @@ class Reason(IntEnum):
     POSITION_NOT_REACHED = errors_pb2.ERROR_REASON_POSITION_NOT_REACHED
     WOULD_WAIT = errors_pb2.ERROR_REASON_WOULD_WAIT
     INPUT_NOT_PROCESSED = errors_pb2.ERROR_REASON_INPUT_NOT_PROCESSED
+    PROCESSOR_AGE_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND
+    INPUT_BACKLOG_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,21 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             True,
             "The replica's staleness is larger than max_staleness_ms, or unknown.",
             "Allow more staleness, or check the node's connection to Kafka.",
+        ),
+        Reason.PROCESSOR_AGE_EXCEEDS_BOUND: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The processor's last report for the store is older than max_processor_age_ms, or there is none: a static "
+            "topology has no processor, and a store's query reports first when its first batch is done.",
+            "Check that the processor runs, with `statehouse status`; allow more than its longest batch and one and a "
+            "half of its heartbeat_interval_ms.",
+        ),
+        Reason.INPUT_BACKLOG_EXCEEDS_BOUND: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            True,
+            "The processor had more records left to process than max_input_backlog when it last reported for the "
+            "store, or nobody knows how many.",
+            "Allow a larger backlog, or ask again once the processor has caught up.",
         ),
         Reason.NO_REPLICA_AVAILABLE: ReasonSpec(
             code_pb2.UNAVAILABLE,

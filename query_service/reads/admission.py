@@ -14,6 +14,7 @@ from statehouse.consistency import ANY, Freshness, ReplicaFreshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
+from statehouse.processor_reports import ProcessorReport
 from statehouse.topology import AnyTaskId, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
@@ -32,16 +33,21 @@ class Admission:
     """Admits requests to the replicas of this node.
 
     `host` is this node as others reach it. `is_confirmed` returns whether the node has been in touch with Kafka within
-    the session timeout.
+    the session timeout. `reports` has what the processor last reported, by store.
     """
 
     def __init__(
-        self, host: types_pb2.Host, replicas: Mapping[AnyTaskId, TaskReplica], is_confirmed: Callable[[], bool]
+        self,
+        host: types_pb2.Host,
+        replicas: Mapping[AnyTaskId, TaskReplica],
+        is_confirmed: Callable[[], bool],
+        reports: Mapping[str, ProcessorReport],
     ) -> None:
         self.view = FleetView()
         self._host = host
         self._replicas = replicas
         self._is_confirmed = is_confirmed
+        self._reports = reports
 
     def admit_key(self, request: KeyedRequest) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
         """Return the store, the serialized key, the replica and its stamp for a request about one key.
@@ -189,11 +195,13 @@ class Admission:
         position = replica.position
         now = time.monotonic()
         staleness_ms, lag = replica.staleness_ms(now), replica.lag(now)
+        report = self._reports.get(served.spec.name)
+        age_ms, backlog = (None, None) if report is None else (report.age_ms(now), report.input_backlog)
         claimed = claimed_role(task.role, confirmed=confirmed, epoch=assignment.epoch, requested_epoch=forwarding.epoch)
         if bound is not ANY:
             # The check sees an unconfirmed active as ACTIVE, so that the failure can name it.
             role = claimed if confirmed else task.role
-            known = ReplicaFreshness(role, confirmed, lag, staleness_ms, position)
+            known = ReplicaFreshness(role, confirmed, lag, staleness_ms, position, age_ms, backlog)
             broken = consistency.violation(bound, known, served.spec.name, partition)
             if broken is not None:
                 raise self._outside(bound, broken, task, replica, position)
@@ -207,6 +215,8 @@ class Admission:
             staleness_ms=staleness_ms,
             ephemeral=served.spec.ephemeral,
             since_ms=replica.since_ms,
+            processor_age_ms=age_ms,
+            input_backlog=backlog,
         )
         return replica, stamp
 

@@ -29,8 +29,15 @@ PASSING: Final = frozenset(
 )
 """Failures that pass by themselves: ownership moves, nodes restart, a table is slightly old."""
 
-_BEYOND_BOUND: Final = frozenset({Reason.LAG_EXCEEDS_BOUND, Reason.STALENESS_EXCEEDS_BOUND})
-"""Failures that pass once Kafka has told the replica where its log ends.
+_BEYOND_BOUND: Final = frozenset(
+    {
+        Reason.LAG_EXCEEDS_BOUND,
+        Reason.STALENESS_EXCEEDS_BOUND,
+        Reason.PROCESSOR_AGE_EXCEEDS_BOUND,
+        Reason.INPUT_BACKLOG_EXCEEDS_BOUND,
+    }
+)
+"""Failures that pass once Kafka has told the replica where its log ends, and what the processor reported last.
 
 Until then a node that was frozen or cut off refuses lookups that it can answer a moment later. A node that is still cut
 off from Kafka refuses again, so each is asked only once more.

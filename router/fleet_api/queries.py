@@ -6,13 +6,14 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from statehouse.control.v1 import commits_pb2
+from statehouse.processor_reports import ProcessorReport, ProcessorReports
 from statehouse.v1 import fleet_service_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
     commit: commits_pb2.Commit
-    at_s: float
+    report: ProcessorReport
 
 
 class ProcessorQueries:
@@ -20,15 +21,18 @@ class ProcessorQueries:
 
     def __init__(self) -> None:
         """Start without records."""
-        self._stores: dict[str, _Heard] = {}
+        self._commits: dict[str, commits_pb2.Commit] = {}
+        self._reports = ProcessorReports()
 
     def on_commit(self, commit: commits_pb2.Commit, written_at_s: float) -> None:
         """Take a record."""
-        self._stores[commit.store] = _Heard(commit, written_at_s)
+        self._commits[commit.store] = commit
+        self._reports.take(commit, written_at_s)
 
     def on_reset(self, store: str) -> None:
         """Forget a store: its application begins anew."""
-        self._stores.pop(store, None)
+        self._commits.pop(store, None)
+        self._reports.forget(store)
 
     def describe(
         self, known_stores: Container[str], now_s: float, epoch_ms: float
@@ -36,30 +40,31 @@ class ProcessorQueries:
         """Return the queries that feed known stores, by name; `epoch_ms` is the wall clock's."""
         stores: dict[str, list[str]] = {}
         latest: dict[str, _Heard] = {}
-        for store, heard in sorted(self._stores.items()):
+        for store, commit in sorted(self._commits.items()):
             if store not in known_stores:
                 continue
-            name = heard.commit.query or store  # a processor that names no query has one for each store
+            name = commit.query or store  # a processor that names no query has one for each store
             stores.setdefault(name, []).append(store)
-            if name not in latest or heard.at_s > latest[name].at_s:
-                latest[name] = heard
+            report = self._reports.latest[store]
+            if name not in latest or report.at_s > latest[name].report.at_s:
+                latest[name] = _Heard(commit, report)
         for name, heard in sorted(latest.items()):
-            yield _query(name, stores[name], heard.commit, now_s - heard.at_s, epoch_ms)
+            yield _query(name, stores[name], heard, now_s, epoch_ms)
 
 
-def _query(
-    name: str, stores: list[str], commit: commits_pb2.Commit, age_s: float, epoch_ms: float
-) -> fleet_service_pb2.QueryInfo:
+def _query(name: str, stores: list[str], heard: _Heard, now_s: float, epoch_ms: float) -> fleet_service_pb2.QueryInfo:
+    commit = heard.commit
     is_dated = commit.HasField("committed_at_ms")
     return fleet_service_pb2.QueryInfo(
         name=name,
         stores=stores,
         idle=commit.idle,
         stopped=commit.stopped,
-        record_age_ms=max(0, int(age_s * 1_000)),
+        record_age_ms=heard.report.age_ms(now_s),
         batch_id=commit.batch_id,
         batch_age_ms=max(0, int(epoch_ms - commit.committed_at_ms)) if is_dated else None,
         status=_status(commit.figures) if commit.HasField("figures") else None,
+        input_backlog=heard.report.input_backlog,
     )
 
 

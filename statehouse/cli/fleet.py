@@ -21,8 +21,8 @@ from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
 
 _HEADERS = ["TASK", "STATE", "ACTIVE", "STANDBYS", "WARM-UPS", "LAG", "REASON"]
-_QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BATCH", "COMMITTED"]
-_STATUS_HEADERS: Final = ["ROWS/S", "BACKLOG", "ETA", "WATERMARK", "STATE ROWS", "STATE BYTES", "DEAD LETTERS"]
+_QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BACKLOG", "BATCH", "COMMITTED"]
+_STATUS_HEADERS: Final = ["ROWS/S", "ETA", "WATERMARK", "STATE ROWS", "STATE BYTES", "DEAD LETTERS"]
 
 
 def status(
@@ -95,6 +95,7 @@ def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
         query.stores,
         "stopped" if query.stopped else "idle" if query.idle else "running",
         _ago(query.record_age_ms),
+        "unknown" if query.input_backlog is None else query.input_backlog,
         query.batch_id,
         "-" if query.batch_age_ms is None else _ago(query.batch_age_ms),
     )
@@ -105,7 +106,6 @@ def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
     return (
         *head,
         round(status.input_rows_per_second),
-        status.backlog,
         "never" if eta_ms is None else f"{round(eta_ms / 1000)} s",
         "-" if watermark_ms is None else output.wall_clock(watermark_ms),
         status.state_rows,

@@ -16,7 +16,9 @@ from statehouse.cli.options import (
     AfterInputOption,
     AtLeastOption,
     KeyArgument,
+    MaxInputBacklogOption,
     MaxLagOption,
+    MaxProcessorAgeOption,
     MaxStalenessOption,
     OutputOption,
     RouterOption,
@@ -52,6 +54,8 @@ def get(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     after_input: AfterInputOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
@@ -70,7 +74,9 @@ def get(
     as_of_ms = epoch_ms("--as-of", as_of)
     if explain and as_of_ms is not None:
         raise typer.BadParameter("--explain excludes --as-of")
-    freshness = Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+    freshness = Freshness(
+        active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+    )
     records = input_records(after_input)
     with Client(router_address(router), timeout=timeout, direct=False) as client:
         seen = client.await_input(store, *records) if records else None
@@ -106,6 +112,8 @@ def scan(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
@@ -125,7 +133,9 @@ def scan(
             prefix=prefix,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
             raw=raw,
         )
         shown = _print_items(fmt, ["KEY", "VALUE"], lambda entry: (entry.key, _shown(entry.value)), entries, limit)
@@ -151,6 +161,8 @@ def scan_windows(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
@@ -174,7 +186,9 @@ def scan_windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
             raw=raw,
         )
         shown = _print_items(
@@ -202,6 +216,8 @@ def windows(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
@@ -221,7 +237,9 @@ def windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
@@ -243,6 +261,8 @@ def sessions(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
@@ -262,7 +282,9 @@ def sessions(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
@@ -277,6 +299,8 @@ def query(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -294,7 +318,13 @@ def query(
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
     with Client(router_address(router), timeout=timeout) as client:
         answer = client.query_store(
-            store, key, name, given, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+            store,
+            key,
+            name,
+            given,
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
         )
     if fmt is OutputFormat.JSON:
         output.print_json(answer)
@@ -309,6 +339,8 @@ def count(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -320,7 +352,11 @@ def count(
     """
     with Client(router_address(router), timeout=timeout) as client:
         counted = client.count(
-            store, exact=exact, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least))
+            store,
+            exact=exact,
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
         )
     if fmt is OutputFormat.JSON:
         output.print_json(counted)
@@ -335,6 +371,8 @@ def locate(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -345,7 +383,13 @@ def locate(
     Example: statehouse locate leader-boards 1 --active-only
     """
     with Client(router_address(router), timeout=timeout) as client:
-        place = client.locate(store, key, freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)))
+        place = client.locate(
+            store,
+            key,
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
+        )
     if fmt is OutputFormat.JSON:
         output.print_json(place)
         return
@@ -364,6 +408,8 @@ def _print_answer(answer: Answer) -> None:
             ("position", answer.position),
             ("lag", answer.lag),
             ("staleness", _milliseconds(answer.staleness_ms)),
+            ("processor age", _milliseconds(answer.processor_age_ms)),
+            ("input backlog", answer.input_backlog),
             *([] if answer.timestamp_ms is None else [("value since", output.wall_clock(answer.timestamp_ms))]),
             *([] if answer.since_ms is None else [("updates since", output.wall_clock(answer.since_ms))]),
         ]
@@ -411,7 +457,7 @@ def _shown(value: StoreValue) -> object:
 def print_stamps(stamps: tuple[Stamp, ...]) -> None:
     """Print who answered for each partition."""
     output.print_table(
-        ["PARTITION", "HOST", "ROLE", "POSITION", "LAG", "STALENESS", "EPOCH"],
+        ["PARTITION", "HOST", "ROLE", "POSITION", "LAG", "STALENESS", "PROCESSOR AGE", "BACKLOG", "EPOCH"],
         [
             (
                 stamp.partition,
@@ -420,6 +466,8 @@ def print_stamps(stamps: tuple[Stamp, ...]) -> None:
                 stamp.position,
                 stamp.lag,
                 _milliseconds(stamp.staleness_ms),
+                _milliseconds(stamp.processor_age_ms),
+                stamp.input_backlog,
                 stamp.epoch,
             )
             for stamp in sorted(stamps, key=lambda stamp: stamp.partition)

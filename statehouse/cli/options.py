@@ -48,6 +48,25 @@ MaxStalenessOption = Annotated[
         show_default=False,
     ),
 ]
+MaxProcessorAgeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-processor-age-ms",
+        min=0,
+        metavar="MS",
+        help="Longest time since the processor last reported a batch, or that it had nothing to do.",
+        show_default=False,
+    ),
+]
+MaxInputBacklogOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="RECORDS",
+        help="Most records that the processor may have had yet to process when it last reported.",
+        show_default=False,
+    ),
+]
 AtLeastOption = Annotated[
     list[str] | None,
     typer.Option(

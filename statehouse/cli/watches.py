@@ -12,7 +12,9 @@ from statehouse.cli import output
 from statehouse.cli.options import (
     ActiveOnlyOption,
     AtLeastOption,
+    MaxInputBacklogOption,
     MaxLagOption,
+    MaxProcessorAgeOption,
     MaxStalenessOption,
     RouterOption,
     StoreArgument,
@@ -36,6 +38,8 @@ def watch(
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
     at_least: AtLeastOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
     router: RouterOption = None,
@@ -58,7 +62,9 @@ def watch(
             prefix=prefix,
             partition=partition,
             resume=positions,
-            freshness=Freshness(active_only, max_lag, max_staleness_ms, token(at_least)),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
             raw=raw,
         ) as watched,
     ):

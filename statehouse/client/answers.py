@@ -80,6 +80,9 @@ class Stamp:
         staleness_ms: time since the copy was last known to be at the changelog's end.
         since_ms: ephemeral stores: when this copy, empty then, began to follow the updates (epoch milliseconds); None
             for a store with a changelog.
+        processor_age_ms: time since the processor last reported for the store's query; None for a store that no
+            processor feeds.
+        input_backlog: records of the query's sources that the processor had not processed then.
 
     """
 
@@ -91,11 +94,13 @@ class Stamp:
     lag: int | None
     staleness_ms: int | None
     since_ms: int | None = None
+    processor_age_ms: int | None = None
+    input_backlog: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one lookup. The fields from `partition` to `since_ms` are those of `Stamp`.
+    """The answer to one lookup. The fields from `partition` to `since_ms`, and the last two, are those of `Stamp`.
 
     `found` is False when a restored replica of the partition does not have the key; in an ephemeral store, when the key
     was not updated since `since_ms`. A found value may be None: JSON has a null. `timestamp_ms`: when the value began
@@ -115,6 +120,8 @@ class Answer:
     since_ms: int | None = None
     timestamp_ms: int | None = None
     token: Token = NOTHING_SEEN
+    processor_age_ms: int | None = None
+    input_backlog: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +447,7 @@ class ProcessorQuery:
         record_age_ms: time since that record.
         batch_age_ms: time since its newest batch was committed; None if an earlier process committed it.
         status: None until the process has completed a batch.
+        input_backlog: records of the sources that were not processed when the record was written; None if unknown.
 
     """
 
@@ -451,6 +459,7 @@ class ProcessorQuery:
     batch_id: int
     batch_age_ms: int | None
     status: QueryStatus | None
+    input_backlog: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

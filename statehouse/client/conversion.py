@@ -66,6 +66,8 @@ def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
         max_lag=bounds.max_lag,
         max_staleness_ms=bounds.max_staleness_ms,
         at_least=at_least.to_proto() if at_least else None,
+        max_processor_age_ms=bounds.max_processor_age_ms,
+        max_input_backlog=bounds.max_input_backlog,
     )
 
 
@@ -126,6 +128,8 @@ def from_stamp(stamp: types_pb2.ReplicaStamp) -> Stamp:
         stamp.lag if stamp.HasField("lag") else None,
         stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
         stamp.since_ms if stamp.HasField("since_ms") else None,
+        stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
+        stamp.input_backlog if stamp.HasField("input_backlog") else None,
     )
 
 
@@ -150,6 +154,8 @@ def from_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOf
         stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
         stamp.since_ms if stamp.HasField("since_ms") else None,
         token=Token() if position is None else Token({(store, stamp.partition): position}),
+        processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
+        input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
     )
 
 
@@ -357,6 +363,7 @@ def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:
         query.batch_id,
         query.batch_age_ms if query.HasField("batch_age_ms") else None,
         _query_status(query.status) if query.HasField("status") else None,
+        query.input_backlog if query.HasField("input_backlog") else None,
     )
 
 

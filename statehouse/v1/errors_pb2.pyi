@@ -97,6 +97,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_INPUT_NOT_PROCESSED: _ErrorReason.ValueType  # 29
     """The processor did not commit an input record before the deadline."""
+    ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND: _ErrorReason.ValueType  # 30
+    """The processor's last report is older than the bound, or there is none."""
+    ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND: _ErrorReason.ValueType  # 31
+    """The input backlog is larger than the bound, or unknown."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The status details carry the same name as
@@ -175,6 +179,10 @@ alone may wait.
 """
 ERROR_REASON_INPUT_NOT_PROCESSED: ErrorReason.ValueType  # 29
 """The processor did not commit an input record before the deadline."""
+ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND: ErrorReason.ValueType  # 30
+"""The processor's last report is older than the bound, or there is none."""
+ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND: ErrorReason.ValueType  # 31
+"""The input backlog is larger than the bound, or unknown."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

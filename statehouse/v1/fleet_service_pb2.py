@@ -27,15 +27,15 @@ from statehouse.v1 import query_service_pb2 as statehouse_dot_v1_dot_query__serv
 from statehouse.v1 import types_pb2 as statehouse_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/fleet_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a!statehouse/v1/query_service.proto\x1a\x19statehouse/v1/types.proto\"\x11\n\x0fGetFleetRequest\"\xfd\x01\n\x10GetFleetResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06stores\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.StoreInfo\x12&\n\x05nodes\x18\x05 \x03(\x0b\x32\x17.statehouse.v1.NodeInfo\x12&\n\x05tasks\x18\x06 \x03(\x0b\x32\x17.statehouse.v1.TaskInfo\x12)\n\x07queries\x18\x07 \x03(\x0b\x32\x18.statehouse.v1.QueryInfoB\x08\n\x06_epoch\"\x13\n\x11WatchFleetRequest\"D\n\x12WatchFleetResponse\x12.\n\x05\x66leet\x18\x01 \x01(\x0b\x32\x1f.statehouse.v1.GetFleetResponse\"\xe5\x01\n\tStoreInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x19\n\x0csub_topology\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06global\x18\x08 \x01(\x08\x12\x11\n\tephemeral\x18\t \x01(\x08\x12\x13\n\x0bpartitioner\x18\n \x01(\tB\x0f\n\r_sub_topology\"\xe0\x01\n\tQueryInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06stores\x18\x02 \x03(\t\x12\x0c\n\x04idle\x18\x03 \x01(\x08\x12\x0f\n\x07stopped\x18\x04 \x01(\x08\x12\x1a\n\rrecord_age_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08\x62\x61tch_id\x18\x06 \x01(\x03\x12\x19\n\x0c\x62\x61tch_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12*\n\x06status\x18\x08 \x01(\x0b\x32\x1a.statehouse.v1.QueryStatusB\x10\n\x0e_record_age_msB\x0f\n\r_batch_age_ms\"\xd8\x01\n\x0bQueryStatus\x12\x1d\n\x15input_rows_per_second\x18\x01 \x01(\x01\x12\x0f\n\x07\x62\x61\x63klog\x18\x02 \x01(\x04\x12\x1b\n\x0e\x62\x61\x63klog_eta_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cwatermark_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\nstate_rows\x18\x05 \x01(\x04\x12\x13\n\x0bstate_bytes\x18\x06 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x07 \x01(\x04\x42\x11\n\x0f_backlog_eta_msB\x0f\n\r_watermark_ms\"\x8a\x02\n\x08NodeInfo\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x12\n\x05\x65poch\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10heartbeat_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\treachable\x18\x08 \x01(\x08\x12\x15\n\x08\x63\x61pacity\x18\t \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07\x64ynamic\x18\n \x01(\x08\x42\x08\n\x06_epochB\x13\n\x11_heartbeat_age_msB\x0b\n\t_capacity\"\x8c\x01\n\x08TaskInfo\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x10\n\x08standbys\x18\x03 \x03(\t\x12\x10\n\x08warm_ups\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12.\n\x08replicas\x18\x06 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport\"\x9b\x01\n\rReplicaReport\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x06\n\x04_lag\"o\n\x10LocateKeyRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\"f\n\x11LocateKeyResponse\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.Candidate\"O\n\x11\x41waitInputRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12+\n\x07records\x18\x02 \x03(\x0b\x32\x1a.statehouse.v1.InputRecord\"?\n\x0bInputRecord\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"@\n\x12\x41waitInputResponse\x12*\n\x08\x61t_least\x18\x01 \x01(\x0b\x32\x18.statehouse.v1.Positions\">\n\x11\x45xplainGetRequest\x12)\n\x06lookup\x18\x01 \x01(\x0b\x32\x19.statehouse.v1.GetRequest\"\xef\x02\n\x12\x45xplainGetResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.GetResponseH\x00\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.statehouse.v1.LookupErrorH\x00\x12#\n\x05route\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.Candidate\x12.\n\x08\x61ttempts\x18\x05 \x03(\x0b\x32\x1c.statehouse.v1.LookupAttempt\x12\x14\n\x07took_ms\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0ehedge_after_ms\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x14retry_budget_refused\x18\x08 \x01(\tB\t\n\x07outcomeB\n\n\x08_took_msB\x11\n\x0f_hedge_after_ms\"\xc5\x02\n\rLookupAttempt\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\x12\n\x05round\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05hedge\x18\x04 \x01(\x08\x12\x1a\n\rsent_after_ms\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07took_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12.\n\x07outcome\x18\x07 \x01(\x0e\x32\x1d.statehouse.v1.AttemptOutcome\x12*\n\x06reason\x18\x08 \x01(\x0e\x32\x1a.statehouse.v1.ErrorReason\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\tB\x08\n\x06_roundB\x10\n\x0e_sent_after_msB\n\n\x08_took_ms\"\x13\n\x11ListStoresRequest\"\\\n\x12ListStoresResponse\x12\x12\n\x05\x65poch\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12(\n\x06stores\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.StoreInfoB\x08\n\x06_epoch\"\x12\n\x10ListNodesRequest\"Y\n\x11ListNodesResponse\x12\x12\n\x05\x65poch\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12&\n\x05nodes\x18\x02 \x03(\x0b\x32\x17.statehouse.v1.NodeInfoB\x08\n\x06_epoch\"&\n\x15ListPartitionsRequest\x12\r\n\x05store\x18\x01 \x01(\t\"J\n\x16ListPartitionsResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.statehouse.v1.PartitionInfo\"r\n\rPartitionInfo\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12\x0c\n\x04task\x18\x02 \x01(\t\x12.\n\x08replicas\x18\x03 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport*\x8a\x01\n\x0e\x41ttemptOutcome\x12\x1f\n\x1b\x41TTEMPT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41TTEMPT_OUTCOME_ANSWERED\x10\x01\x12\x1a\n\x16\x41TTEMPT_OUTCOME_FAILED\x10\x02\x12\x1d\n\x19\x41TTEMPT_OUTCOME_OVERTAKEN\x10\x03\x32\xa8\x05\n\x0c\x46leetService\x12K\n\x08GetFleet\x12\x1e.statehouse.v1.GetFleetRequest\x1a\x1f.statehouse.v1.GetFleetResponse\x12N\n\tLocateKey\x12\x1f.statehouse.v1.LocateKeyRequest\x1a .statehouse.v1.LocateKeyResponse\x12S\n\nWatchFleet\x12 .statehouse.v1.WatchFleetRequest\x1a!.statehouse.v1.WatchFleetResponse0\x01\x12Q\n\nAwaitInput\x12 .statehouse.v1.AwaitInputRequest\x1a!.statehouse.v1.AwaitInputResponse\x12Q\n\nExplainGet\x12 .statehouse.v1.ExplainGetRequest\x1a!.statehouse.v1.ExplainGetResponse\x12Q\n\nListStores\x12 .statehouse.v1.ListStoresRequest\x1a!.statehouse.v1.ListStoresResponse\x12N\n\tListNodes\x12\x1f.statehouse.v1.ListNodesRequest\x1a .statehouse.v1.ListNodesResponse\x12]\n\x0eListPartitions\x12$.statehouse.v1.ListPartitionsRequest\x1a%.statehouse.v1.ListPartitionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!statehouse/v1/fleet_service.proto\x12\rstatehouse.v1\x1a\x1astatehouse/v1/errors.proto\x1a!statehouse/v1/query_service.proto\x1a\x19statehouse/v1/types.proto\"\x11\n\x0fGetFleetRequest\"\xfd\x01\n\x10GetFleetResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06stores\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.StoreInfo\x12&\n\x05nodes\x18\x05 \x03(\x0b\x32\x17.statehouse.v1.NodeInfo\x12&\n\x05tasks\x18\x06 \x03(\x0b\x32\x17.statehouse.v1.TaskInfo\x12)\n\x07queries\x18\x07 \x03(\x0b\x32\x18.statehouse.v1.QueryInfoB\x08\n\x06_epoch\"\x13\n\x11WatchFleetRequest\"D\n\x12WatchFleetResponse\x12.\n\x05\x66leet\x18\x01 \x01(\x0b\x32\x1f.statehouse.v1.GetFleetResponse\"\xe5\x01\n\tStoreInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tkey_serde\x18\x03 \x01(\t\x12\x13\n\x0bvalue_serde\x18\x04 \x01(\t\x12\x17\n\x0f\x63hangelog_topic\x18\x05 \x01(\t\x12\x17\n\x0fpartition_count\x18\x06 \x01(\r\x12\x19\n\x0csub_topology\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06global\x18\x08 \x01(\x08\x12\x11\n\tephemeral\x18\t \x01(\x08\x12\x13\n\x0bpartitioner\x18\n \x01(\tB\x0f\n\r_sub_topology\"\x8e\x02\n\tQueryInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06stores\x18\x02 \x03(\t\x12\x0c\n\x04idle\x18\x03 \x01(\x08\x12\x0f\n\x07stopped\x18\x04 \x01(\x08\x12\x1a\n\rrecord_age_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08\x62\x61tch_id\x18\x06 \x01(\x03\x12\x19\n\x0c\x62\x61tch_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12*\n\x06status\x18\x08 \x01(\x0b\x32\x1a.statehouse.v1.QueryStatus\x12\x1a\n\rinput_backlog\x18\t \x01(\x03H\x02\x88\x01\x01\x42\x10\n\x0e_record_age_msB\x0f\n\r_batch_age_msB\x10\n\x0e_input_backlog\"\xd8\x01\n\x0bQueryStatus\x12\x1d\n\x15input_rows_per_second\x18\x01 \x01(\x01\x12\x0f\n\x07\x62\x61\x63klog\x18\x02 \x01(\x04\x12\x1b\n\x0e\x62\x61\x63klog_eta_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cwatermark_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\nstate_rows\x18\x05 \x01(\x04\x12\x13\n\x0bstate_bytes\x18\x06 \x01(\x04\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x07 \x01(\x04\x42\x11\n\x0f_backlog_eta_msB\x0f\n\r_watermark_ms\"\x8a\x02\n\x08NodeInfo\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x12\n\x05\x65poch\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10heartbeat_age_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x11\n\treachable\x18\x08 \x01(\x08\x12\x15\n\x08\x63\x61pacity\x18\t \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07\x64ynamic\x18\n \x01(\x08\x42\x08\n\x06_epochB\x13\n\x11_heartbeat_age_msB\x0b\n\t_capacity\"\x8c\x01\n\x08TaskInfo\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x10\n\x08standbys\x18\x03 \x03(\t\x12\x10\n\x08warm_ups\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12.\n\x08replicas\x18\x06 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport\"\x9b\x01\n\rReplicaReport\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\r\n\x05state\x18\x03 \x01(\t\x12\x15\n\x08position\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_positionB\x06\n\x04_lag\"o\n\x10LocateKeyRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.statehouse.v1.Key\x12+\n\tfreshness\x18\x03 \x01(\x0b\x32\x18.statehouse.v1.Freshness\"f\n\x11LocateKeyResponse\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.Candidate\"O\n\x11\x41waitInputRequest\x12\r\n\x05store\x18\x01 \x01(\t\x12+\n\x07records\x18\x02 \x03(\x0b\x32\x1a.statehouse.v1.InputRecord\"?\n\x0bInputRecord\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"@\n\x12\x41waitInputResponse\x12*\n\x08\x61t_least\x18\x01 \x01(\x0b\x32\x18.statehouse.v1.Positions\">\n\x11\x45xplainGetRequest\x12)\n\x06lookup\x18\x01 \x01(\x0b\x32\x19.statehouse.v1.GetRequest\"\xef\x02\n\x12\x45xplainGetResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1a.statehouse.v1.GetResponseH\x00\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1a.statehouse.v1.LookupErrorH\x00\x12#\n\x05route\x18\x03 \x01(\x0b\x32\x14.statehouse.v1.Route\x12,\n\ncandidates\x18\x04 \x03(\x0b\x32\x18.statehouse.v1.Candidate\x12.\n\x08\x61ttempts\x18\x05 \x03(\x0b\x32\x1c.statehouse.v1.LookupAttempt\x12\x14\n\x07took_ms\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0ehedge_after_ms\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x14retry_budget_refused\x18\x08 \x01(\tB\t\n\x07outcomeB\n\n\x08_took_msB\x11\n\x0f_hedge_after_ms\"\xc5\x02\n\rLookupAttempt\x12!\n\x04host\x18\x01 \x01(\x0b\x32\x13.statehouse.v1.Host\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\x12\n\x05round\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05hedge\x18\x04 \x01(\x08\x12\x1a\n\rsent_after_ms\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07took_ms\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12.\n\x07outcome\x18\x07 \x01(\x0e\x32\x1d.statehouse.v1.AttemptOutcome\x12*\n\x06reason\x18\x08 \x01(\x0e\x32\x1a.statehouse.v1.ErrorReason\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\tB\x08\n\x06_roundB\x10\n\x0e_sent_after_msB\n\n\x08_took_ms\"\x13\n\x11ListStoresRequest\"\\\n\x12ListStoresResponse\x12\x12\n\x05\x65poch\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12(\n\x06stores\x18\x02 \x03(\x0b\x32\x18.statehouse.v1.StoreInfoB\x08\n\x06_epoch\"\x12\n\x10ListNodesRequest\"Y\n\x11ListNodesResponse\x12\x12\n\x05\x65poch\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12&\n\x05nodes\x18\x02 \x03(\x0b\x32\x17.statehouse.v1.NodeInfoB\x08\n\x06_epoch\"&\n\x15ListPartitionsRequest\x12\r\n\x05store\x18\x01 \x01(\t\"J\n\x16ListPartitionsResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.statehouse.v1.PartitionInfo\"r\n\rPartitionInfo\x12#\n\x05route\x18\x01 \x01(\x0b\x32\x14.statehouse.v1.Route\x12\x0c\n\x04task\x18\x02 \x01(\t\x12.\n\x08replicas\x18\x03 \x03(\x0b\x32\x1c.statehouse.v1.ReplicaReport*\x8a\x01\n\x0e\x41ttemptOutcome\x12\x1f\n\x1b\x41TTEMPT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41TTEMPT_OUTCOME_ANSWERED\x10\x01\x12\x1a\n\x16\x41TTEMPT_OUTCOME_FAILED\x10\x02\x12\x1d\n\x19\x41TTEMPT_OUTCOME_OVERTAKEN\x10\x03\x32\xa8\x05\n\x0c\x46leetService\x12K\n\x08GetFleet\x12\x1e.statehouse.v1.GetFleetRequest\x1a\x1f.statehouse.v1.GetFleetResponse\x12N\n\tLocateKey\x12\x1f.statehouse.v1.LocateKeyRequest\x1a .statehouse.v1.LocateKeyResponse\x12S\n\nWatchFleet\x12 .statehouse.v1.WatchFleetRequest\x1a!.statehouse.v1.WatchFleetResponse0\x01\x12Q\n\nAwaitInput\x12 .statehouse.v1.AwaitInputRequest\x1a!.statehouse.v1.AwaitInputResponse\x12Q\n\nExplainGet\x12 .statehouse.v1.ExplainGetRequest\x1a!.statehouse.v1.ExplainGetResponse\x12Q\n\nListStores\x12 .statehouse.v1.ListStoresRequest\x1a!.statehouse.v1.ListStoresResponse\x12N\n\tListNodes\x12\x1f.statehouse.v1.ListNodesRequest\x1a .statehouse.v1.ListNodesResponse\x12]\n\x0eListPartitions\x12$.statehouse.v1.ListPartitionsRequest\x1a%.statehouse.v1.ListPartitionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.v1.fleet_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ATTEMPTOUTCOME']._serialized_start=3406
-  _globals['_ATTEMPTOUTCOME']._serialized_end=3544
+  _globals['_ATTEMPTOUTCOME']._serialized_start=3452
+  _globals['_ATTEMPTOUTCOME']._serialized_end=3590
   _globals['_GETFLEETREQUEST']._serialized_start=142
   _globals['_GETFLEETREQUEST']._serialized_end=159
   _globals['_GETFLEETRESPONSE']._serialized_start=162
@@ -47,45 +47,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOREINFO']._serialized_start=509
   _globals['_STOREINFO']._serialized_end=738
   _globals['_QUERYINFO']._serialized_start=741
-  _globals['_QUERYINFO']._serialized_end=965
-  _globals['_QUERYSTATUS']._serialized_start=968
-  _globals['_QUERYSTATUS']._serialized_end=1184
-  _globals['_NODEINFO']._serialized_start=1187
-  _globals['_NODEINFO']._serialized_end=1453
-  _globals['_TASKINFO']._serialized_start=1456
-  _globals['_TASKINFO']._serialized_end=1596
-  _globals['_REPLICAREPORT']._serialized_start=1599
-  _globals['_REPLICAREPORT']._serialized_end=1754
-  _globals['_LOCATEKEYREQUEST']._serialized_start=1756
-  _globals['_LOCATEKEYREQUEST']._serialized_end=1867
-  _globals['_LOCATEKEYRESPONSE']._serialized_start=1869
-  _globals['_LOCATEKEYRESPONSE']._serialized_end=1971
-  _globals['_AWAITINPUTREQUEST']._serialized_start=1973
-  _globals['_AWAITINPUTREQUEST']._serialized_end=2052
-  _globals['_INPUTRECORD']._serialized_start=2054
-  _globals['_INPUTRECORD']._serialized_end=2117
-  _globals['_AWAITINPUTRESPONSE']._serialized_start=2119
-  _globals['_AWAITINPUTRESPONSE']._serialized_end=2183
-  _globals['_EXPLAINGETREQUEST']._serialized_start=2185
-  _globals['_EXPLAINGETREQUEST']._serialized_end=2247
-  _globals['_EXPLAINGETRESPONSE']._serialized_start=2250
-  _globals['_EXPLAINGETRESPONSE']._serialized_end=2617
-  _globals['_LOOKUPATTEMPT']._serialized_start=2620
-  _globals['_LOOKUPATTEMPT']._serialized_end=2945
-  _globals['_LISTSTORESREQUEST']._serialized_start=2947
-  _globals['_LISTSTORESREQUEST']._serialized_end=2966
-  _globals['_LISTSTORESRESPONSE']._serialized_start=2968
-  _globals['_LISTSTORESRESPONSE']._serialized_end=3060
-  _globals['_LISTNODESREQUEST']._serialized_start=3062
-  _globals['_LISTNODESREQUEST']._serialized_end=3080
-  _globals['_LISTNODESRESPONSE']._serialized_start=3082
-  _globals['_LISTNODESRESPONSE']._serialized_end=3171
-  _globals['_LISTPARTITIONSREQUEST']._serialized_start=3173
-  _globals['_LISTPARTITIONSREQUEST']._serialized_end=3211
-  _globals['_LISTPARTITIONSRESPONSE']._serialized_start=3213
-  _globals['_LISTPARTITIONSRESPONSE']._serialized_end=3287
-  _globals['_PARTITIONINFO']._serialized_start=3289
-  _globals['_PARTITIONINFO']._serialized_end=3403
-  _globals['_FLEETSERVICE']._serialized_start=3547
-  _globals['_FLEETSERVICE']._serialized_end=4227
+  _globals['_QUERYINFO']._serialized_end=1011
+  _globals['_QUERYSTATUS']._serialized_start=1014
+  _globals['_QUERYSTATUS']._serialized_end=1230
+  _globals['_NODEINFO']._serialized_start=1233
+  _globals['_NODEINFO']._serialized_end=1499
+  _globals['_TASKINFO']._serialized_start=1502
+  _globals['_TASKINFO']._serialized_end=1642
+  _globals['_REPLICAREPORT']._serialized_start=1645
+  _globals['_REPLICAREPORT']._serialized_end=1800
+  _globals['_LOCATEKEYREQUEST']._serialized_start=1802
+  _globals['_LOCATEKEYREQUEST']._serialized_end=1913
+  _globals['_LOCATEKEYRESPONSE']._serialized_start=1915
+  _globals['_LOCATEKEYRESPONSE']._serialized_end=2017
+  _globals['_AWAITINPUTREQUEST']._serialized_start=2019
+  _globals['_AWAITINPUTREQUEST']._serialized_end=2098
+  _globals['_INPUTRECORD']._serialized_start=2100
+  _globals['_INPUTRECORD']._serialized_end=2163
+  _globals['_AWAITINPUTRESPONSE']._serialized_start=2165
+  _globals['_AWAITINPUTRESPONSE']._serialized_end=2229
+  _globals['_EXPLAINGETREQUEST']._serialized_start=2231
+  _globals['_EXPLAINGETREQUEST']._serialized_end=2293
+  _globals['_EXPLAINGETRESPONSE']._serialized_start=2296
+  _globals['_EXPLAINGETRESPONSE']._serialized_end=2663
+  _globals['_LOOKUPATTEMPT']._serialized_start=2666
+  _globals['_LOOKUPATTEMPT']._serialized_end=2991
+  _globals['_LISTSTORESREQUEST']._serialized_start=2993
+  _globals['_LISTSTORESREQUEST']._serialized_end=3012
+  _globals['_LISTSTORESRESPONSE']._serialized_start=3014
+  _globals['_LISTSTORESRESPONSE']._serialized_end=3106
+  _globals['_LISTNODESREQUEST']._serialized_start=3108
+  _globals['_LISTNODESREQUEST']._serialized_end=3126
+  _globals['_LISTNODESRESPONSE']._serialized_start=3128
+  _globals['_LISTNODESRESPONSE']._serialized_end=3217
+  _globals['_LISTPARTITIONSREQUEST']._serialized_start=3219
+  _globals['_LISTPARTITIONSREQUEST']._serialized_end=3257
+  _globals['_LISTPARTITIONSRESPONSE']._serialized_start=3259
+  _globals['_LISTPARTITIONSRESPONSE']._serialized_end=3333
+  _globals['_PARTITIONINFO']._serialized_start=3335
+  _globals['_PARTITIONINFO']._serialized_end=3449
+  _globals['_FLEETSERVICE']._serialized_start=3593
+  _globals['_FLEETSERVICE']._serialized_end=4273
 # @@protoc_insertion_point(module_scope)

@@ -241,6 +241,7 @@ class QueryInfo(_message.Message):
     BATCH_ID_FIELD_NUMBER: _builtins.int
     BATCH_AGE_MS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     idle: _builtins.bool
@@ -258,6 +259,10 @@ class QueryInfo(_message.Message):
     batch_age_ms: _builtins.int
     """Milliseconds since the batch was committed, by the clocks of the driver and
     the router; unset if an earlier process committed it.
+    """
+    input_backlog: _builtins.int
+    """Records of the sources that were not processed when the record was written;
+    an upper bound, as it counts offsets. Absent if unknown.
     """
     @_builtins.property
     def stores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -278,17 +283,22 @@ class QueryInfo(_message.Message):
         batch_id: _builtins.int = ...,
         batch_age_ms: _builtins.int | None = ...,
         status: Global___QueryStatus | None = ...,
+        input_backlog: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "record_age_ms", b"record_age_ms", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_input_backlog", b"_input_backlog", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "input_backlog", b"input_backlog", "record_age_ms", b"record_age_ms", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "batch_id", b"batch_id", "idle", b"idle", "name", b"name", "record_age_ms", b"record_age_ms", "status", b"status", "stopped", b"stopped", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms", "_input_backlog", b"_input_backlog", "_record_age_ms", b"_record_age_ms", "batch_age_ms", b"batch_age_ms", "batch_id", b"batch_id", "idle", b"idle", "input_backlog", b"input_backlog", "name", b"name", "record_age_ms", b"record_age_ms", "status", b"status", "stopped", b"stopped", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_age_ms: _TypeAlias = _typing.Literal["batch_age_ms"]  # noqa: Y015
     _WhichOneofArgType__batch_age_ms: _TypeAlias = _typing.Literal["_batch_age_ms", b"_batch_age_ms"]  # noqa: Y015
+    _WhichOneofReturnType__input_backlog: _TypeAlias = _typing.Literal["input_backlog"]  # noqa: Y015
+    _WhichOneofArgType__input_backlog: _TypeAlias = _typing.Literal["_input_backlog", b"_input_backlog"]  # noqa: Y015
     _WhichOneofReturnType__record_age_ms: _TypeAlias = _typing.Literal["record_age_ms"]  # noqa: Y015
     _WhichOneofArgType__record_age_ms: _TypeAlias = _typing.Literal["_record_age_ms", b"_record_age_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_age_ms) -> _WhichOneofReturnType__batch_age_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__record_age_ms) -> _WhichOneofReturnType__record_age_ms | None: ...
 

@@ -187,6 +187,8 @@ class StoreReplica(_message.Message):
     LATE_RECORDS_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
+    PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
+    INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -213,6 +215,12 @@ class StoreReplica(_message.Message):
     """When an ephemeral store began to follow its updates, epoch milliseconds.
     Absent for stores with a changelog.
     """
+    processor_age_ms: _builtins.int
+    """Milliseconds since the processor last reported for the store's query, as in
+    ReplicaStamp. Absent for a store that no report names.
+    """
+    input_backlog: _builtins.int
+    """Records that the processor had not processed then. Absent if unknown."""
     def __init__(
         self,
         *,
@@ -227,19 +235,25 @@ class StoreReplica(_message.Message):
         late_records: _builtins.int = ...,
         partition: _builtins.int | None = ...,
         since_ms: _builtins.int | None = ...,
+        processor_age_ms: _builtins.int | None = ...,
+        input_backlog: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "partition", b"partition", "position", b"position", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "lag", b"lag", "late_records", b"late_records", "partition", b"partition", "position", b"position", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__input_backlog: _TypeAlias = _typing.Literal["input_backlog"]  # noqa: Y015
+    _WhichOneofArgType__input_backlog: _TypeAlias = _typing.Literal["_input_backlog", b"_input_backlog"]  # noqa: Y015
     _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
     _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    _WhichOneofReturnType__processor_age_ms: _TypeAlias = _typing.Literal["processor_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__processor_age_ms: _TypeAlias = _typing.Literal["_processor_age_ms", b"_processor_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__restored_from: _TypeAlias = _typing.Literal["restored_from"]  # noqa: Y015
     _WhichOneofArgType__restored_from: _TypeAlias = _typing.Literal["_restored_from", b"_restored_from"]  # noqa: Y015
     _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
@@ -249,11 +263,15 @@ class StoreReplica(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processor_age_ms) -> _WhichOneofReturnType__processor_age_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__restored_from) -> _WhichOneofReturnType__restored_from | None: ...
     @_typing.overload

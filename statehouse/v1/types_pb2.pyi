@@ -185,6 +185,8 @@ class Freshness(_message.Message):
     MAX_LAG_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_MS_FIELD_NUMBER: _builtins.int
     AT_LEAST_FIELD_NUMBER: _builtins.int
+    MAX_PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
+    MAX_INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     active_only: _builtins.bool
     """Only the active may answer. For a global store: any copy whose node is in
     touch with Kafka.
@@ -197,6 +199,13 @@ class Freshness(_message.Message):
     """Largest staleness allowed, in milliseconds. A replica whose staleness is
     unknown does not qualify.
     """
+    max_processor_age_ms: _builtins.int
+    """Longest time allowed since the processor last reported for the store's
+    query, in milliseconds. A replica whose node has heard of no report does
+    not qualify.
+    """
+    max_input_backlog: _builtins.int
+    """Largest input backlog allowed, in records. An unknown one does not qualify."""
     @_builtins.property
     def at_least(self) -> Global___Positions:
         """Positions that the replica must have reached, because the caller has
@@ -211,17 +220,27 @@ class Freshness(_message.Message):
         max_lag: _builtins.int | None = ...,
         max_staleness_ms: _builtins.int | None = ...,
         at_least: Global___Positions | None = ...,
+        max_processor_age_ms: _builtins.int | None = ...,
+        max_input_backlog: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag", "_max_staleness_ms", b"_max_staleness_ms", "at_least", b"at_least", "max_lag", b"max_lag", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "at_least", b"at_least", "max_lag", b"max_lag", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog", "_max_lag", b"_max_lag", "_max_processor_age_ms", b"_max_processor_age_ms", "_max_staleness_ms", b"_max_staleness_ms", "active_only", b"active_only", "at_least", b"at_least", "max_input_backlog", b"max_input_backlog", "max_lag", b"max_lag", "max_processor_age_ms", b"max_processor_age_ms", "max_staleness_ms", b"max_staleness_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_input_backlog: _TypeAlias = _typing.Literal["max_input_backlog"]  # noqa: Y015
+    _WhichOneofArgType__max_input_backlog: _TypeAlias = _typing.Literal["_max_input_backlog", b"_max_input_backlog"]  # noqa: Y015
     _WhichOneofReturnType__max_lag: _TypeAlias = _typing.Literal["max_lag"]  # noqa: Y015
     _WhichOneofArgType__max_lag: _TypeAlias = _typing.Literal["_max_lag", b"_max_lag"]  # noqa: Y015
+    _WhichOneofReturnType__max_processor_age_ms: _TypeAlias = _typing.Literal["max_processor_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__max_processor_age_ms: _TypeAlias = _typing.Literal["_max_processor_age_ms", b"_max_processor_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__max_staleness_ms: _TypeAlias = _typing.Literal["max_staleness_ms"]  # noqa: Y015
     _WhichOneofArgType__max_staleness_ms: _TypeAlias = _typing.Literal["_max_staleness_ms", b"_max_staleness_ms"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_input_backlog) -> _WhichOneofReturnType__max_input_backlog | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_lag) -> _WhichOneofReturnType__max_lag | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_processor_age_ms) -> _WhichOneofReturnType__max_processor_age_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_staleness_ms) -> _WhichOneofReturnType__max_staleness_ms | None: ...
 
@@ -301,6 +320,8 @@ class ReplicaStamp(_message.Message):
     STALENESS_MS_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     SINCE_MS_FIELD_NUMBER: _builtins.int
+    PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
+    INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Changelog partition. Always set."""
     epoch: _builtins.int
@@ -325,6 +346,15 @@ class ReplicaStamp(_message.Message):
     """When an ephemeral store began to follow its updates, epoch milliseconds.
     Absent for stores with a changelog.
     """
+    processor_age_ms: _builtins.int
+    """Milliseconds since the processor last reported for the store's query: that
+    it committed a batch, or had nothing to do. A batch under way counts as
+    silence. Absent for a store that no report names, as in a static topology.
+    """
+    input_backlog: _builtins.int
+    """Records of the query's sources that the processor had not processed when it
+    last reported; an upper bound, as it counts offsets. Absent if unknown.
+    """
     @_builtins.property
     def host(self) -> Global___Host:
         """The node that answered."""
@@ -341,19 +371,25 @@ class ReplicaStamp(_message.Message):
         staleness_ms: _builtins.int | None = ...,
         ephemeral: _builtins.bool = ...,
         since_ms: _builtins.int | None = ...,
+        processor_age_ms: _builtins.int | None = ...,
+        input_backlog: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "lag", b"lag", "partition", b"partition", "position", b"position", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "lag", b"lag", "partition", b"partition", "position", b"position", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "ephemeral", b"ephemeral", "epoch", b"epoch", "host", b"host", "input_backlog", b"input_backlog", "lag", b"lag", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "role", b"role", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__input_backlog: _TypeAlias = _typing.Literal["input_backlog"]  # noqa: Y015
+    _WhichOneofArgType__input_backlog: _TypeAlias = _typing.Literal["_input_backlog", b"_input_backlog"]  # noqa: Y015
     _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
     _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    _WhichOneofReturnType__processor_age_ms: _TypeAlias = _typing.Literal["processor_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__processor_age_ms: _TypeAlias = _typing.Literal["_processor_age_ms", b"_processor_age_ms"]  # noqa: Y015
     _WhichOneofReturnType__since_ms: _TypeAlias = _typing.Literal["since_ms"]  # noqa: Y015
     _WhichOneofArgType__since_ms: _TypeAlias = _typing.Literal["_since_ms", b"_since_ms"]  # noqa: Y015
     _WhichOneofReturnType__staleness_ms: _TypeAlias = _typing.Literal["staleness_ms"]  # noqa: Y015
@@ -361,11 +397,15 @@ class ReplicaStamp(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processor_age_ms) -> _WhichOneofReturnType__processor_age_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_ms) -> _WhichOneofReturnType__since_ms | None: ...
     @_typing.overload

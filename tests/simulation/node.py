@@ -76,7 +76,7 @@ class SimulatedNode(Process):
         self.tasks = SimulatedTasks(self, kafka, settings.cleanup_delay_s, self._task_changed)
         self._heartbeat_is_due = False
         host = types_pb2.Host(instance_id=self.instance_id, host=machine.name, port=PORT)
-        self.admission = Admission(host, self.replicas, self.is_confirmed)
+        self.admission = Admission(host, self.replicas, self.is_confirmed, {})
         self._lookups = LookupHandler(
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )

@@ -38,6 +38,7 @@ class Commit(_message.Message):
     COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
+    INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -58,6 +59,11 @@ class Commit(_message.Message):
     """
     query: _builtins.str
     """Name of the query."""
+    input_backlog: _builtins.int
+    """Committed records that the sources had beyond `source_ends` when this was
+    written; an upper bound, as it counts offsets. Without partitions that the
+    sources got since the batch. Unset if the brokers did not say.
+    """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Source offsets that the state includes: per partition the next offset to
@@ -87,14 +93,20 @@ class Commit(_message.Message):
         committed_at_ms: _builtins.int | None = ...,
         query: _builtins.str = ...,
         figures: Global___QueryFigures | None = ...,
+        input_backlog: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "committed_at_ms", b"committed_at_ms", "figures", b"figures"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "idle", b"idle", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "idle", b"idle", "input_backlog", b"input_backlog", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
     _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015
+    _WhichOneofReturnType__input_backlog: _TypeAlias = _typing.Literal["input_backlog"]  # noqa: Y015
+    _WhichOneofArgType__input_backlog: _TypeAlias = _typing.Literal["_input_backlog", b"_input_backlog"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_at_ms) -> _WhichOneofReturnType__committed_at_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
 

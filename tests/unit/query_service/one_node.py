@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
+from statehouse.processor_reports import ProcessorReport
 from statehouse.topology import AnyTaskId, Role, StoreSpec, TaskId
 from statehouse.v1 import types_pb2
 
@@ -26,7 +27,12 @@ PARTITIONS = 3
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, value_serde="string")
 
 
-def admission_of(metrics: NodeMetrics, held: Sequence[int], keys: Iterable[str]) -> Admission:
+def admission_of(
+    metrics: NodeMetrics,
+    held: Sequence[int],
+    keys: Iterable[str],
+    reports: Mapping[str, ProcessorReport] = MappingProxyType({}),
+) -> Admission:
     """Return that of a node that holds these partitions, with the keys' upper case as values.
 
     Partition 0 is at its end, partition 1 is 5 records behind, and so on.
@@ -44,7 +50,7 @@ def admission_of(metrics: NodeMetrics, held: Sequence[int], keys: Iterable[str])
         held_task = NodeTask(task, Role.ACTIVE, ((SPEC, partition),), TaskState.RUNNING)
         replicas[task] = TaskReplica(held_task, cast("Any", None))
         replicas[task].stores[replica.folder] = replica
-    admission = Admission(types_pb2.Host(instance_id="n"), replicas, lambda: True)
+    admission = Admission(types_pb2.Host(instance_id="n"), replicas, lambda: True, reports)
     tasks = {TaskId(0, partition): TaskAssignment("n") for partition in range(PARTITIONS)}
     admission.view = view_of(Assignment(7, stores=MappingProxyType({"s": SPEC}), tasks=MappingProxyType(tasks)), {})
     return admission

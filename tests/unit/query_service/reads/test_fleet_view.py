@@ -20,7 +20,7 @@ def test_a_serde_of_a_newer_version_costs_its_own_store_only(field: str) -> None
         "counts": StoreSpec("counts", "topic", 1, 0),
         "newer": StoreSpec("newer", "topic", 1, 0, **{field: "protobuf9"}),
     }
-    admission = Admission(types_pb2.Host(), {}, lambda: True)
+    admission = Admission(types_pb2.Host(), {}, lambda: True, {})
     admission.view = view_of(Assignment(1, stores=MappingProxyType(stores)), {})
     assert admission.store("counts").spec.name == "counts"
     with pytest.raises(LookupFailure, match="newer can't be served by this version: unknown serde 'protobuf9'") as told:

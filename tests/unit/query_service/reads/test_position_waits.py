@@ -50,7 +50,7 @@ class Node:
         self.task = TaskReplica(node_task, cast("Any", None))
         self.task.stores[self.replica.folder] = self.replica
         self.node_task: dict[AnyTaskId, TaskReplica] = {TASK: self.task}
-        admission = Admission(types_pb2.Host(instance_id="n"), self.node_task, lambda: True)
+        admission = Admission(types_pb2.Host(instance_id="n"), self.node_task, lambda: True, {})
         assignment = Assignment(
             1,
             stores=MappingProxyType({"s": SPEC}),

@@ -1,0 +1,93 @@
+"""What the processor last reported for each store, by the commits topic: when, and what was left to process. Pure.
+
+One rule for the clocks serves nodes and routers, `written_at_s`. A record has the time of the driver's clock, so what
+that clock differs by from ours at receipt shows in the age. From then on our monotonic clock counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import ContractError
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorReport:
+    """The last report for a store's query: a batch, or that it had nothing to do, or the last of a processor.
+
+    Attributes:
+        at_s: when it was written, monotonic seconds of this process.
+        input_backlog: records of the query's sources that were not processed then; None if unknown.
+
+    """
+
+    at_s: float
+    input_backlog: int | None
+
+    def age_ms(self, now_s: float) -> int:
+        """Return the time since the report. `now_s`: monotonic seconds."""
+        return max(0, int((now_s - self.at_s) * 1000))
+
+
+class ProcessorReports:
+    """Keeps the last report for each store."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._latest: dict[str, ProcessorReport] = {}
+
+    @property
+    def latest(self) -> Mapping[str, ProcessorReport]:
+        """The last report by store. It changes with each record; to look a store up is safe from any thread."""
+        return self._latest
+
+    def take(self, commit: commits_pb2.Commit, at_s: float) -> None:
+        """Take a store's next record in the order of the log, written at `at_s` by our monotonic clock.
+
+        Of two records the later one in the log was written later, whatever the clocks of two drivers say. So an age
+        never grows by a report. What was left to process is as the later record says.
+        """
+        before = self._latest.get(commit.store)
+        backlog = commit.input_backlog if commit.HasField("input_backlog") else None
+        self._latest[commit.store] = ProcessorReport(at_s if before is None else max(before.at_s, at_s), backlog)
+
+    def forget(self, store: str) -> None:
+        """Forget a store: its application begins anew."""
+        self._latest.pop(store, None)
+
+
+def written_at_s(timestamp_ms: int, now_s: float, wall_ms: float) -> float:
+    """Return when a record was written that is read just now, in monotonic seconds. `wall_ms`: our wall clock."""
+    return now_s - max(0.0, wall_ms - timestamp_ms) / 1000
+
+
+def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
+    """Read a record of the commits topic.
+
+    Raises:
+        ContractError: it is no commit record, or not that of the store which its key names.
+
+    """
+    try:
+        commit = commits_pb2.Commit.FromString(value)
+    except DecodeError as error:
+        raise ContractError(f"it is no commit record: {error}") from error
+    if commit.store.encode() != key:
+        raise ContractError(f"its key is not its store's name, {commit.store!r}")
+    if commit.input_backlog < 0:
+        raise ContractError(f"its input backlog is negative: {commit.input_backlog}")
+    return commit
+
+
+def input_backlog(processed: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]) -> int | None:
+    """Return the offsets between what was processed and the ends, by (topic, partition); None if an end is missing.
+
+    None also if no source is known.
+    """
+    if not processed or not processed.keys() <= ends.keys():
+        return None
+    return sum(max(0, ends[place] - offset) for place, offset in processed.items())
