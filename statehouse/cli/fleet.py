@@ -95,7 +95,7 @@ def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
         query.stores,
         "stopped" if query.stopped else "idle" if query.idle else "running",
         _ago(query.record_age_ms),
-        "unknown" if query.input_backlog is None else query.input_backlog,
+        query.input_backlog,
         query.batch_id,
         "-" if query.batch_age_ms is None else _ago(query.batch_age_ms),
     )

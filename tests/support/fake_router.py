@@ -29,7 +29,15 @@ from statehouse.v1 import (
 
 HOST = types_pb2.Host(instance_id="node-a", host="127.0.0.1", port=7101)
 STAMP = types_pb2.ReplicaStamp(
-    partition=3, epoch=5, host=HOST, role=types_pb2.REPLICA_ROLE_ACTIVE, position=12, lag=0, staleness_ms=40
+    partition=3,
+    epoch=5,
+    host=HOST,
+    role=types_pb2.REPLICA_ROLE_ACTIVE,
+    position=12,
+    lag=0,
+    staleness_ms=40,
+    processor_age_ms=700,
+    input_backlog=4_980,
 )
 NODE = fleet_service_pb2.NodeInfo(
     host=HOST, incarnation="1st", state="RUNNING", epoch=5, heartbeat_age_ms=100, reachable=True, capacity=2
@@ -259,7 +267,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             name="boards", kind="key-value", key_serde="string", value_serde="json", partition_count=4, sub_topology=0
         )
         query = response.queries.add(
-            name="scores", stores=["boards"], record_age_ms=700, batch_id=6, batch_age_ms=12_345
+            name="scores", stores=["boards"], record_age_ms=700, batch_id=6, batch_age_ms=12_345, input_backlog=4_980
         )
         query.status.MergeFrom(
             fleet_service_pb2.QueryStatus(

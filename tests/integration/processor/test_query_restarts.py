@@ -116,6 +116,7 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     ]
     assert (said[-1].query, said[-1].figures.backlog, said[-1].figures.dead_letters) == ("walks", 0, 0)
     assert said[-1].HasField("figures")
+    assert said[-1].input_backlog == 1, "the step that was not taken came after the last batch"
     assert said[-1].committed_at_ms > 0
 
     carry_out(kafka.bootstrap, plan_reset(kafka.bootstrap, application, walks.settings.checkpoint_dir, DEADLINE_S))

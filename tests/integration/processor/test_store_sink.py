@@ -20,7 +20,7 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
 from tests.integration.processor.support import commits, headers, messages
-from tests.support.kafka import create_topic
+from tests.support.kafka import create_topic, produce
 from tests.support.settings import SINK_LIMITS
 
 STORE = "store"
@@ -196,6 +196,30 @@ def test_a_replaced_driver_cannot_publish_commits(kafka: EmbeddedKafka, applicat
         old.repeat(0.0)
     found = list(commits(kafka.bootstrap, commits_topic(application)))
     assert [(commit.batch_id, commit.idle) for commit in found] == [(0, False), (0, True), (1, False)]
+
+
+def test_commit_records_say_what_the_sources_have_beyond_them(
+    kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, unique_name: Callable[[str], str]
+):
+    source = unique_name("source")
+    create_topic(kafka.bootstrap, source, partitions=2)
+    produce(kafka.bootstrap, source, [(b"k", b"v")] * 5)
+    publisher = CommitsPublisher(kafka.bootstrap, application, "query", [changelog])
+    publisher.start()
+    publisher.publish("q", 0, {(source, 0): 3, (source, 1): 0})
+    produce(kafka.bootstrap, source, [(b"k", b"v")] * 4, partition=1)
+    assert publisher.repeat(0.0)
+    publisher.publish("q", 1, {(source, 0): 5, (source, 1): 4})
+    publisher.publish("q", 2, {(source, 0): 5, (f"{source}-that-is-gone", 0): 4})
+    publisher.publish("q", 3, {})
+    produce(kafka.bootstrap, source, [(b"k", b"v")])
+    publisher.publish("q", 4, {(source, 0): 5})
+    publisher.finish()
+    found = [
+        each.input_backlog if each.HasField("input_backlog") else None
+        for each in commits(kafka.bootstrap, commits_topic(application))
+    ]
+    assert found == [2, 6, 0, None, None, 1, 1]
 
 
 def test_commit_records_are_written_on_after_one_was_not_answered_in_time(

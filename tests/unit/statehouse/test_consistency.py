@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from statehouse.consistency import ANY, Freshness, ReplicaFreshness, violation
@@ -15,6 +17,7 @@ STANDBY = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=5, staleness_ms=10,
 LOST = ReplicaFreshness(Role.ACTIVE, confirmed=False, lag=0, staleness_ms=60_000, position=7)
 COPY = ReplicaFreshness(Role.GLOBAL, confirmed=True, lag=3, staleness_ms=10, position=7)
 LOST_COPY = ReplicaFreshness(Role.GLOBAL, confirmed=False, lag=3, staleness_ms=60_000, position=7)
+FED = replace(FRESH, processor_age_ms=2_000, input_backlog=4)
 UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=None, position=None)
 
 
@@ -36,6 +39,14 @@ UNKNOWN = ReplicaFreshness(Role.STANDBY, confirmed=True, lag=None, staleness_ms=
         (Freshness(max_staleness_ms=9), STANDBY, Reason.STALENESS_EXCEEDS_BOUND),
         (Freshness(max_staleness_ms=10**9), UNKNOWN, Reason.STALENESS_EXCEEDS_BOUND),
         (Freshness(max_lag=0, max_staleness_ms=1000), FRESH, None),
+        (Freshness(max_processor_age_ms=2_000, max_input_backlog=4), FED, None),
+        (Freshness(max_processor_age_ms=1_999), FED, Reason.PROCESSOR_AGE_EXCEEDS_BOUND),
+        (Freshness(max_processor_age_ms=10**9), FRESH, Reason.PROCESSOR_AGE_EXCEEDS_BOUND),
+        (Freshness(max_input_backlog=3), FED, Reason.INPUT_BACKLOG_EXCEEDS_BOUND),
+        (Freshness(max_input_backlog=10**9), FRESH, Reason.INPUT_BACKLOG_EXCEEDS_BOUND),
+        (Freshness(max_processor_age_ms=0, max_input_backlog=0), FED, Reason.PROCESSOR_AGE_EXCEEDS_BOUND),
+        (Freshness(max_staleness_ms=9, max_processor_age_ms=0), FED, Reason.STALENESS_EXCEEDS_BOUND),
+        (Freshness(at_least=Token({("s", 1): 8}), max_input_backlog=3), FED, Reason.INPUT_BACKLOG_EXCEEDS_BOUND),
         (Freshness(at_least=Token({("s", 1): 7})), STANDBY, None),
         (Freshness(at_least=Token({("s", 1): 8})), STANDBY, Reason.POSITION_NOT_REACHED),
         (Freshness(at_least=Token({("s", 1): 1})), UNKNOWN, Reason.POSITION_NOT_REACHED),
@@ -58,5 +69,8 @@ def test_wire_form() -> None:
     assert Freshness.from_proto(types_pb2.Freshness()) == ANY
     token = Token({("s", 1): 7})
     assert Freshness.from_proto(types_pb2.Freshness(at_least=token.to_proto())) == Freshness(at_least=token)
-    with pytest.raises(ValueError, match="negative"):
-        Freshness.from_proto(types_pb2.Freshness(max_staleness_ms=-1))
+    message = types_pb2.Freshness(max_processor_age_ms=0, max_input_backlog=0)
+    assert Freshness.from_proto(message) == Freshness(max_processor_age_ms=0, max_input_backlog=0)
+    for name in ("max_lag", "max_staleness_ms", "max_processor_age_ms", "max_input_backlog"):
+        with pytest.raises(ValueError, match="negative"):
+            Freshness.from_proto(types_pb2.Freshness(**{name: -1}))

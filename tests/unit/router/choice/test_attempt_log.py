@@ -25,6 +25,7 @@ def after(**failures: Reason) -> AttemptLog:
         ({"a": Reason.UNREACHABLE, "b": Reason.PARTITION_RESTORING}, 2),
         ({"a": Reason.ACTIVE_UNCONFIRMED}, 2),
         ({"a": Reason.STALENESS_EXCEEDS_BOUND}, 2),
+        ({"a": Reason.PROCESSOR_AGE_EXCEEDS_BOUND, "b": Reason.INPUT_BACKLOG_EXCEEDS_BOUND}, 2),
         ({"a": Reason.LAG_EXCEEDS_BOUND, "b": Reason.PARTITION_NOT_OWNED}, 2),
         ({"a": Reason.STALENESS_EXCEEDS_BOUND, "b": Reason.POSITION_NOT_REACHED}, 2),
         ({"a": Reason.STALENESS_EXCEEDS_BOUND, "b": Reason.TASK_FAILED}, 1),

@@ -30,7 +30,7 @@ def test_stores_of_a_query_are_told_of_together() -> None:
     queries = ProcessorQueries()
     figures = commits_pb2.QueryFigures(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1)
     for store in ("ranks", "boards"):
-        queries.on_commit(commit(store, committed_at_ms=3_500, figures=figures), 8.0)
+        queries.on_commit(commit(store, committed_at_ms=3_500, figures=figures, input_backlog=12), 8.0)
     queries.on_commit(commit("alerts", query="alarms", batch_id=9, idle=True, stopped=True), 9.0)
     alarms, scores = described(queries)
     assert alarms == fleet_service_pb2.QueryInfo(
@@ -42,6 +42,7 @@ def test_stores_of_a_query_are_told_of_together() -> None:
         record_age_ms=2_000,
         batch_id=4,
         batch_age_ms=1_500,
+        input_backlog=12,
         status=fleet_service_pb2.QueryStatus(**FIGURES, backlog_eta_ms=24_000, watermark_ms=-1),
     )
 
@@ -51,6 +52,7 @@ def test_what_isn_t_known_stays_unset() -> None:
     queries.on_commit(commit("boards", figures=commits_pb2.QueryFigures()), 8.0)
     (scores,) = described(queries)
     assert not scores.HasField("batch_age_ms")
+    assert not scores.HasField("input_backlog")
     assert not scores.status.HasField("backlog_eta_ms")
     assert not scores.status.HasField("watermark_ms")
 

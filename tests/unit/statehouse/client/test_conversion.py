@@ -82,7 +82,19 @@ def test_unknown_is_none_and_never_zero():
     answer = conversion.from_get(response, "s")
 
     assert (answer.position, answer.lag, answer.staleness_ms) == (None, None, None)
+    assert (answer.processor_age_ms, answer.input_backlog) == (None, None)
     assert answer.found is False
+
+
+def test_the_age_of_the_data_goes_both_ways():
+    stamp = types_pb2.ReplicaStamp(partition=0, epoch=1, processor_age_ms=1_200, input_backlog=0)
+    for shown in (
+        conversion.from_get(query_service_pb2.GetResponse(replica=stamp), "s"),
+        conversion.from_stamp(stamp),
+    ):
+        assert (shown.processor_age_ms, shown.input_backlog) == (1_200, 0)
+    bound = conversion.to_freshness(Freshness(max_processor_age_ms=0, max_input_backlog=7), "s")
+    assert bound == types_pb2.Freshness(max_processor_age_ms=0, max_input_backlog=7)
 
 
 def test_a_role_of_a_newer_version_is_shown_by_its_number():

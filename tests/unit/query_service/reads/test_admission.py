@@ -1,0 +1,54 @@
+"""Whether a node may answer by what the processor last reported, and what its answers say of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from query_service.telemetry.metrics import NodeMetrics
+from statehouse.errors import LookupFailure, Reason
+from statehouse.processor_reports import ProcessorReport
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.unit.query_service.one_node import PARTITIONS, admission_of
+
+
+def stamp(reports: Mapping[str, ProcessorReport], **bound: int) -> types_pb2.ReplicaStamp:
+    admission = admission_of(NodeMetrics(), range(PARTITIONS), ["a"], reports)
+    request = query_service_pb2.GetRequest(
+        store="s", key=types_pb2.Key(text="a"), freshness=types_pb2.Freshness(**bound)
+    )
+    return admission.admit_key(request)[-1]
+
+
+def refusal(reports: Mapping[str, ProcessorReport], **bound: int) -> LookupFailure:
+    with pytest.raises(LookupFailure) as told:
+        stamp(reports, **bound)
+    return told.value
+
+
+def test_an_answer_says_when_the_processor_reported_and_what_was_left() -> None:
+    told = stamp({"s": ProcessorReport(time.monotonic() - 60, 7)})
+    assert 60_000 <= told.processor_age_ms < 90_000
+    assert told.input_backlog == 7
+
+
+def test_what_nobody_knows_is_absent_and_satisfies_no_bound() -> None:
+    told = stamp({"other": ProcessorReport(time.monotonic(), 0)})
+    assert not told.HasField("processor_age_ms")
+    assert not told.HasField("input_backlog")
+    told = stamp({"s": ProcessorReport(time.monotonic(), None)}, max_processor_age_ms=60_000)
+    assert not told.HasField("input_backlog")
+    assert refusal({}, max_processor_age_ms=10**9).reason is Reason.PROCESSOR_AGE_EXCEEDS_BOUND
+    assert refusal({}, max_input_backlog=10**9).reason is Reason.INPUT_BACKLOG_EXCEEDS_BOUND
+
+
+def test_the_bounds_hold_at_the_moment_of_the_read() -> None:
+    reports = {"s": ProcessorReport(time.monotonic() - 60, 7)}
+    assert stamp(reports, max_processor_age_ms=90_000, max_input_backlog=7).input_backlog == 7
+    told = refusal(reports, max_processor_age_ms=60_000 - 1)
+    assert told.reason is Reason.PROCESSOR_AGE_EXCEEDS_BOUND
+    assert told.elsewhere, "each node follows the commits topic on its own"
+    assert "max_processor_age_ms 59999" in told.message
+    assert refusal(reports, max_input_backlog=6).reason is Reason.INPUT_BACKLOG_EXCEEDS_BOUND
