@@ -17,7 +17,18 @@ pytestmark = pytest.mark.timeout(600)
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "grpcurl.md"
 VOLATILE: Final = frozenset(
-    {"port", "instance_id", "epoch", "position", "lag", "staleness_ms", "topic_id", "next_page_token", "message"}
+    {
+        "port",
+        "instance_id",
+        "epoch",
+        "position",
+        "lag",
+        "staleness_ms",
+        "processor_age_ms",
+        "topic_id",
+        "next_page_token",
+        "message",
+    }
 )
 
 

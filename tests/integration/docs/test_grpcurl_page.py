@@ -17,6 +17,7 @@ from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
 from tests.integration.routing.routed import UNHEDGED
 from tests.support.console import Shell, commands, play
 from tests.support.fleet import STORE, Fleet, is_answered_by_active
+from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 from tests.support.stores_fleet import BEGIN_MS, StoresFleet
 
@@ -26,7 +27,15 @@ VOLATILE: Final = frozenset(
     {
         *("port", "incarnation", "version", "changelog_topic", "application_id"),
         *("position", "end_offset", "lag", "offset", "topic_id", "restored_from", "restored_records"),
-        *("staleness_ms", "heartbeat_age_ms", "timestamp_ms", "took_ms", "sent_after_ms", "hedge_after_ms"),
+        *(
+            "staleness_ms",
+            "processor_age_ms",
+            "heartbeat_age_ms",
+            "timestamp_ms",
+            "took_ms",
+            "sent_after_ms",
+            "hedge_after_ms",
+        ),
         *("next_page_token", "message", "detail"),
     }
 )
@@ -38,6 +47,8 @@ def fleet(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with StoresFleet(kafka.bootstrap, f"grpcurl-{uuid.uuid4().hex[:8]}", directory) as fleet:
         fleet.add_store("words", kind="count-min-sketch", value_serde="bytes")
         say(fleet, "ann", ["spark"] * 3 + ["state"])
+        create_topic(kafka.bootstrap, "sales")
+        produce(kafka.bootstrap, "sales", [(b"ann", b"7")] * 20)
         commit(fleet, {("sales", 0): 18})
         holders = {
             fleet.partition_of("ann"): TaskAssignment("node-a", ("node-b",)),
