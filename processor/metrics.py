@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter as Totals
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from processor.lifecycle import ApplicationState, ControllerState, QueryState
+from processor.listeners import ProcessorListeners
 from processor.query_progress import BatchProgress
 from processor.sink.batch_writer import BYTES, RETRIED, SKIPPED, Counts
 from processor.sink.protocol import WRITES
+from processor.states import ProcessorStates
 from statehouse.observability.metrics import count_pauses, new_registry
 
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -70,8 +76,42 @@ class ProcessorMetrics:
             "Assignments published that changed tasks.",
             registry=self.registry,
         )
+        self._state_changes = Counter(
+            "statehouse_processor_state_changes",
+            "Changes of the application's state.",
+            ("from", "to"),
+            registry=self.registry,
+        )
+        self._query_state_changes = Counter(
+            "statehouse_processor_query_state_changes",
+            "Changes of queries' states.",
+            ("query", "from", "to"),
+            registry=self.registry,
+        )
+        self._controller_state_changes = Counter(
+            "statehouse_processor_controller_state_changes",
+            "Changes of the ownership controller's state.",
+            ("from", "to"),
+            registry=self.registry,
+        )
         self.paused = count_pauses("processor", self.registry)
         self._progress = _ProgressMetrics(self.registry)
+
+    def watch(self, states: ProcessorStates, listeners: ProcessorListeners) -> None:
+        """Show these states, and what becomes of the listeners' events, at each scrape."""
+        self.registry.register(_StateCollector(states, listeners))
+
+    def on_application_state(self, old: ApplicationState, new: ApplicationState) -> None:
+        """Count a change of the application's state."""
+        self._state_changes.labels(old.value, new.value).inc()
+
+    def on_query_state(self, query: str, old: QueryState, new: QueryState) -> None:
+        """Count a change of a query's state."""
+        self._query_state_changes.labels(query, old.value, new.value).inc()
+
+    def on_controller_state(self, old: ControllerState, new: ControllerState) -> None:
+        """Count a change of the controller's state."""
+        self._controller_state_changes.labels(old.value, new.value).inc()
 
     def rebalanced(self) -> None:
         """Count an assignment that changed tasks."""
@@ -102,6 +142,38 @@ class ProcessorMetrics:
                 self.dead_letters[query] += number
         self._batch_id.labels(query).set(batch_id)
         self._batch_s.labels(query).observe(took_s)
+
+
+class _StateCollector(Collector):
+    """Reads the states at each scrape."""
+
+    def __init__(self, states: ProcessorStates, listeners: ProcessorListeners) -> None:
+        self._states, self._listeners = states, listeners
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering the collector does not collect."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        application = _gauge("state", "1 for the state that the application is in", "state")
+        for state in ApplicationState:
+            application.add_metric((state.value,), state is self._states.application)
+        yield application
+        queries = _gauge("query_state", "1 for the state that the query is in", "query", "state")
+        for query, present in self._states.queries.items():
+            for query_state in QueryState:
+                queries.add_metric((query, query_state.value), query_state is present)
+        yield queries
+        controller = _gauge("controller_state", "1 for the state that the ownership controller is in", "state")
+        for controller_state in ControllerState:
+            controller.add_metric((controller_state.value,), controller_state is self._states.controller)
+        yield controller
+        yield from self._listeners.metrics("processor")
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"statehouse_processor_{name}", meaning, labels=labels)
 
 
 class _ProgressMetrics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Application
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog, Superseded
+from processor.lifecycle import ApplicationState
+from processor.listeners import ProcessorListener, ProcessorListeners, StateLogListener
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
@@ -32,6 +34,7 @@ from processor.spark_failures import beginning
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from processor.spark_session import open_session
 from processor.start_check import refuse_misfit
+from processor.states import ProcessorStates
 from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
 from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources
 from statehouse.errors import ConfigurationError, StatehouseError
@@ -42,6 +45,7 @@ from statehouse.topology import dead_letters_topic
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.2
+_LISTENERS_END_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,16 @@ class _Running:
 class Processor:
     """Starts, watches and stops an application. Not reusable after `stop()`."""
 
-    def __init__(self, topology: Topology, settings: ProcessorSettings) -> None:
+    def __init__(
+        self, topology: Topology, settings: ProcessorSettings, listeners: Sequence[ProcessorListener] = ()
+    ) -> None:
+        """Prepare. `listeners` are called beside the listeners of installed packages."""
         self._topology, self._settings = topology, settings
+        self._given_listeners = tuple(listeners)
+        self._listeners = ProcessorListeners()
+        self.states = ProcessorStates(self._listeners)
         self.metrics = ProcessorMetrics()
+        self.metrics.watch(self.states, self._listeners)
         self._running: list[_Running] = []
         self._progress: Subscription | None = None
         self._controller: OwnershipController | None = None
@@ -100,12 +111,30 @@ class Processor:
             ConfigurationError: the topology or the settings can't work.
 
         """
+        self._add_listeners()
+        self.states.application_to(ApplicationState.STARTING)
+        try:
+            self._start()
+        except BaseException:
+            self.states.fail()
+            raise
+        self.states.application_to(ApplicationState.RUNNING)
+
+    def _add_listeners(self) -> None:
+        self._listeners.add("log", StateLogListener())
+        self._listeners.add("metrics", self.metrics)
+        for listener in self._given_listeners:
+            self._listeners.add(type(listener).__name__, listener)
+        self._listeners.add_installed()
+
+    def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
         session = open_session(application_id, settings)
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
         app = Application(application_id, sources)
         self._topology.build(app)
         app.check()
+        self.states.declare([query.name for query in app.queries])
         topics = self._create_topics(app)
         self._serve_metrics()
         self._controller = self._start_controller(app, topics)
@@ -127,16 +156,26 @@ class Processor:
         """
         while not is_stopping():
             time.sleep(_POLL_S)
-            if self._failure is not None:
-                raise QueryDied(str(self._failure)) from self._failure
-            for running in self._running:
-                running.query.look(time.monotonic())
+            try:
+                self._look()
+            except BaseException:
+                self.states.fail()
+                raise
+
+    def _look(self) -> None:
+        if self._failure is not None:
+            raise QueryDied(str(self._failure)) from self._failure
+        for running in self._running:
+            running.query.look(time.monotonic())
 
     def stop(self) -> None:
         """Finish the running batches, within `stop_timeout_ms`, and stop the queries.
 
         A batch that takes longer runs again at the next start; the sink then skips its committed part.
         """
+        if self.states.application is ApplicationState.NOT_RUNNING:
+            return
+        self.states.application_to(ApplicationState.PENDING_SHUTDOWN)
         for running in self._running:
             running.repeater.stop()
             running.query.stop(self._settings.stop_timeout_ms / 1000)
@@ -153,6 +192,8 @@ class Processor:
         if self._metrics_server is not None:
             self._metrics_server.close()
             self._metrics_server = None
+        self.states.application_to(ApplicationState.NOT_RUNNING)
+        self._listeners.close(_LISTENERS_END_S)
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
         admin = clients.admin(self._settings.bootstrap, f"{app.application_id}-processor")
@@ -176,6 +217,7 @@ class Processor:
             on_fatal=self._fail,
             on_rebalance=self.metrics.rebalanced,
             on_pause=self.metrics.paused,
+            on_state=self.states.controller_to,
         )
         controller.start()
         return controller
@@ -230,7 +272,8 @@ class Processor:
             return StartedQuery(started, sink)
 
         on_restart = partial(self.metrics.restarted, query.name)
-        running = SupervisedQuery(query.name, begin, restart_policy(settings), on_restart)
+        on_state = partial(self.states.query_to, query.name)
+        running = SupervisedQuery(query.name, begin, restart_policy(settings), on_restart, on_state)
         interval_s = settings.heartbeat_interval_ms / 1000
         repeater = IdleRepeater(commits, lambda: running.is_idle, interval_s, self._fail)
         repeater.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
@@ -18,8 +18,11 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaException
 
+from processor.lifecycle import ApplicationState, ControllerState
+from processor.listeners import ProcessorListeners, StateLogListener
 from processor.ownership.controller import OwnershipController
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from processor.states import ProcessorStates
 from processor.topics import create_control_topics, warn_of_uncompacted
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
@@ -29,6 +32,7 @@ from statehouse.topology import changelog_topic, checked_name, updates_topic
 log = structlog.get_logger(__name__)
 
 _WAIT_S = 0.2
+_LISTENERS_END_S = 1.0
 
 
 # The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count.
@@ -100,20 +104,40 @@ def run_static(path: Path, bootstrap: str, settings: OwnershipSettings, *, repli
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
+    listeners = ProcessorListeners()
+    listeners.add("log", StateLogListener())
+    listeners.add_installed()
+    states = ProcessorStates(listeners)
+    states.application_to(ApplicationState.STARTING)
     try:
         topology = StaticTopology.load(path)
-        controller = _controller(topology, bootstrap, settings, replication_factor, failures.append)
+        controller = _controller(
+            topology, bootstrap, settings, replication_factor, failures.append, states.controller_to
+        )
     except (StatehouseError, KafkaException) as error:
         log.error("static topology can't be served", reason=str(error))  # noqa: TRY400 - the text is the message
+        states.fail()
+        _end(states, listeners)
         return 1
     controller.start()
+    states.application_to(ApplicationState.RUNNING)
     log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
     while not asked and not failures:
         time.sleep(_WAIT_S)
+    if failures:
+        states.fail()
     controller.stop()
+    _end(states, listeners)
     for failure in failures:
         log.error("ownership ended", reason=str(failure))
     return 1 if failures else 0
+
+
+def _end(states: ProcessorStates, listeners: ProcessorListeners) -> None:
+    """Tell the listeners of the end, and wait a moment for them."""
+    states.application_to(ApplicationState.PENDING_SHUTDOWN)
+    states.application_to(ApplicationState.NOT_RUNNING)
+    listeners.close(_LISTENERS_END_S)
 
 
 def _controller(
@@ -122,6 +146,7 @@ def _controller(
     settings: OwnershipSettings,
     replication_factor: int,
     on_fatal: Any,  # noqa: ANN401 - the controller's own callback type
+    on_state: Callable[[ControllerState], None],
 ) -> OwnershipController:
     admin = clients.admin(bootstrap, f"{topology.application_id}-static")
     counts = partition_counts(admin, [store.changelog_topic for store in topology.stores])
@@ -131,4 +156,6 @@ def _controller(
     create_control_topics(admin, topology.application_id, replication_factor)
     warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
-    return OwnershipController(bootstrap, topology.application_id, declared, settings, on_fatal=on_fatal)
+    return OwnershipController(
+        bootstrap, topology.application_id, declared, settings, on_fatal=on_fatal, on_state=on_state
+    )

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from processor.commits import Superseded
+from processor.lifecycle import QueryState
 from processor.restarts import RestartPolicy, Restarts
 from processor.spark_failures import beginning
 from statehouse.errors import ConfigurationError, StatehouseError
@@ -63,14 +64,20 @@ class SupervisedQuery:
         begin: Callable[[], StartedQuery],
         policy: RestartPolicy,
         on_restart: Callable[[], None] = lambda: None,
+        on_state: Callable[[QueryState], None] = lambda _state: None,
     ) -> None:
-        """Start the query; exceptions of `begin` pass through. `on_restart` is called at every attempt to restart."""
+        """Start the query; exceptions of `begin` pass through.
+
+        `on_restart` is called at every attempt to restart, `on_state` with each state that the query enters, and again
+        with RESTARTING if such an attempt has failed.
+        """
         self.name = name
-        self._begin, self._on_restart = begin, on_restart
+        self._begin, self._on_restart, self._on_state = begin, on_restart, on_state
         self._restarts = Restarts(policy)
         self._restart_at: float | None = None
         self._committed: int | None = None
         self._started = begin()
+        on_state(QueryState.RUNNING)
 
     @property
     def is_idle(self) -> bool:
@@ -96,6 +103,7 @@ class SupervisedQuery:
         if not self._started.sink.drain(timeout_s):
             log.warning("batch cut off; raise stop_timeout_ms to wait longer", query=self.name)
         self._end()
+        self._on_state(QueryState.NOT_RUNNING)
 
     def _died(self, now: float, failure: object) -> None:
         committed = self._started.sink.committed
@@ -104,6 +112,7 @@ class SupervisedQuery:
         pause_s = None if _is_final(failure, reason) else self._restarts.died(now, self._committed)
         if pause_s is None:
             tries = f" (restarts before: {self._restarts.remembered})" if self._restarts.remembered else ""
+            self._on_state(QueryState.ERROR)
             raise QueryDied(f"query {self.name} ended{tries}: {reason}")
         log.warning(
             "query died; starting it again",
@@ -113,6 +122,7 @@ class SupervisedQuery:
             in_s=pause_s,
         )
         self._restart_at = now + pause_s
+        self._on_state(QueryState.RESTARTING)
 
     def _restart(self, now: float) -> None:
         # Spark refuses a second query on the checkpoint of a query that hasn't fully ended.
@@ -124,6 +134,7 @@ class SupervisedQuery:
             self._died(now, failure)
         else:
             self._restart_at = None
+            self._on_state(QueryState.RUNNING)
             log.info("query started again", query=self.name)
 
     def _end(self) -> None:

@@ -19,7 +19,7 @@ from query_service.stores.base import StateStore
 from query_service.stores.resources import StoreResources
 from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from query_service.telemetry.listeners import Listeners
-from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics
+from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics, WriteKind
 from statehouse.membership import NodeState, TaskState
 from statehouse.processor_reports import ProcessorReport
 
@@ -36,6 +36,11 @@ _SUMS: Mapping[str, str] = {
     "restore_remaining_records": "What restores have yet to read, in offsets, summed over restoring partitions",
     "open_iterators": "Reads of ranges that hold the store open",
     **{name: meaning[0].upper() + meaning[1:] for name, meaning in STORE_STATISTICS.items()},
+}
+_WRITES: Mapping[WriteKind, str] = {
+    WriteKind.PUT: "puts",
+    WriteKind.DELETE: "deletes",
+    WriteKind.FLUSH: "flushes",
 }
 _MAXIMA: Mapping[str, str] = {
     "lag_records_max": "Largest lag of a partition",
@@ -85,7 +90,8 @@ class NodeCollector(Collector):
         yield from self._replicas()
         yield from self._processor()
         yield from self._reads()
-        yield from self._listeners()
+        yield from self._writes()
+        yield from self._facts.listeners.metrics("node")
         yield from _statistics("rocksdb", NODE_STATISTICS, self._facts.resources.statistics())
 
     def _node(self) -> Iterator[Metric]:
@@ -192,15 +198,25 @@ class NodeCollector(Collector):
         yield durations
         yield read
 
-    def _listeners(self) -> Iterator[Metric]:
-        for name, meaning, counts in (
-            ("listener_events_dropped", "Events a listener was too slow for", self._facts.listeners.dropped()),
-            ("listener_failures", "Events a listener raised at", self._facts.listeners.failed()),
-        ):
-            family = CounterMetricFamily(f"{_PREFIX}_{name}", meaning, labels=("listener",))
-            for listener, count in counts.items():
-                family.add_metric((listener,), count)
-            yield family
+    def _writes(self) -> Iterator[Metric]:
+        now = time.monotonic()
+        replicas = self._facts.metrics.replicas()
+        for kind, meaning in _WRITES.items():
+            seconds = CounterMetricFamily(f"{_PREFIX}_{kind}_seconds", f"Time of {meaning}", labels=_REPLICA)
+            longest = GaugeMetricFamily(
+                f"{_PREFIX}_{kind}_seconds_max", f"Longest of {meaning} in the last minute", labels=_REPLICA
+            )
+            for replica in replicas:
+                labels = (replica.store, replica.role.name)
+                seconds.add_metric(labels, replica.writes.seconds[kind])
+                if (longest_s := replica.writes.longest(kind, now)) is not None:
+                    longest.add_metric(labels, longest_s)
+            yield seconds
+            yield longest
+        flushes = CounterMetricFamily(f"{_PREFIX}_flushes", "Checkpoints written into the store", labels=_REPLICA)
+        for replica in replicas:
+            flushes.add_metric((replica.store, replica.role.name), replica.writes.flushes)
+        yield flushes
 
 
 def _of_store(store: StateStore) -> Mapping[str, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
+from processor.lifecycle import ControllerState
 from processor.ownership.core import OwnershipCore
 from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
@@ -49,16 +50,18 @@ class OwnershipController:
         on_fatal: Callable[[Exception], None] = lambda _error: None,
         on_rebalance: Callable[[], None] = lambda: None,
         on_pause: OnPause = lambda _cause: None,
+        on_state: Callable[[ControllerState], None] = lambda _state: None,
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
         `on_fatal` is called once, on the controller's thread, if it stops for good without a call of `stop`.
         `on_rebalance` is called on that thread after it published an assignment with other holders of a task.
-        `on_pause` is called on that thread at each pause before another attempt to publish.
+        `on_pause` is called on that thread at each pause before another attempt to publish. `on_state` is called on
+        that thread with the state that the controller is in, whenever it may have changed.
         """
         self._bootstrap, self._application_id = bootstrap, application_id
         self._stores, self._settings = tuple(stores), settings
-        self._on_fatal, self._on_rebalance = on_fatal, on_rebalance
+        self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
         self._name = uuid.uuid4().hex[:12]
         self._core = OwnershipCore(self._settings, self._name)
         self._publisher = AssignmentPublisher(bootstrap, application_id)
@@ -89,21 +92,26 @@ class OwnershipController:
             self._thread.join(_STOPS_WITHIN_S)
 
     def _run(self) -> None:
+        self._on_state(ControllerState.STARTING)
         try:
             self._prepare()
             if not self._stop.is_set():
                 self._core.start(time.monotonic())
+                self._on_state(ControllerState.RUNNING)
                 self._loop()
         except FencedError as error:
             log.warning("ownership controller fenced: it publishes no more", reason=str(error))
+            self._on_state(ControllerState.FENCED)
             self._on_fatal(error)
         except Exception as error:  # the driver must learn of it, whatever it is
             log.exception("ownership controller stopped")
+            self._on_state(ControllerState.ERROR)
             self._on_fatal(error)
         finally:
             self._stop.set()
             self._members.stop()
             self._publisher.close()
+            self._on_state(ControllerState.NOT_RUNNING)
 
     def _prepare(self) -> None:
         """Read the assignment in force, check the declaration against it, and only then fence the earlier controller.
@@ -234,8 +242,10 @@ class OwnershipController:
         age = min((age for age in ages if age is not None), default=0.0)
         if age > self._settings.session_timeout_s / 2:
             self._core.contact_lost()
+            self._on_state(ControllerState.SUSPENDED)
         else:
             self._core.contact_regained(now)
+            self._on_state(ControllerState.RUNNING)
 
     def _publish(self, proposed: Assignment) -> None:
         complete, records = encode(self._core.assignment, proposed)
@@ -274,11 +284,13 @@ class OwnershipController:
 
         """
         self._core.contact_lost()
+        self._on_state(ControllerState.SUSPENDED)
         self._back_off(event, error, **about)
         if self._core.is_superseded_by(self._read_assignment()):
             raise FencedError("another controller of this application has published meanwhile; only one may")
         self._take_over()
         self._core.contact_regained(time.monotonic())
+        self._on_state(ControllerState.RUNNING)
 
     def _note_damped(self) -> None:
         damped = self._core.damped

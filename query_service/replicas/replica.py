@@ -190,12 +190,14 @@ class StoreReplica:
         at_once = self._was_just_at_end()
         with self._write_lock:
             checkpoint = self._checkpoint_at(position)
+            began = time.perf_counter()
             applied = self.store.apply(records, checkpoint)
+            took_s = time.perf_counter() - began
             self._checkpoint = replace(checkpoint, stream_time_ms=applied.stream_time_ms)
         self.position = position
         self.late += applied.late
         is_restoring = self.state is StoreState.RESTORING
-        self.metrics.applied(records, applied, restoring=is_restoring)
+        self.metrics.applied(records, applied, took_s, restoring=is_restoring)
         if is_restoring:
             self.restored_records += len(records) - len(applied.unreadable)
         self._extend_tail(records, position, at_once=at_once)
@@ -258,7 +260,9 @@ class StoreReplica:
         with self._write_lock:
             self._checkpoint = self._checkpoint_at(self._checkpoint.position)
             if self.store.checkpoint() != self._checkpoint:
+                began = time.perf_counter()
                 self.store.apply((), self._checkpoint)
+                self.metrics.writes.flushed(time.perf_counter() - began, time.monotonic())
             return self._checkpoint
 
     def outran_retention(self) -> LogLost | None:

@@ -5,6 +5,7 @@ Labels are bounded: the stores of the assignment, roles, and the enums of this p
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from prometheus_client import Counter
 
 from query_service.states.faults import Fault, FaultOutcome
 from query_service.stores.base import Applied, ChangelogRecord
+from query_service.telemetry.windowed import WindowedMaximum
 from statehouse.membership import NodeState, TaskState
 from statehouse.observability.metrics import count_pauses, new_registry
 from statehouse.topology import AnyTaskId, Role
@@ -62,6 +64,48 @@ class ReadHistogram:
         self.bytes += size
 
 
+class WriteKind(StrEnum):
+    """Kinds of writes whose times are told apart."""
+
+    PUT = "put"
+    DELETE = "delete"
+    FLUSH = "flush"
+
+
+class WriteTimes:
+    """How long a store's writes take, in seconds. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(WriteKind, 0.0)
+        self.flushes = 0
+        self._longest = {kind: WindowedMaximum() for kind in WriteKind}
+        self._lock = threading.Lock()
+
+    def wrote(self, puts: int, deletes: int, took_s: float, now_s: float) -> None:
+        """Count a batch of records, which the store writes as one.
+
+        Each record counts as having taken an equal part of the time. The longest put or delete is that of the longest
+        batch: a record is there once its batch is.
+        """
+        with self._lock:
+            for kind, number in ((WriteKind.PUT, puts), (WriteKind.DELETE, deletes)):
+                if number:
+                    self.seconds[kind] += took_s * number / (puts + deletes)
+                    self._longest[kind].add(took_s, now_s)
+
+    def flushed(self, took_s: float, now_s: float) -> None:
+        """Count a flush: the checkpoint was written into the store."""
+        with self._lock:
+            self.flushes += 1
+            self.seconds[WriteKind.FLUSH] += took_s
+            self._longest[WriteKind.FLUSH].add(took_s, now_s)
+
+    def longest(self, kind: WriteKind, now_s: float) -> float | None:
+        """Return the longest of the last minute, None without any."""
+        with self._lock:
+            return self._longest[kind].at(now_s)
+
+
 class ReplicaMetrics:
     """The counters of a store in a role. All its replicas on the node share them.
 
@@ -71,6 +115,7 @@ class ReplicaMetrics:
     def __init__(self, metrics: NodeMetrics, store: str, role: Role) -> None:
         self.store, self.role = store, role
         self.reads = {query: ReadHistogram() for query in ReadKind}
+        self.writes = WriteTimes()
         labels = (store, role.name)
         self._puts = metrics.puts.labels(*labels)
         self._deletes = metrics.deletes.labels(*labels)
@@ -86,8 +131,8 @@ class ReplicaMetrics:
         self._skipped.inc()
         self._metrics.fault(Fault.UNREADABLE_RECORD, FaultOutcome.PASSED_OVER)
 
-    def applied(self, records: Sequence[ChangelogRecord], applied: Applied, *, restoring: bool) -> None:
-        """Count the records of an applied batch."""
+    def applied(self, records: Sequence[ChangelogRecord], applied: Applied, took_s: float, *, restoring: bool) -> None:
+        """Count the records of an applied batch, and its time."""
         deletes = size = 0
         for record in records:
             value = record.value
@@ -96,6 +141,7 @@ class ReplicaMetrics:
                 deletes += 1
             else:
                 size += len(value)
+        self.writes.wrote(len(records) - deletes, deletes, took_s, time.monotonic())
         self._puts.inc(len(records) - deletes)
         self._deletes.inc(deletes)
         self._written_bytes.inc(size)

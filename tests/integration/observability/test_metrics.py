@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
+from processor.lifecycle import ApplicationState, ControllerState, QueryState
+from processor.listeners import ProcessorListeners
 from processor.metrics import ProcessorMetrics
 from processor.query_progress import BatchProgress
+from processor.states import ProcessorStates
 from query_service.states.faults import Fault, FaultOutcome
 from statehouse.assignment import TaskAssignment
 from statehouse.composite import WindowKey
@@ -57,6 +60,17 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
+def assert_write_times(node_port: int) -> None:
+    """Compare what a scrape says of puts, deletes and flushes; waits for the first flush."""
+    of = {"store": STORE, "role": "ACTIVE"}
+    poll_until(lambda: scrape(node_port).value("statehouse_node_flushes_total", **of), 30, "a checkpoint")
+    served = scrape(node_port)
+    for kind in ("put", "delete", "flush"):
+        longest = served.value(f"statehouse_node_{kind}_seconds_max", **of)
+        assert 0 < longest < 30
+        assert 0 < served.value(f"statehouse_node_{kind}_seconds_total", **of) < 30
+
+
 def use_all_reads(node: ServerProcess) -> None:
     node.get("a")
     batch = query_service_pb2.BatchGetRequest(
@@ -74,7 +88,7 @@ def use_all_reads(node: ServerProcess) -> None:
 def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     node_port, router_port = free_port(), free_port()
     fleet.put({"a": "11", "b": "22", "c": "3", "d": None})
-    node = fleet.node("n1", metrics_port=node_port)
+    node = fleet.node("n1", metrics_port=node_port, checkpoint_interval_ms=500)
     fleet.assign(TaskAssignment("n1"))
     fleet.wait_running([node])
     router = fleet.router(metrics_port=router_port)
@@ -88,6 +102,7 @@ def test_node_and_router_count_what_happens(fleet: Fleet) -> None:
     of = {"store": STORE, "role": "ACTIVE"}
     value = served.value
     assert (value("statehouse_node_puts_total", **of), value("statehouse_node_deletes_total", **of)) == (3, 2)
+    assert_write_times(node_port)
     assert value("statehouse_node_written_bytes_total", **of) == len("a11b22c3d") + len("c")
     assert value("statehouse_node_restored_records_total", **of) == 4
     assert value("statehouse_node_full_restores_total", store=STORE, fault="no_state") == 1
@@ -168,6 +183,14 @@ def test_processor_s_metrics_are_documented() -> None:
     metrics.batch("scores", 7, counts, 0.25)
     metrics.progress(BatchProgress.parse(progress_json()))
     metrics.restarted("boards")
+    listeners = ProcessorListeners()
+    states = ProcessorStates(listeners)
+    metrics.watch(states, listeners)
+    states.declare(["boards"])
+    metrics.on_application_state(ApplicationState.CREATED, ApplicationState.STARTING)
+    metrics.on_query_state("boards", QueryState.CREATED, QueryState.RUNNING)
+    metrics.on_controller_state(ControllerState.CREATED, ControllerState.STARTING)
+    assert scrape_registry(metrics.registry).value("statehouse_processor_query_state", query="boards") == 1
     paused = scrape_registry(metrics.registry).value("statehouse_processor_backoffs_total", cause="sink_partition")
     assert paused == 2
     assert_documented(scrape_registry(metrics.registry), "processor")

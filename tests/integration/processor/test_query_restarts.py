@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic, commits_topic
 from tests.integration.processor.support import commits, messages
 from tests.support.kafka import create_topic, produce
+from tests.support.plugins import install
 from tests.support.polling import poll_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -80,14 +83,41 @@ class Walks:
         )
 
 
+PLUGIN = """
+EVENTS = []
+
+class Recorder:
+    def on_application_state(self, old, new): EVENTS.append(("application", old.value, new.value))
+    def on_query_state(self, query, old, new): EVENTS.append((query, old.value, new.value))
+    def on_controller_state(self, old, new): EVENTS.append(("controller", old.value, new.value))
+
+class Raising(Recorder):
+    def on_query_state(self, query, old, new): raise RuntimeError("a listener's own fault")
+"""
+
+
+def states_of(who: str) -> list[str]:
+    """Return the states that the installed listener saw, each with the one before."""
+    seen = [each for each in importlib.import_module("processor_plugin").EVENTS if each[0] == who]
+    assert all(before[2] == after[1] for before, after in itertools.pairwise(seen)), seen
+    return [new for _, _, new in seen]
+
+
 def steps(count: int) -> list[bytes]:
     return [b"step %d" % step for step in range(count)]
 
 
 def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_reset_all_is_done_anew(
-    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     application, events = unique_name("app"), unique_name("events")
+    entry_points = {"recorder": "processor_plugin:Recorder", "raising": "processor_plugin:Raising"}
+    install(tmp_path / "packages", "processor_plugin", "statehouse.processor_listeners", entry_points, PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
     create_topic(kafka.bootstrap, events)
     walks = Walks(kafka.bootstrap, application, events, tmp_path)
     try:
@@ -107,6 +137,16 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
             walks.walk(range(6, 7))
     finally:
         walks.processor.stop()
+    assert states_of("walks") == ["RUNNING", "RESTARTING", "RUNNING", "ERROR", "NOT_RUNNING"]
+    assert states_of("controller")[:2] == ["STARTING", "RUNNING"]
+    assert states_of("controller")[-1] == "NOT_RUNNING"
+    ending = ("ERROR", "PENDING_SHUTDOWN", "NOT_RUNNING")
+    assert states_of("application") == ["STARTING", "RUNNING", "RESTARTING", "RUNNING", *ending]
+    said_of = walks.processor.metrics.registry.get_sample_value
+    assert said_of("statehouse_processor_listener_failures_total", {"listener": "raising"}) == 5
+    assert said_of("statehouse_processor_state", {"state": "NOT_RUNNING"}) == 1
+    changed = {"query": "walks", "from": "RUNNING", "to": "RESTARTING"}
+    assert said_of("statehouse_processor_query_state_changes_total", changed) == 1
     assert walks.published() == steps(6)
     said = list(commits(kafka.bootstrap, commits_topic(application)))
     assert [(each.batch_id, each.stopped) for each in said if not each.idle or each.stopped] == [

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from query_service.telemetry import listeners as module
 from query_service.telemetry.events import StorePartition
-from query_service.telemetry.listeners import Listeners
+from query_service.telemetry.listeners import GROUP, Listeners
 from statehouse.membership import NodeState
+from statehouse.observability import listeners as module
 from tests.support.polling import poll_until
 
 WHERE = StorePartition("counts", "app-counts-changelog", 3)
@@ -99,9 +99,9 @@ def test_a_listener_that_hangs_loses_batches_but_no_start_or_end(monkeypatch: py
 
 def test_what_can_not_be_a_listener_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
-        EntryPoint("broken", "no.such.module:Listener", module.GROUP),
-        EntryPoint("dict", "builtins:dict", module.GROUP),
-        EntryPoint("fine", f"{__name__}:Recorder", module.GROUP),
+        EntryPoint("broken", "no.such.module:Listener", GROUP),
+        EntryPoint("dict", "builtins:dict", GROUP),
+        EntryPoint("fine", f"{__name__}:Recorder", GROUP),
     ]
     monkeypatch.setattr(module, "entry_points", lambda **_: points)
     monkeypatch.setattr(EntryPoint, "load", lambda self: Recorder if self.name == "fine" else _load(self))
