@@ -131,6 +131,10 @@ class ReplicaMetrics:
         self._skipped.inc()
         self._metrics.fault(Fault.UNREADABLE_RECORD, FaultOutcome.PASSED_OVER)
 
+    def flushed(self, took_s: float) -> None:
+        """Count a checkpoint that was written into the store, and its time."""
+        self.writes.flushed(took_s, time.monotonic())
+
     def applied(self, records: Sequence[ChangelogRecord], applied: Applied, took_s: float, *, restoring: bool) -> None:
         """Count the records of an applied batch, and its time."""
         deletes = size = 0

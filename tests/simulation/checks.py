@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from processor.ownership.model import NodeView, PlannerSettings
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.control.v1 import commits_pb2
 from statehouse.partitioning import partition_for
 from statehouse.topology import AnyTaskId, Role, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -50,6 +51,8 @@ class Checks:
         self.published_at = 0.0
         self._handed_over_at: dict[TaskId, float] = {}
         self._believers: dict[tuple[int, AnyTaskId], str] = {}
+        self._reported_at: dict[str, float] = {}
+        self._backlogs: dict[str, set[int | None]] = {}
 
     # Assignments.
 
@@ -194,11 +197,43 @@ class Checks:
                     "lag is true of a session timeout ago",
                     f"{where}: {stamp.lag} at {stamp.position}, the end was {log.end_at(surely)} then",
                 )
+        self._check_processor(node, request.store, stamp, where)
         self._check_bounds(request, stamp, where)
         if stamp.role == types_pb2.REPLICA_ROLE_ACTIVE:
             self._check_active(node, log.task, request.forwarding.epoch, stamp.epoch, where)
         elif bound.active_only:
             self._broken("active_only is answered by the active", where)
+
+    def reported(self, commit: commits_pb2.Commit, now: float) -> None:
+        """Take a record that the processor writes."""
+        backlog = commit.input_backlog if commit.HasField("input_backlog") else None
+        self._reported_at[commit.store] = now
+        self._backlogs.setdefault(commit.store, set()).add(backlog)
+
+    def _check_processor(self, node: SimulatedNode, store: str, stamp: types_pb2.ReplicaStamp, where: str) -> None:
+        if not stamp.HasField("processor_age_ms"):
+            if store in node.heard_at or stamp.HasField("input_backlog"):
+                self._broken("what is known of the processor is told", where)
+            return
+        told_s = stamp.processor_age_ms / 1000
+        silent_s = self._world.now - self._reported_at[store]
+        if told_s < silent_s - node.clock_was_behind_s - _ROUNDING_S:
+            self._broken("the processor is not told to be younger than it is", f"{where}: {told_s} s, it is {silent_s}")
+        heard_s = self._world.now - node.heard_at[store]
+        if told_s > heard_s + node.clock_was_ahead_s + _ROUNDING_S:
+            self._broken("the processor is not told to be older than was heard", f"{where}: {told_s} s of {heard_s}")
+        backlog = stamp.input_backlog if stamp.HasField("input_backlog") else None
+        if backlog not in self._backlogs[store]:
+            self._broken("the input backlog was reported", f"{where}: {backlog}")
+
+    def refused_by_age(self, node: SimulatedNode, request: query_service_pb2.GetRequest) -> None:
+        """Take that a node has refused an answer because of the processor's age."""
+        heard_at = node.heard_at.get(request.store)
+        if heard_at is None:
+            return
+        oldest_s = self._world.now - heard_at + node.clock_was_ahead_s + _ROUNDING_S
+        if oldest_s * 1000 < request.freshness.max_processor_age_ms:
+            self._broken("nobody is refused for an age within the bound", f"{node.name}: {oldest_s} s at most")
 
     def _check_bounds(self, request: query_service_pb2.GetRequest, stamp: types_pb2.ReplicaStamp, where: str) -> None:
         bound = request.freshness
@@ -208,6 +243,14 @@ class Checks:
             self._broken("max_staleness is kept", where)
         if bound.HasField("max_lag") and not (stamp.HasField("lag") and stamp.lag <= bound.max_lag):
             self._broken("max_lag is kept", where)
+        if bound.HasField("max_processor_age_ms") and not (
+            stamp.HasField("processor_age_ms") and stamp.processor_age_ms <= bound.max_processor_age_ms
+        ):
+            self._broken("max_processor_age is kept", where)
+        if bound.HasField("max_input_backlog") and not (
+            stamp.HasField("input_backlog") and stamp.input_backlog <= bound.max_input_backlog
+        ):
+            self._broken("max_input_backlog is kept", where)
         for seen in bound.at_least.positions:
             if seen.store == request.store and seen.partition == stamp.partition and stamp.position < seen.position:
                 self._broken("a session never goes back", f"{where}: {stamp.position} after {seen.position}")

@@ -13,6 +13,7 @@ from tests.simulation.clients import Clients
 from tests.simulation.controller import SimulatedController
 from tests.simulation.kafka import Changelog, Kafka
 from tests.simulation.node import Machine, SimulatedNode
+from tests.simulation.processor import SimulatedProcessor
 from tests.simulation.router import SimulatedRouter
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import World
@@ -31,6 +32,7 @@ class Fleet:
         self.controllers: list[SimulatedController] = []
         self.routers: list[SimulatedRouter] = []
         self.clients = Clients(world, self.kafka, self.checks, settings, self.routers, self.nodes)
+        self.processor = SimulatedProcessor(world, self.checks, settings, self.nodes)
         self.trap: tuple[str, str] | None = None
         """A controller's step at which something is to happen to it, and what."""
         self._is_writing = True
@@ -63,6 +65,7 @@ class Fleet:
             self.routers.append(self._router(f"r{number}"))
         self._write_on()
         self.clients.start()
+        self.processor.start()
 
     # Writes.
 

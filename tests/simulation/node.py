@@ -19,8 +19,10 @@ from query_service.replicas.replica import TaskReplica
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.ownership import NodeOwnership, active_tasks, with_dormant
 from query_service.states.task_events import Assigned, NodeStops
+from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import NodeState, TaskState, encode_member
+from statehouse.processor_reports import ProcessorReports, written_at_s
 from statehouse.topology import AnyTaskId, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.checks import Checks
@@ -76,7 +78,12 @@ class SimulatedNode(Process):
         self.tasks = SimulatedTasks(self, kafka, settings.cleanup_delay_s, self._task_changed)
         self._heartbeat_is_due = False
         host = types_pb2.Host(instance_id=self.instance_id, host=machine.name, port=PORT)
-        self.admission = Admission(host, self.replicas, self.is_confirmed, {})
+        self.reports = ProcessorReports()
+        self.commits_read = 0
+        self.heard_at: dict[str, float] = {}
+        """When the last report that was read for a store was written."""
+        self.clock_was_behind_s = self.clock_was_ahead_s = 0.0
+        self.admission = Admission(host, self.replicas, self.is_confirmed, self.reports.latest)
         self._lookups = LookupHandler(
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )
@@ -122,6 +129,15 @@ class SimulatedNode(Process):
             self.world.counts["superseded"] += 1
             self.world.note(self.name, "superseded by incarnation {}", newer.incarnation)
             self.stop(drain=False)
+
+    def take_commit(self, commit: commits_pb2.Commit, at: float) -> None:
+        """Take a record of the commits topic, as in `ControlTopics`."""
+        skew_s, now = self.at.skew_s, self.world.now
+        self.clock_was_behind_s = max(self.clock_was_behind_s, -skew_s)
+        self.clock_was_ahead_s = max(self.clock_was_ahead_s, skew_s)
+        self.heard_at[commit.store] = at
+        timestamp_ms = int((WALL_S + at) * 1000)
+        self.reports.take(commit, written_at_s(timestamp_ms, now, (WALL_S + now + skew_s) * 1000))
 
     def _compile_view(self) -> None:
         self.admission.view = view_of(self.ownership.assignment, self.ownership.members)

@@ -62,7 +62,10 @@ _REFUSED_SHARE = 0.03
 """Of the steps that a disk refuses."""
 _TALLY = SimpleNamespace(add=lambda _started, _size: None)
 _UNCOUNTED: Any = SimpleNamespace(
-    applied=lambda *_arguments, **_options: None, skipped=lambda: None, reads=defaultdict(lambda: _TALLY)
+    applied=lambda *_arguments, **_options: None,
+    flushed=lambda _took_s: None,
+    skipped=lambda: None,
+    reads=defaultdict(lambda: _TALLY),
 )
 _ALONE = (Open, Close, Remove)
 

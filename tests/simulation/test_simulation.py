@@ -22,6 +22,7 @@ from query_service.states.ownership import claimed_role
 from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
 from query_service.states.task_machine import TaskMachine
 from statehouse.membership import TaskState
+from statehouse.processor_reports import ProcessorReport
 from statehouse.topology import AnyTaskId, Role
 from tests.simulation.__main__ import outcomes
 from tests.simulation.controller import STEPS
@@ -51,6 +52,8 @@ def check_clean(found: list[Outcome]) -> Counter[str]:
 def test_a_few_seeds_are_clean() -> None:
     counts = check_clean([run_seed(seed) for seed in range(SEEDS)])
     for what in ("actives moved", "restores", "found", "not found", "answers as standby", "lookups failed"):
+        assert counts[what] > 5, what
+    for what in ("answered within the processor's age", "refused by the processor's age"):
         assert counts[what] > 5, what
     assert sum(counts[f"fault: {kind}"] > 0 for kind in KINDS) > len(KINDS) * 0.7
 
@@ -134,6 +137,16 @@ def count_lag_to_an_old_end() -> AbstractContextManager[object]:
     return patch.object(StoreReplica, "lag", lag)
 
 
+def stop_the_clock_between_reports() -> AbstractContextManager[object]:
+    """The processor's age is what it was when its report came, however long ago that was."""
+    ages: dict[ProcessorReport, int] = {}
+
+    def age_ms(report: ProcessorReport, now_s: float) -> int:
+        return ages.setdefault(report, max(0, int((now_s - report.at_s) * 1000)))
+
+    return patch.object(ProcessorReport, "age_ms", age_ms)
+
+
 def learn_nothing_after_a_silence() -> AbstractContextManager[object]:
     """A replica that wasn't told an end for a while takes none any more, and gets staler and staler."""
     note_end = StoreReplica.note_end
@@ -203,6 +216,7 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         ),
         (forget_the_epoch_of_the_request, ("ACTIVE is not claimed at an epoch older than the request's",)),
         (count_lag_to_an_old_end, ("lag is true of a session timeout ago",)),
+        (stop_the_clock_between_reports, ("the processor is not told to be younger than it is",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),

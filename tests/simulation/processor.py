@@ -1,0 +1,99 @@
+"""The processor, as the commits topic shows it: it reports for each store, and falls silent for a while now and then.
+
+Its randomness is its own, so that what it does changes nothing in what else happens in a run. It also asks nodes,
+without a router, for answers that are bounded by its age.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from statehouse.control.v1 import commits_pb2
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.simulation.checks import Checks
+from tests.simulation.node import SimulatedNode
+from tests.simulation.settings import SimulationSettings
+from tests.simulation.world import KAFKA, World
+
+_REPORTS_EVERY_S = 1.0
+_SILENCE_SHARE = 0.1
+_SILENCE_S = (3.0, 20.0)
+_ARRIVES_WITHIN_S = 0.3
+_ASKS_EVERY_S = 0.5
+_BOUNDS = (
+    types_pb2.Freshness(max_processor_age_ms=2_000),
+    types_pb2.Freshness(max_processor_age_ms=5_000, max_input_backlog=2),
+    types_pb2.Freshness(max_input_backlog=0),
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A record of the commits topic, and when it was written."""
+
+    commit: commits_pb2.Commit
+    at: float
+
+
+class SimulatedProcessor:
+    """Reports, has the reports reach nodes that are in touch with Kafka, and asks."""
+
+    def __init__(
+        self, world: World, checks: Checks, settings: SimulationSettings, nodes: Mapping[str, SimulatedNode]
+    ) -> None:
+        self._world, self._checks, self._settings, self._nodes = world, checks, settings, nodes
+        self._rng = random.Random(f"processor of {world.seed}")
+        self._log: list[Report] = []
+        self._batch_id = 0
+
+    def start(self) -> None:
+        self._report()
+        self._arrive()
+        self._ask()
+
+    def _report(self) -> None:
+        rng = self._rng
+        is_silent = rng.random() < _SILENCE_SHARE
+        self._world.loop.call_later(rng.uniform(*_SILENCE_S) if is_silent else _REPORTS_EVERY_S, self._report)
+        self._batch_id += 1
+        for store in self._settings.stores:
+            commit = commits_pb2.Commit(
+                store=store.name, query_id="q", batch_id=self._batch_id, idle=rng.random() < 0.5
+            )
+            if rng.random() < 0.9:
+                commit.input_backlog = rng.choice((0, 0, 1, 4))
+            self._log.append(Report(commit, self._world.now))
+            self._checks.reported(commit, self._world.now)
+
+    def _arrive(self) -> None:
+        """Bring what is new to each node; a new process, or one that lags far, finds the topic compacted."""
+        self._world.loop.call_later(self._rng.uniform(0.0, _ARRIVES_WITHIN_S), self._arrive)
+        for node in self._nodes.values():
+            if node.is_alive and not node.is_frozen and self._world.net.is_open(KAFKA, node.machine):
+                unread = self._log[max(node.commits_read, len(self._log) - len(self._settings.stores)) :]
+                node.commits_read = len(self._log)
+                for report in unread:
+                    node.take_commit(report.commit, report.at)
+
+    def _ask(self) -> None:
+        rng = self._rng
+        self._world.loop.call_later(rng.expovariate(1 / _ASKS_EVERY_S), self._ask)
+        node = rng.choice(sorted(self._nodes.values(), key=lambda each: each.name)) if self._nodes else None
+        store, number = rng.choice(self._settings.stores), rng.randrange(self._settings.keys)
+        bound = rng.choice(_BOUNDS)
+        if node is None or not node.is_alive or not node.is_listening or node.is_frozen:
+            return
+        request = query_service_pb2.GetRequest(
+            store=store.name, key=types_pb2.Key(text=f"k{number}"), freshness=bound, raw=True
+        )
+        try:
+            node.handle(request)
+        except LookupFailure as failure:
+            if failure.reason is Reason.PROCESSOR_AGE_EXCEEDS_BOUND:
+                self._world.counts["refused by the processor's age"] += 1
+                self._checks.refused_by_age(node, request)
+        else:
+            self._world.counts["answered within the processor's age"] += 1
