@@ -91,7 +91,7 @@ class Recorder:
     def on_query_state(self, query, old, new): EVENTS.append((query, old.value, new.value))
     def on_controller_state(self, old, new): EVENTS.append(("controller", old.value, new.value))
 
-class Raising(Recorder):
+class Raising:
     def on_query_state(self, query, old, new): raise RuntimeError("a listener's own fault")
 """
 
