@@ -121,6 +121,7 @@ def stop_reporting(
     go_on: Callable[[], None],
 ) -> None:
     """Stop the processor for a while, and ask all the time."""
+    poll_until(partial(answers, client), 60, "a connection of the router")
     poll_until(lambda: is_settled(client), 60, "a caught-up standby of every partition")
     fresh = Freshness(max_processor_age_ms=3_000, max_input_backlog=0)
 
