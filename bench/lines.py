@@ -44,6 +44,7 @@ _ASKED: Final = 2_000
 _REPETITIONS: Final = 25
 _STORE: Final = "latest"
 _NODE: Final = "node-1"
+_WRITTEN_MS: Final = 1_700_000_000_000
 
 
 def main() -> None:
@@ -90,7 +91,7 @@ def _records() -> list[list[ChangelogRecord]]:
     records: list[list[ChangelogRecord]] = [[] for _ in range(_PARTITIONS)]
     for number in range(_KEYS):
         key = key_of(number).encode()
-        records[partition_for(key, _PARTITIONS)].append(ChangelogRecord(key, value_of(number).encode(), 0))
+        records[partition_for(key, _PARTITIONS)].append(ChangelogRecord(key, value_of(number).encode(), _WRITTEN_MS))
     return records
 
 
@@ -111,7 +112,7 @@ def _measure(admission: Admission) -> dict[str, float]:
     ]
     wire = [request.SerializeToString() for request in requests]
     admitted = [admission.admit_key(request) for request in requests]
-    values = [value_of(number).encode() for number in numbers]
+    found = [(value_of(number).encode(), _WRITTEN_MS) for number in numbers]
     started = time.perf_counter()
 
     get, caller = servicer.proxied["Get"], LinkContext(None)
@@ -125,9 +126,9 @@ def _measure(admission: Admission) -> dict[str, float]:
         {
             "parse the request": (query_service_pb2.GetRequest.FromString, wire),
             "admit it: store, key, partition, role, freshness; its stamp": (admission.admit_key, requests),
-            "read RocksDB": (lambda at: stores[at].get(admitted[at][1]), range(_ASKED)),
+            "read RocksDB": (lambda at: stores[at].get_with_timestamp(admitted[at][1]), range(_ASKED)),
             "make and write the answer": (
-                lambda at: answer(admitted[at][0], values[at], raw=False, stamp=stamped(admitted[at][3])),
+                lambda at: answer(admitted[at][0], found[at], raw=False, stamp=stamped(admitted[at][3])),
                 range(_ASKED),
             ),
             "count": (counted, [replica for _, _, replica, _ in admitted]),

@@ -120,6 +120,11 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     ) -> query_service_pb2.ScanWindowsResponse:
         return await self._scans.scan_windows(request)
 
+    async def _scan_sessions(
+        self, request: query_service_pb2.ScanSessionsRequest
+    ) -> query_service_pb2.ScanSessionsResponse:
+        return await self._scans.scan_sessions(request)
+
     async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
         return await self._scans.count(request)
 
@@ -135,6 +140,9 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
 
     async def _get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
         return self._lookups.get_as_of(request)
+
+    async def _get_history(self, request: query_service_pb2.GetHistoryRequest) -> query_service_pb2.GetHistoryResponse:
+        return await self._lookups.get_history(request)
 
     async def _query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
         return await self._lookups.query_store(request)
@@ -183,10 +191,12 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     BatchGet = failing_cleanly(batch_get)
     Scan = _read("Scan", _scan)
     ScanWindows = _read("ScanWindows", _scan_windows)
+    ScanSessions = _read("ScanSessions", _scan_sessions)
     Count = _read("Count", _count)
     FetchWindows = _read("FetchWindows", _fetch_windows)
     FetchSessions = _read("FetchSessions", _fetch_sessions)
     GetAsOf = _read("GetAsOf", _get_as_of)
+    GetHistory = _read("GetHistory", _get_history)
     QueryStore = _read("QueryStore", _query_store)
     Watch = _counted("Watch", _watch)
 

@@ -38,11 +38,15 @@ from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
 # Their requests begin with the fields of GetRequest, and the router needs no other.
-_KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "QueryStore")
+_KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "GetHistory", "QueryStore")
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
 Request = TypeVar(
-    "Request", query_service_pb2.ScanRequest, query_service_pb2.ScanWindowsRequest, query_service_pb2.CountRequest
+    "Request",
+    query_service_pb2.ScanRequest,
+    query_service_pb2.ScanWindowsRequest,
+    query_service_pb2.ScanSessionsRequest,
+    query_service_pb2.CountRequest,
 )
 Response = TypeVar("Response")
 
@@ -77,6 +81,11 @@ class QueryHandlers:
                 partial(_scan_windows, self),
                 query_service_pb2.ScanWindowsRequest.FromString,
                 query_service_pb2.ScanWindowsResponse.SerializeToString,
+            ),
+            "ScanSessions": grpc.unary_unary_rpc_method_handler(
+                partial(_scan_sessions, self),
+                query_service_pb2.ScanSessionsRequest.FromString,
+                query_service_pb2.ScanSessionsResponse.SerializeToString,
             ),
             "Count": grpc.unary_unary_rpc_method_handler(
                 partial(_count, self),
@@ -153,6 +162,14 @@ async def _scan_windows(
 ) -> query_service_pb2.ScanWindowsResponse:
     """Answer a ScanWindows."""
     return await _counted(self, self.scatter.scan_windows, request, context)
+
+
+@failing_cleanly
+async def _scan_sessions(
+    self: QueryHandlers, request: query_service_pb2.ScanSessionsRequest, context: Context
+) -> query_service_pb2.ScanSessionsResponse:
+    """Answer a ScanSessions."""
+    return await _counted(self, self.scatter.scan_sessions, request, context)
 
 
 @failing_cleanly

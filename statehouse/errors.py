@@ -255,7 +255,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
         Reason.BEFORE_HISTORY: ReasonSpec(
             code_pb2.OUT_OF_RANGE,
             False,
-            "The as-of time is older than the history that the store keeps.",
+            "A time that was asked for is older than the history that the store keeps.",
             "Ask for a later time, or give the store a longer history retention.",
         ),
     }

@@ -68,13 +68,10 @@ def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
         ) from error
 
 
-RangeRequest = query_service_pb2.ScanRequest | query_service_pb2.ScanWindowsRequest
-TimedRequest = (
-    query_service_pb2.ScanWindowsRequest
-    | query_service_pb2.FetchWindowsRequest
-    | query_service_pb2.FetchSessionsRequest
-)
-PagedRequest = RangeRequest | TimedRequest
+TimedRangeRequest = query_service_pb2.ScanWindowsRequest | query_service_pb2.ScanSessionsRequest
+RangeRequest = query_service_pb2.ScanRequest | TimedRangeRequest
+TimedRequest = TimedRangeRequest | query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest
+PagedRequest = RangeRequest | TimedRequest | query_service_pb2.GetHistoryRequest
 
 
 def page_size(request: PagedRequest) -> int:
@@ -92,18 +89,23 @@ def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
     return after_page(_bounds(request, serde), request)
 
 
-def entry_key_range(request: query_service_pb2.ScanWindowsRequest, serde: Serde) -> KeyRange:
+def entry_key_range(request: TimedRangeRequest, serde: Serde) -> KeyRange:
     """Return the range of entry keys left to read: all entries of the request's keys, without those returned.
-
-    Escaped keys sort like keys and none is a prefix of another, so a key's bound holds for all its entries.
 
     Raises:
         LookupFailure: as `key_range`.
 
     """
-    keys = _bounds(request, serde)
+    return after_page(escaped_range(_bounds(request, serde)), request)
+
+
+def escaped_range(keys: KeyRange) -> KeyRange:
+    """Return the range of all entries of a range of keys.
+
+    Escaped keys sort like keys and none is a prefix of another, so a key's bound holds for all its entries.
+    """
     stop = None if keys.stop is None else ordered_keys.escaped(keys.stop)
-    return after_page(KeyRange(ordered_keys.escaped(keys.start), stop, keys.reverse), request)
+    return KeyRange(ordered_keys.escaped(keys.start), stop, keys.reverse)
 
 
 def _bounds(request: RangeRequest, serde: Serde) -> KeyRange:

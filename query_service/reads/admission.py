@@ -25,6 +25,7 @@ KeyedRequest = (
     | query_service_pb2.FetchWindowsRequest
     | query_service_pb2.FetchSessionsRequest
     | query_service_pb2.GetAsOfRequest
+    | query_service_pb2.GetHistoryRequest
     | query_service_pb2.QueryStoreRequest
 )
 

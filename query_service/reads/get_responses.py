@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from query_service.reads.decoded_values import serialized_value
 from query_service.reads.fleet_view import ServedStore
-from statehouse.v1 import types_pb2
+from query_service.stores.timestamps import Timestamped
+from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import delimited
 
 # Fields of GetResponse: found (always written), value, replica.
@@ -16,6 +17,9 @@ _FOUND = b"\x08\x01"
 _NOT_FOUND = b"\x08\x00"
 _VALUE = b"\x12"
 _REPLICA = b"\x1a"
+# Found, with a timestamp. A varint takes Python long, and a new message for each answer takes longer. So there is one,
+# and answers are written in one thread only, that of the event loop.
+_TIMED = query_service_pb2.GetResponse(found=True)
 
 
 def stamped(stamp: types_pb2.ReplicaStamp) -> bytes:
@@ -23,12 +27,12 @@ def stamped(stamp: types_pb2.ReplicaStamp) -> bytes:
     return delimited(_REPLICA, stamp.SerializeToString())
 
 
-def answer(served: ServedStore, data: bytes | None, *, raw: bool, stamp: bytes) -> bytes:
+def answer(served: ServedStore, found: Timestamped | None, *, raw: bool, stamp: bytes) -> bytes:
     """Return a serialized GetResponse.
 
     Args:
         served: the store.
-        data: the stored value, None if the store does not hold the key.
+        found: the stored value and its record's timestamp, None if the store does not hold the key.
         raw: whether the caller wants the value undecoded.
         stamp: the result of `stamped`.
 
@@ -36,6 +40,14 @@ def answer(served: ServedStore, data: bytes | None, *, raw: bool, stamp: bytes) 
         LookupFailure: VALUE_UNDECODABLE.
 
     """
-    if data is None:
+    if found is None:
         return _NOT_FOUND + stamp
-    return _FOUND + delimited(_VALUE, serialized_value(served, data, raw=raw)) + stamp
+    data, timestamp_ms = found
+    head = _FOUND if timestamp_ms < 0 else _found_at(timestamp_ms)
+    return head + delimited(_VALUE, serialized_value(served, data, raw=raw)) + stamp
+
+
+def _found_at(timestamp_ms: int) -> bytes:
+    """Return the fields `found` and `timestamp_ms` of a GetResponse, serialized."""
+    _TIMED.timestamp_ms = timestamp_ms
+    return _TIMED.SerializeToString()

@@ -16,12 +16,13 @@ from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionNotReached
-from query_service.reads.store_queries import of_kind, wrong_kind
+from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.custom import CustomQueries
 from query_service.stores.key_value import KeyValueStore
-from query_service.stores.versioned import BeforeHistory, VersionedStore
+from query_service.stores.timestamps import Timestamped, shown_timestamp
+from query_service.stores.versioned import BeforeHistory, VersionedStore, history_range, version_entry_key
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse import ordered_keys, paging
@@ -47,7 +48,7 @@ class _Group:
 
     served: ServedStore
     replica: StoreReplica
-    read: Callable[[bytes], bytes | None]
+    read: Callable[[bytes], Timestamped | None]
     stamp: types_pb2.ReplicaStamp
     request: query_service_pb2.GetRequest
     entries: list[tuple[int, bytes, bool]] = field(default_factory=list)
@@ -78,11 +79,11 @@ class LookupHandler:
         """
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
-        data = _reader(replica)(key)
-        if data is None and served.spec.is_global:
-            data, stamp = self._elsewhere(served, key, replica, stamp, request)
-        replica.metrics.reads[ReadKind.GET].add(started, 0 if data is None else len(data))
-        return answer(served, data, raw=request.raw, stamp=stamped(stamp))
+        found = _reader(replica)(key)
+        if found is None and served.spec.is_global:
+            found, stamp = self._elsewhere(served, key, replica, stamp, request)
+        replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
+        return answer(served, found, raw=request.raw, stamp=stamped(stamp))
 
     def _elsewhere(
         self,
@@ -91,15 +92,15 @@ class LookupHandler:
         replica: StoreReplica,
         stamp: types_pb2.ReplicaStamp,
         request: query_service_pb2.GetRequest,
-    ) -> tuple[bytes | None, types_pb2.ReplicaStamp]:
+    ) -> tuple[Timestamped | None, types_pb2.ReplicaStamp]:
         """Look in a global store's other partitions for a key that is not where it should be.
 
         If no partition has the key, the answer "not found" has the stamp of the partition where it should be.
         """
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            data = _reader(other)(key)
-            if data is not None:
-                return data, other_stamp
+            found = _reader(other)(key)
+            if found is not None:
+                return found, other_stamp
         return None, stamp
 
     def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes:
@@ -144,13 +145,13 @@ class LookupHandler:
         started, reads, size = time.perf_counter(), 0, 0
         for index, key, raw in group.entries:
             try:
-                data, found_by = group.read(key), stamp
-                if data is None and served.spec.is_global:
-                    data, other = self._elsewhere(served, key, group.replica, group.stamp, group.request)
+                found, found_by = group.read(key), stamp
+                if found is None and served.spec.is_global:
+                    found, other = self._elsewhere(served, key, group.replica, group.stamp, group.request)
                     found_by = stamped(other)
                 reads += 1
-                size += 0 if data is None else len(data)
-                results[index] = result_of(answer(served, data, raw=raw, stamp=found_by))
+                size += 0 if found is None else len(found[0])
+                results[index] = result_of(answer(served, found, raw=raw, stamp=found_by))
             except Exception as error:  # noqa: BLE001 - as above
                 results[index] = self._failed(error, served.spec.name)
         if reads:
@@ -185,10 +186,12 @@ class LookupHandler:
         )
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
-        for window, data in page.entries:
+        for window, data, timestamp_ms in page.entries:
             value = shown_value(served.value_serde, data, raw=request.raw)
             end_ms = window.start_ms + served.spec.window_size_ms
-            response.windows.add(start_ms=window.start_ms, end_ms=end_ms, value=value)
+            response.windows.add(
+                start_ms=window.start_ms, end_ms=end_ms, value=value, timestamp_ms=shown_timestamp(timestamp_ms)
+            )
         return response
 
     async def fetch_sessions(
@@ -215,9 +218,14 @@ class LookupHandler:
         )
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp, next_page_token=token)
-        for session, data in page.entries:
+        for session, data, timestamp_ms in page.entries:
             value = shown_value(served.value_serde, data, raw=request.raw)
-            response.sessions.add(start_ms=session.start_ms, end_ms=session.end_ms, value=value)
+            response.sessions.add(
+                start_ms=session.start_ms,
+                end_ms=session.end_ms,
+                value=value,
+                timestamp_ms=shown_timestamp(timestamp_ms),
+            )
         return response
 
     def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
@@ -232,15 +240,12 @@ class LookupHandler:
         store = of_kind(replica, VersionedStore, "GetAsOf")
         if not request.HasField("as_of_ms"):
             version = store.get(key)
-        elif request.as_of_ms < 0:
-            raise LookupFailure(Reason.INVALID_REQUEST, "as_of_ms must not be negative")
         else:
+            refuse_negative("as_of_ms", request.as_of_ms)
             try:
                 version = store.get_as_of(key, request.as_of_ms)
             except BeforeHistory as error:
-                raise LookupFailure(
-                    Reason.BEFORE_HISTORY, str(error), {"history_start_ms": str(store.history_start_ms)}
-                ) from error
+                raise before_history(error) from error
         replica.metrics.reads[ReadKind.GET_AS_OF].add(started, 0 if version is None else len(version.value))
         if version is None:
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
@@ -248,6 +253,41 @@ class LookupHandler:
         return query_service_pb2.GetAsOfResponse(
             found=True, value=value, timestamp_ms=version.timestamp_ms, replica=stamp
         )
+
+    async def get_history(self, request: query_service_pb2.GetHistoryRequest) -> query_service_pb2.GetHistoryResponse:
+        """Read a page of a key's versions.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served, key, replica, stamp = self._admission.admit_key(request)
+        store = of_kind(replica, VersionedStore, "GetHistory")
+        first_ms = request.from_ms if request.HasField("from_ms") else None
+        last_ms = request.to_ms if request.HasField("to_ms") else None
+        refuse_negative("from_ms", first_ms or 0)
+        refuse_negative("to_ms", last_ms or 0)
+        left = paging.after_page(history_range(key, reverse=request.reverse), request)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes
+        try:
+            page, start_ms = await self._open_scans.run(
+                [replica], lambda walk: store.history(key, left, first_ms, last_ms, limit, max_bytes, walk)
+            )
+        except BeforeHistory as error:
+            raise before_history(error) from error
+        replica.metrics.reads[ReadKind.GET_HISTORY].add(started, sum(len(version.value) for version in page.entries))
+        response = query_service_pb2.GetHistoryResponse(replica=stamp, history_start_ms=start_ms)
+        for version in page.entries:
+            response.versions.add(
+                value=shown_value(served.value_serde, version.value, raw=request.raw),
+                valid_from_ms=version.timestamp_ms,
+                valid_to_ms=version.valid_to_ms,
+            )
+        if page.more:
+            last = version_entry_key(key, page.entries[-1].timestamp_ms)
+            response.next_page_token = paging.next_page_token(request, last)
+        return response
 
     async def query_store(self, request: query_service_pb2.QueryStoreRequest) -> query_service_pb2.QueryStoreResponse:
         """Run a custom store's own query.
@@ -291,24 +331,25 @@ class LookupHandler:
         request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
         accept: Callable[[K], bool],
         span_ms: tuple[int, int],
-    ) -> tuple[RangePage[tuple[K, bytes]], str]:
+    ) -> tuple[RangePage[tuple[K, bytes, int]], str]:
         """Return a page of one key's entries, and the token of the next page; empty if this is the last."""
         prefix = ordered_keys.escaped(key)
         keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
         limit = paging.page_size(request)
         page = await self._open_scans.run(
-            [replica], lambda walk: store.scan(keys, accept, *span_ms, limit, self._max_page_bytes, walk)
+            [replica],
+            lambda walk: store.scan_with_timestamps(keys, accept, *span_ms, limit, self._max_page_bytes, walk),
         )
         token = paging.next_page_token(request, page.entries[-1][0].to_entry_key()) if page.more else ""
         return page, token
 
 
-def _size(page: RangePage[tuple[K, bytes]]) -> int:
+def _size(page: RangePage[tuple[K, bytes, int]]) -> int:
     """Return the size of a page's values, in bytes."""
-    return sum(len(data) for _, data in page.entries)
+    return sum(len(data) for _, data, _ in page.entries)
 
 
-def _reader(replica: StoreReplica) -> Callable[[bytes], bytes | None]:
+def _reader(replica: StoreReplica) -> Callable[[bytes], Timestamped | None]:
     """Return the function that reads a key's latest value. The store must have one latest value per key.
 
     Raises:
@@ -318,9 +359,9 @@ def _reader(replica: StoreReplica) -> Callable[[bytes], bytes | None]:
     store = replica.store
     if isinstance(store, VersionedStore):
         return partial(_latest_version, store)
-    return of_kind(replica, KeyValueStore, "Get").get
+    return of_kind(replica, KeyValueStore, "Get").get_with_timestamp
 
 
-def _latest_version(store: VersionedStore, key: bytes) -> bytes | None:
+def _latest_version(store: VersionedStore, key: bytes) -> Timestamped | None:
     version = store.get(key)
-    return None if version is None else version.value
+    return None if version is None else (version.value, version.timestamp_ms)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
-from query_service.reads.store_queries import of_kind
+from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.key_value import KeyValueStore
+from query_service.stores.timestamps import shown_timestamp
+from query_service.stores.versioned import BeforeHistory, VersionedStore
+from query_service.stores.walk import Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse import paging
-from statehouse.composite import WindowKey
 from statehouse.partitioning import partition_for
 from statehouse.serdes import shown_key, shown_value
-from statehouse.topology import WINDOW
+from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 
 T = TypeVar("T")
@@ -45,22 +47,26 @@ class ScanHandler:
         keys = paging.key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
-        stores = [of_kind(replica, KeyValueStore, "Scan") for replica, _ in admitted]
-        pages = await self._open_scans.run(
-            [replica for replica, _ in admitted],
-            lambda walk: [store.scan(keys, limit, max_bytes, walk) for store in stores],
-        )
+        scans = [_scan_of(replica, request) for replica, _ in admitted]
+        try:
+            pages = await self._open_scans.run(
+                [replica for replica, _ in admitted],
+                lambda walk: [scan(keys, limit, max_bytes, walk) for scan in scans],
+            )
+        except BeforeHistory as error:
+            raise before_history(error) from error
         if served.spec.is_global:
             page = _one_per_key(pages, limit, reverse=request.reverse)
         else:
             page = _in_order(pages, lambda entry: entry[0], limit, reverse=request.reverse)
-        size = sum(len(key) + len(data) for key, data in page.entries)
+        size = sum(len(key) + len(data) for key, data, _ in page.entries)
         admitted[0][0].metrics.reads[_query(request)].add(started, size)
         response = query_service_pb2.ScanResponse(replicas=[stamp for _, stamp in admitted])
-        for key, data in page.entries:
+        for key, data, timestamp_ms in page.entries:
             response.entries.add(
                 key=shown_key(served.key_serde, key, raw=request.raw),
                 value=shown_value(served.value_serde, data, raw=request.raw),
+                timestamp_ms=shown_timestamp(timestamp_ms),
             )
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0])
@@ -77,34 +83,60 @@ class ScanHandler:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store)
-        keys = paging.entry_key_range(request, served.key_serde)
-        admitted = self._admitted(served, request)
-        limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
-        stores = [of_kind(replica, TimedStore, "ScanWindows", WINDOW) for replica, _ in admitted]
         first_ms, last_ms = paging.time_span(request)
-
-        def is_asked_for(window: WindowKey) -> bool:
-            return first_ms <= window.start_ms <= last_ms
-
-        pages = await self._open_scans.run(
-            [replica for replica, _ in admitted],
-            lambda walk: [
-                store.scan(keys, is_asked_for, first_ms, last_ms, limit, max_bytes, walk) for store in stores
-            ],
+        page, admitted = await self._timed_page(
+            served, request, WINDOW, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
         )
-        page = _in_order(pages, lambda entry: entry[0].to_entry_key(), limit, reverse=request.reverse)
-        size = sum(len(entry.key) + len(data) for entry, data in page.entries)
+        size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
         response = query_service_pb2.ScanWindowsResponse(replicas=[stamp for _, stamp in admitted])
-        for entry, data in page.entries:
+        for entry, data, timestamp_ms in page.entries:
             response.windows.add(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
                 window=query_service_pb2.Window(
                     start_ms=entry.start_ms,
                     end_ms=entry.start_ms + served.spec.window_size_ms,
                     value=shown_value(served.value_serde, data, raw=request.raw),
+                    timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
                 sequence=entry.sequence,
+            )
+        if page.more:
+            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
+        return response
+
+    async def scan_sessions(
+        self, request: query_service_pb2.ScanSessionsRequest
+    ) -> query_service_pb2.ScanSessionsResponse:
+        """Read a page of the sessions of the partitions that the request names.
+
+        Raises:
+            LookupFailure: this node can't answer; the reason says why.
+
+        """
+        started = time.perf_counter()
+        served = self._admission.store(request.store)
+        first_ms, last_ms = paging.time_span(request)
+        # A session is stored by its end, which may be long after the span: only the first bound limits the segments.
+        page, admitted = await self._timed_page(
+            served,
+            request,
+            SESSION,
+            lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
+            (first_ms, paging.LAST_MS),
+        )
+        size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
+        admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
+        response = query_service_pb2.ScanSessionsResponse(replicas=[stamp for _, stamp in admitted])
+        for entry, data, timestamp_ms in page.entries:
+            response.sessions.add(
+                key=shown_key(served.key_serde, entry.key, raw=request.raw),
+                session=query_service_pb2.Session(
+                    start_ms=entry.start_ms,
+                    end_ms=entry.end_ms,
+                    value=shown_value(served.value_serde, data, raw=request.raw),
+                    timestamp_ms=shown_timestamp(timestamp_ms),
+                ),
             )
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
@@ -131,6 +163,28 @@ class ScanHandler:
             count=count, exact=request.exact, replicas=[stamp for _, stamp in admitted]
         )
 
+    async def _timed_page(
+        self,
+        served: ServedStore,
+        request: paging.TimedRangeRequest,
+        kind: str,
+        accept: Callable[[Any], bool],
+        span_ms: tuple[int, int],
+    ) -> tuple[RangePage[tuple[Any, bytes, int]], list[tuple[StoreReplica, types_pb2.ReplicaStamp]]]:
+        """Read a page of entries by key and time; return it with the replicas that were read, and their stamps."""
+        keys = paging.entry_key_range(request, served.key_serde)
+        admitted = self._admitted(served, request)
+        limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
+        query = request.DESCRIPTOR.name.removesuffix("Request")
+        stores = [of_kind(replica, TimedStore, query, kind) for replica, _ in admitted]
+        pages = await self._open_scans.run(
+            [replica for replica, _ in admitted],
+            lambda walk: [
+                store.scan_with_timestamps(keys, accept, *span_ms, limit, max_bytes, walk) for store in stores
+            ],
+        )
+        return _in_order(pages, lambda entry: entry[0].to_entry_key(), limit, reverse=request.reverse), admitted
+
     def _admitted(
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
     ) -> list[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
@@ -138,6 +192,25 @@ class ScanHandler:
             self._admission.admit(served, partition, request.freshness, request.forwarding)
             for partition in self._admission.partitions(served, request)
         ]
+
+
+def _scan_of(
+    replica: StoreReplica, request: query_service_pb2.ScanRequest
+) -> Callable[[paging.KeyRange, int, int, Walk], RangePage[tuple[bytes, bytes, int]]]:
+    """Return the function that reads a page of a replica's keys, their values and timestamps.
+
+    Raises:
+        LookupFailure: WRONG_STORE_KIND; INVALID_REQUEST, `as_of_ms` is negative.
+
+    """
+    store = replica.store
+    if not isinstance(store, VersionedStore):
+        if request.HasField("as_of_ms"):
+            raise wrong_kind(replica, "Scan as of a time")
+        return of_kind(replica, KeyValueStore, "Scan").scan_with_timestamps
+    as_of_ms = request.as_of_ms if request.HasField("as_of_ms") else None
+    refuse_negative("as_of_ms", as_of_ms or 0)
+    return lambda keys, limit, max_bytes, walk: store.scan(paging.escaped_range(keys), limit, max_bytes, walk, as_of_ms)
 
 
 def _in_order(
@@ -153,8 +226,8 @@ def _in_order(
 
 
 def _one_per_key(
-    pages: Sequence[RangePage[tuple[bytes, bytes]]], limit: int, *, reverse: bool
-) -> RangePage[tuple[bytes, bytes]]:
+    pages: Sequence[RangePage[tuple[bytes, bytes, int]]], limit: int, *, reverse: bool
+) -> RangePage[tuple[bytes, bytes, int]]:
     """Merge the pages of a global store's partitions. If several have a key, show the entry that Get would find.
 
     Get finds the entry in the partition where the key should be, otherwise the entry in the first partition.
@@ -164,7 +237,7 @@ def _one_per_key(
     ]
     # As many more as it takes for the last key that is shown to come with all its entries.
     merged = paging.merged(parts, lambda entry: entry[0], limit + len(pages) - 1, reverse=reverse)
-    entries: list[tuple[bytes, bytes]] = []
+    entries: list[tuple[bytes, bytes, int]] = []
     taken = 0
     for key, group in itertools.groupby(merged.items, lambda entry: entry[0]):
         if taken >= limit:
@@ -172,7 +245,7 @@ def _one_per_key(
         copies = list(group)
         taken += len(copies)
         home = partition_for(key, len(pages))
-        entries.append((key, min(copies, key=lambda copy: (copy[2] != home, copy[2]))[1]))
+        entries.append(min(copies, key=lambda copy: (copy[3] != home, copy[3]))[:3])
     return RangePage(entries, more=merged.has_more)
 
 

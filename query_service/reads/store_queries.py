@@ -9,6 +9,7 @@ from typing import TypeVar
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.custom import CustomQueries
 from query_service.stores.key_value import KeyValueStore
+from query_service.stores.versioned import BeforeHistory
 from statehouse.errors import LookupFailure, Reason
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 
@@ -16,8 +17,8 @@ QUERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         KEY_VALUE: ("Get", "BatchGet", "Scan", "Count"),
         WINDOW: ("FetchWindows", "ScanWindows", "Count"),
-        SESSION: ("FetchSessions", "Count"),
-        VERSIONED: ("Get", "BatchGet", "GetAsOf", "Count"),
+        SESSION: ("FetchSessions", "ScanSessions", "Count"),
+        VERSIONED: ("Get", "BatchGet", "GetAsOf", "GetHistory", "Scan", "Count"),
     }
 )
 
@@ -44,6 +45,22 @@ def wrong_kind(replica: StoreReplica, query: str) -> LookupFailure:
         f"{spec.name} is a {spec.kind} store and has no {query}; it has {', '.join(_queries_of(replica))}",
         {"store": spec.name, "kind": spec.kind, "query": query},
     )
+
+
+def before_history(error: BeforeHistory) -> LookupFailure:
+    """Return the failure of a query about a time before the store's history."""
+    return LookupFailure(Reason.BEFORE_HISTORY, str(error), {"history_start_ms": str(error.history_start_ms)})
+
+
+def refuse_negative(field: str, time_ms: int) -> None:
+    """Refuse a time before 1970: no version can be from then.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST.
+
+    """
+    if time_ms < 0:
+        raise LookupFailure(Reason.INVALID_REQUEST, f"{field} must not be negative")
 
 
 def _queries_of(replica: StoreReplica) -> tuple[str, ...]:

@@ -69,7 +69,9 @@ class StoreOpener:
         if kept is None:
             directory.wipe_store(path.name)
             store = open_store(spec, path, self._resources)
-            checkpoint = Checkpoint(spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec))
+            checkpoint = Checkpoint(
+                spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec, store)
+            )
         else:
             store, checkpoint = kept
         return StoreReplica(
@@ -93,7 +95,7 @@ class StoreOpener:
         try:
             store = open_store(spec, path, self._resources)
             checkpoint = store.checkpoint()
-            start = restore_start(checkpoint, layout_of(spec), changelog, now_ms)
+            start = restore_start(checkpoint, layout_of(spec, store), changelog, now_ms)
             if start.position is not None and checkpoint is not None:
                 log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:

@@ -13,7 +13,8 @@ from query_service.states.faults import Fault
 
 # The format of checkpoints and of stores. Raise it when this version would misread what older versions wrote: a store
 # of any other format is wiped and restored, which is always possible and never wrong.
-FORMAT_VERSION = 1
+# 2: values have their records' timestamps.
+FORMAT_VERSION = 2
 
 # Compaction may run a little early or late by our clock, so a tenth of the retention is kept as a margin.
 _RETENTION_MARGIN = 0.1

@@ -30,15 +30,18 @@ _BUILT_IN: Mapping[str, StoreSupplier] = MappingProxyType(
 )
 
 
-def layout_of(spec: StoreSpec) -> str:
-    """Return the parts of a specification that a store's content depends on, as a text.
+def layout_of(spec: StoreSpec, store: StateStore) -> str:
+    """Return what a store's content depends on, as a text.
 
     If the layout changes, the state on disk is useless. The retention is part of the layout: it decides how time is cut
     into segments and which entries have been dropped. So is `retain_duplicates`: it decides whether a None value
-    deletes.
+    deletes. So is whether a custom kind keeps timestamps: a new version of its package may begin to, or stop.
     """
     layout = f"{spec.kind}/{spec.retention_ms}" if spec.retention_ms else spec.kind
-    return f"{layout}/duplicates" if spec.retain_duplicates else layout
+    if spec.retain_duplicates:
+        layout += "/duplicates"
+    is_plain = isinstance(store, KeyValueStore) and not store.keeps_timestamps
+    return f"{layout}/no-timestamps" if is_plain else layout
 
 
 def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateStore:

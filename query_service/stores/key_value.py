@@ -1,12 +1,14 @@
-"""The key-value store: the latest value of each key."""
+"""The key-value store: the latest value of each key, with the timestamp of its record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
 from query_service.stores.engine_store import EngineStore
+from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped, split, timestamped_entries, value_of
 from query_service.stores.walk import Walk
 from statehouse.paging import KeyRange
 
@@ -16,26 +18,73 @@ _FAMILY = "default"
 class KeyValueStore(EngineStore):
     """Keys and values as they are in the changelog, in unsigned byte order of the keys."""
 
+    keeps_timestamps: ClassVar[bool] = True
+    """Whether the engine holds each value with its record's timestamp.
+
+    Not so in a custom kind that has its own `get`, `scan` or `apply`: its entries are in the engine as it writes them.
+    A kind whose own `apply` writes all entries by this class' `apply` may set this to True.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Find out whether a custom kind keeps timestamps."""
+        super().__init_subclass__()
+        reads_alike = cls.get is KeyValueStore.get and cls.scan is KeyValueStore.scan
+        writes_alike = cls.apply is KeyValueStore.apply or cls.__dict__.get("keeps_timestamps", False)
+        if not (reads_alike and writes_alike):
+            cls.keeps_timestamps = False
+
     def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
         """Write the values, and delete the keys whose value is None."""
-        self._engine.write({_FAMILY: [(record.key, record.value) for record in records]}, checkpoint)
+        if self.keeps_timestamps:
+            entries = timestamped_entries(records)
+        else:
+            entries = [(record.key, record.value) for record in records]
+        self._engine.write({_FAMILY: entries}, checkpoint)
         return Applied(stream_time_ms=checkpoint.stream_time_ms)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None if the store does not hold the key."""
-        return self._engine.get(_FAMILY, key)
+        data = self._engine.get(_FAMILY, key)
+        return data if data is None or not self.keeps_timestamps else value_of(data)
+
+    def get_with_timestamp(self, key: bytes) -> Timestamped | None:
+        """Return the value of a key and its record's timestamp, None if the store does not hold the key."""
+        if self.keeps_timestamps:
+            data = self._engine.get(_FAMILY, key)
+            return None if data is None else split(data)
+        value = self.get(key)
+        return None if value is None else (value, NO_TIMESTAMP)
 
     def scan(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> RangePage[tuple[bytes, bytes]]:
         """Return entries of a range as they are at one moment, in the range's order.
 
         At most `limit` entries, and at most `max_bytes` of keys and values unless the first entry is larger.
         """
-        page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
+        page = self._page(keys, limit, max_bytes, walk)
+        return RangePage([(key, value) for key, value, _ in page.entries], page.more)
+
+    def scan_with_timestamps(
+        self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk
+    ) -> RangePage[tuple[bytes, bytes, int]]:
+        """Return the result of `scan`, each entry with its record's timestamp."""
+        if self.keeps_timestamps:
+            return self._page(keys, limit, max_bytes, walk)
+        page = self.scan(keys, limit, max_bytes, walk)
+        return RangePage([(key, value, NO_TIMESTAMP) for key, value in page.entries], page.more)
+
+    def _page(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> RangePage[tuple[bytes, bytes, int]]:
+        page = PageBuilder[tuple[bytes, bytes, int]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
-            for key, value in walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse)):
-                if not page.add((key, value), len(key) + len(value)):
+            entries = walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse))
+            for key, value, timestamp_ms in self._split(entries):
+                if not page.add((key, value, timestamp_ms), len(key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
+
+    def _split(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, int]]:
+        if self.keeps_timestamps:
+            return ((key, *split(data)) for key, data in entries)
+        return ((key, data, NO_TIMESTAMP) for key, data in entries)
 
     def approximate_count(self) -> int:
         """Return the engine's estimate of the number of keys."""

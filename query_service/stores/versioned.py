@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
-from query_service.stores.engine import Engine
+from query_service.stores.engine import Engine, EngineView
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.walk import Walk
 from statehouse import ordered_keys
@@ -26,18 +26,40 @@ _TIME = struct.Struct(">q")
 _TOMBSTONE = b"\0"
 _VALUE = b"\1"
 _LAST_MS = 2**63 - 1
+_AFTER_TIMES = b"\xff"  # times are never negative
 
 
 class BeforeHistory(StatehouseError):
-    """An as-of read asked for a time before the history. The value at that time is unknown, which isn't "not found"."""
+    """A read asked for a time before the history. What was at that time is unknown, which isn't "not found"."""
+
+    def __init__(self, asked_ms: int, history_start_ms: int, history_retention_ms: int) -> None:
+        super().__init__(
+            f"as of {asked_ms}: the history starts at {history_start_ms} (retention {history_retention_ms} ms)"
+        )
+        self.history_start_ms = history_start_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A value, and the time in milliseconds from which it is valid."""
+    """A value, and the time in milliseconds from which it is valid.
+
+    `valid_to_ms` is the time from which it is no longer valid, where a read looks for it; None for the latest.
+    """
 
     value: bytes
     timestamp_ms: int
+    valid_to_ms: int | None = None
+
+
+def version_entry_key(key: bytes, timestamp_ms: int) -> bytes:
+    """Return the entry key of a version."""
+    return ordered_keys.escaped(key) + _TIME.pack(timestamp_ms)
+
+
+def history_range(key: bytes, *, reverse: bool) -> KeyRange:
+    """Return the range of the entry keys of all versions of a key."""
+    prefix = ordered_keys.escaped(key)
+    return KeyRange(prefix, prefix + _AFTER_TIMES, reverse)
 
 
 class VersionedStore(EngineStore):
@@ -109,16 +131,16 @@ class VersionedStore(EngineStore):
         """
         version = self._at(key, as_of_ms)
         # Checked after the read, because the version may be removed during the read. The start only moves forward.
-        if as_of_ms < self.history_start_ms:
-            raise BeforeHistory(
-                f"as of {as_of_ms}: the history starts at {self.history_start_ms} "
-                f"(retention {self._history_retention_ms} ms)"
-            )
+        self._refuse_before(as_of_ms, self.history_start_ms)
         return version
+
+    def _refuse_before(self, asked_ms: int, history_start_ms: int) -> None:
+        if asked_ms < history_start_ms:
+            raise BeforeHistory(asked_ms, history_start_ms, self._history_retention_ms)
 
     def _at(self, key: bytes, as_of_ms: int) -> Version | None:
         prefix = ordered_keys.escaped(key)
-        stop = prefix + (_TIME.pack(as_of_ms + 1) if as_of_ms < _LAST_MS else b"\xff")
+        stop = prefix + _after(as_of_ms)
         with self._engine.view([_FAMILY]) as view:
             for entry, data in view.entries(_FAMILY, prefix, stop, reverse=True):
                 if data == _TOMBSTONE:
@@ -126,17 +148,66 @@ class VersionedStore(EngineStore):
                 return Version(data[1:], _TIME.unpack(entry[len(prefix) :])[0])
         return None
 
-    def latest(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> RangePage[tuple[bytes, bytes]]:
-        """Return keys with their latest values as they are at one moment. Keys that are deleted now are left out.
+    def scan(
+        self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk, as_of_ms: int | None = None
+    ) -> RangePage[tuple[bytes, bytes, int]]:
+        """Return keys with the values that they had at a time, and since when they had them; None is the latest.
 
-        `keys` is an ascending range of escaped keys.
+        All is as it is at one moment. Keys that had no value then are left out. `keys` is a range of escaped keys.
+
+        Raises:
+            BeforeHistory: the time is before the start of the history.
+
         """
-        page = PageBuilder[tuple[bytes, bytes]](limit, max_bytes)
+        page = PageBuilder[tuple[bytes, bytes, int]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
-            for key, value in _latest(walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=False))):
-                if not page.add((key, value), len(key) + len(value)):
+            if as_of_ms is not None:
+                # The start was moved before anything was removed, so it is at least as late as what the view lacks.
+                self._refuse_before(as_of_ms, self.history_start_ms)
+            entries = walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse))
+            at_ms = _LAST_MS if as_of_ms is None else as_of_ms
+            for entry in _as_of(entries, at_ms, reverse=keys.reverse):
+                if not page.add(entry, len(entry[0]) + len(entry[1])):
                     return page.page(more=True)
         return page.page(more=False)
+
+    def history(
+        self,
+        key: bytes,
+        left: KeyRange,
+        first_ms: int | None,
+        last_ms: int | None,
+        limit: int,
+        max_bytes: int,
+        walk: Walk,
+    ) -> tuple[RangePage[Version], int]:
+        """Return the versions of a key that were valid within a span of time, and the start of the history.
+
+        Args:
+            key: the key.
+            left: the part of the key's `history_range` that is left to read, in the order asked for.
+            first_ms: start of the span, inclusive; None is the start of the history.
+            last_ms: end of the span, inclusive; None is no end.
+            limit: largest number of versions.
+            max_bytes: largest size of values, unless the first is larger.
+            walk: the read.
+
+        Raises:
+            BeforeHistory: the span begins or ends before the start of the history.
+
+        """
+        page = PageBuilder[Version](limit, max_bytes)
+        prefix = ordered_keys.escaped(key)
+        with self._engine.view([_FAMILY]) as view:
+            start_ms = self.history_start_ms  # as in `scan`
+            for asked_ms in (first_ms, last_ms):
+                if asked_ms is not None:
+                    self._refuse_before(asked_ms, start_ms)
+            span = (start_ms if first_ms is None else first_ms, _LAST_MS if last_ms is None else last_ms)
+            for version in (_newest_first if left.reverse else _oldest_first)(view, prefix, left, span, walk):
+                if not page.add(version, len(version.value) + _TIME.size):
+                    return page.page(more=True), start_ms
+        return page.page(more=False), start_ms
 
     def approximate_count(self) -> int:
         """Return the engine's estimate of the number of versions."""
@@ -145,14 +216,69 @@ class VersionedStore(EngineStore):
     def exact_count(self, walk: Walk) -> int:
         """Walk all versions and return the number of keys that have a latest value."""
         with self._engine.view([_FAMILY]) as view:
-            return sum(1 for _ in _latest(walk.over(view.entries(_FAMILY, b"", None, reverse=False))))
+            return sum(1 for _ in _as_of(walk.over(view.entries(_FAMILY, b"", None, reverse=False)), _LAST_MS))
 
 
-def _latest(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (key, latest value) from ascending entries. Deleted keys are left out."""
-    for key, versions in itertools.groupby(entries, key=lambda entry: ordered_keys.split(entry[0])[0]):
-        newest = _TOMBSTONE
-        for _, data in versions:
-            newest = data
-        if newest != _TOMBSTONE:
-            yield key, newest[1:]
+def _after(time_ms: int) -> bytes:
+    """Return the end of a range of entry keys up to a time, inclusive: what follows the escaped key."""
+    return _TIME.pack(time_ms + 1) if time_ms < _LAST_MS else _AFTER_TIMES
+
+
+def _oldest_first(
+    view: EngineView, prefix: bytes, left: KeyRange, span: tuple[int, int], walk: Walk
+) -> Iterator[Version]:
+    """Yield the versions that were valid within a span. A version is valid until the next one, or the deletion."""
+    first_ms, last_ms = span
+    # The version that is valid when the span begins has begun before it, or with it.
+    before = next(view.entries(_FAMILY, prefix, prefix + _after(first_ms), reverse=True), None)
+    start = max(left.start, prefix if before is None else before[0])
+    data, since_ms = _TOMBSTONE, 0
+    for entry, following in walk.over(view.entries(_FAMILY, start, left.stop, reverse=False)):
+        at_ms = _TIME.unpack(entry[len(prefix) :])[0]
+        if data != _TOMBSTONE:
+            yield Version(data[1:], since_ms, at_ms)
+        if at_ms > last_ms:
+            return
+        data, since_ms = following, at_ms
+    if data != _TOMBSTONE:
+        yield Version(data[1:], since_ms)
+
+
+def _newest_first(
+    view: EngineView, prefix: bytes, left: KeyRange, span: tuple[int, int], walk: Walk
+) -> Iterator[Version]:
+    """Yield the result of `_oldest_first` in the other order."""
+    first_ms, last_ms = span
+    end = prefix + _AFTER_TIMES
+    stop = max(prefix, min(prefix + _after(last_ms), end if left.stop is None else left.stop))
+    later = next(view.entries(_FAMILY, stop, end, reverse=False), None)
+    valid_to_ms = None if later is None else _TIME.unpack(later[0][len(prefix) :])[0]
+    for entry, data in walk.over(view.entries(_FAMILY, prefix, stop, reverse=True)):
+        if valid_to_ms is not None and valid_to_ms <= first_ms:
+            return
+        at_ms = _TIME.unpack(entry[len(prefix) :])[0]
+        if data != _TOMBSTONE:
+            yield Version(data[1:], at_ms, valid_to_ms)
+        valid_to_ms = at_ms
+
+
+def _as_of(
+    entries: Iterator[tuple[bytes, bytes]], as_of_ms: int, *, reverse: bool = False
+) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield (key, value at a time, since when) from entries in order. Keys that had no value then are left out."""
+    for key, versions in itertools.groupby(_parsed(entries), key=lambda version: version[0]):
+        newest = (key, _TOMBSTONE, 0)
+        for version in versions:
+            if version[2] <= as_of_ms:
+                newest = version
+                if reverse:
+                    break
+        if newest[1] != _TOMBSTONE:
+            yield key, newest[1][1:], newest[2]
+
+
+def _parsed(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield (key, data, time) of each entry."""
+    for entry, data in entries:
+        key, time = ordered_keys.split(entry)
+        yield key, data, _TIME.unpack(time)[0]

@@ -1,4 +1,4 @@
-"""Window and session stores: values by key and time, which expire in whole segments.
+"""Window and session stores: values by key and time, with their records' timestamps, which expire in whole segments.
 
 In the store the entries of one key lie side by side, in order of time. In the changelog the keys have Kafka Streams'
 layouts. `statehouse.composite` has both forms.
@@ -17,6 +17,7 @@ from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, Ran
 from query_service.stores.engine import Engine, EngineView
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
+from query_service.stores.timestamps import split, timestamped
 from query_service.stores.walk import Walk
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ContractError
@@ -91,7 +92,8 @@ class TimedStore(EngineStore, Generic[K]):
             if self._segments.is_expired(time_ms, stream_time_ms):
                 applied.late += 1
             elif record.value is not None or not self._retain_duplicates:
-                writes.setdefault(self._segments.family(time_ms), []).append((key.to_entry_key(), record.value))
+                entry = (key.to_entry_key(), timestamped(record.value, record.timestamp_ms))
+                writes.setdefault(self._segments.family(time_ms), []).append(entry)
         expired = self._segments.expired({*self._engine.families(), *writes}, stream_time_ms)
         for family in expired:
             writes.pop(family, None)
@@ -113,7 +115,23 @@ class TimedStore(EngineStore, Generic[K]):
         max_bytes: int,
         walk: Walk,
     ) -> RangePage[tuple[K, bytes]]:
+        """Return the result of `scan_with_timestamps` without the timestamps."""
+        page = self.scan_with_timestamps(keys, accept, first_ms, last_ms, limit, max_bytes, walk)
+        return RangePage([(key, value) for key, value, _ in page.entries], page.more)
+
+    def scan_with_timestamps(
+        self,
+        keys: KeyRange,
+        accept: Callable[[K], bool],
+        first_ms: int,
+        last_ms: int,
+        limit: int,
+        max_bytes: int,
+        walk: Walk,
+    ) -> RangePage[tuple[K, bytes, int]]:
         """Return entries of a range of entry keys as they are at one moment, in the range's order.
+
+        Each comes with its record's timestamp.
 
         Args:
             keys: the range of entry keys.
@@ -125,14 +143,15 @@ class TimedStore(EngineStore, Generic[K]):
             walk: the read.
 
         """
-        page = PageBuilder[tuple[K, bytes]](limit, max_bytes)
+        page = PageBuilder[tuple[K, bytes, int]](limit, max_bytes)
         first_ms = max(first_ms, self._segments.horizon_ms(self._stream_time_ms))
         with self._view(lambda families: self._segments.live(families, first_ms, last_ms)) as (view, families):
-            for data, value in walk.over(_merged(view, families, keys)):
-                key = self._layout.decode(data)
+            for entry_key, data in walk.over(_merged(view, families, keys)):
+                key = self._layout.decode(entry_key)
                 if self._layout.time_ms(key) < first_ms or not accept(key):
                     continue
-                if not page.add((key, value), len(data) + len(value)):
+                value, timestamp_ms = split(data)
+                if not page.add((key, value, timestamp_ms), len(entry_key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
 

@@ -29,12 +29,14 @@ class ReadKind(StrEnum):
 
     GET = "get"
     GET_AS_OF = "get_as_of"
+    GET_HISTORY = "get_history"
     ALL = "all"
     RANGE = "range"
     PREFIX = "prefix"
     FETCH_WINDOWS = "fetch_windows"
     SCAN_WINDOWS = "scan_windows"
     FETCH_SESSIONS = "fetch_sessions"
+    SCAN_SESSIONS = "scan_sessions"
     COUNT = "count"
     CUSTOM = "custom"
 

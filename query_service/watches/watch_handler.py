@@ -22,6 +22,7 @@ from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
 from query_service.replicas.tail import TailRecords
 from query_service.stores.base import RangePage
+from query_service.stores.timestamps import NO_TIMESTAMP, shown_timestamp
 from query_service.watches.log_reader import LogReader, LogUnreadable
 from query_service.watches.watched_keys import KeySelection, PagePositions, WatchedEntry, WatchedKeys, watched_keys
 from statehouse import paging
@@ -173,13 +174,13 @@ class _Watch:
             self._shown.add(after, position)
             if is_last := not page.more:
                 self._cursor, self._told_from = self._shown.first_position, self._shown.last_position
-            events = [self._event(entry, value) for entry, value in page.entries]
+            events = [self._event(entry, value, timestamp_ms) for entry, value, timestamp_ms in page.entries]
             if not events and self._says_absent and self._selection.key is not None:
-                events = [self._event(WatchedEntry(self._selection.key, b""), None)]
+                events = [self._event(WatchedEntry(self._selection.key, b""), None, NO_TIMESTAMP)]
             await self._respond(events, gap=gap, current=True, begins=is_first)
             is_first = False
 
-    async def _page(self, after: bytes | None) -> tuple[RangePage[tuple[WatchedEntry, bytes]], int]:
+    async def _page(self, after: bytes | None) -> tuple[RangePage[tuple[WatchedEntry, bytes, int]], int]:
         """Return a page of current values and its position."""
         async with self._pages:
             self._admit()
@@ -232,16 +233,17 @@ class _Watch:
             entry = self._watched.entry(record.key)
             if entry is None or (self._shown is not None and self._shown.covers(entry.order, record.offset)):
                 continue
-            event = self._event(entry, record.value)
-            event.offset, event.timestamp_ms = record.offset, record.timestamp_ms
+            event = self._event(entry, record.value, record.timestamp_ms)
+            event.offset = record.offset
             events.append(event)
         return events
 
-    def _event(self, entry: WatchedEntry, value: bytes | None) -> query_service_pb2.WatchEvent:
+    def _event(self, entry: WatchedEntry, value: bytes | None, timestamp_ms: int) -> query_service_pb2.WatchEvent:
         raw = self._request.raw
         return query_service_pb2.WatchEvent(
             key=shown_key(self._served.key_serde, entry.key, raw=raw),
             value=None if value is None else shown_value(self._served.value_serde, value, raw=raw),
+            timestamp_ms=shown_timestamp(timestamp_ms),
             start_ms=entry.start_ms,
             end_ms=entry.end_ms,
         )

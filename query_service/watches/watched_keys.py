@@ -77,16 +77,19 @@ class WatchedKeys(Protocol):
     def entry(self, record_key: bytes) -> WatchedEntry | None:
         """Return the subject of a changelog record; None if it isn't watched, or can't belong to this store."""
 
-    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes]]:
-        """Return a page of the current entries after the order `after`; None means from the first."""
+    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes, int]]:
+        """Return a page of the current entries after the order `after`, each with its value and its record's timestamp.
+
+        `after` None means from the first.
+        """
 
 
 def watched_keys(spec: StoreSpec, store: StateStore, selection: KeySelection) -> WatchedKeys:
     """Return the watched part of a store. A custom store has only changes, no current values."""
     if isinstance(store, KeyValueStore):
-        return _Plain(selection, selection.plain_range(), lambda key: key, store.scan)
+        return _Plain(selection, selection.plain_range(), lambda key: key, store.scan_with_timestamps)
     if isinstance(store, VersionedStore):
-        return _Plain(selection, selection.escaped_range(), _after_versions, store.latest)
+        return _Plain(selection, selection.escaped_range(), _after_versions, store.scan)
     if isinstance(store, TimedStore) and spec.kind == WINDOW:
         return _Timed(
             selection, store, WINDOWS, lambda window: (window.start_ms, window.start_ms + spec.window_size_ms)
@@ -106,7 +109,7 @@ class _Plain:
         selection: KeySelection,
         keys: KeyRange,
         order_of: Callable[[bytes], bytes],
-        scan: Callable[[KeyRange, int, int, Walk], RangePage[tuple[bytes, bytes]]],
+        scan: Callable[[KeyRange, int, int, Walk], RangePage[tuple[bytes, bytes, int]]],
     ) -> None:
         self._selection, self._keys, self._order_of, self._scan = selection, keys, order_of, scan
 
@@ -115,9 +118,15 @@ class _Plain:
             return None
         return WatchedEntry(record_key, self._order_of(record_key))
 
-    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes]]:
+    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes, int]]:
         page = self._scan(_rest(self._keys, after), _PAGE_ENTRIES, max_bytes, walk)
-        return RangePage([(WatchedEntry(key, self._order_of(key)), value) for key, value in page.entries], page.more)
+        return RangePage(
+            [
+                (WatchedEntry(key, self._order_of(key)), value, timestamp_ms)
+                for key, value, timestamp_ms in page.entries
+            ],
+            page.more,
+        )
 
 
 class _Timed(Generic[K]):
@@ -141,11 +150,13 @@ class _Timed(Generic[K]):
             return None  # replication has skipped the record too, and counted it
         return self._about(timed) if self._selection.has(timed.key) else None
 
-    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes]]:
-        page = self._store.scan(
+    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes, int]]:
+        page = self._store.scan_with_timestamps(
             _rest(self._keys, after), lambda _: True, 0, paging.LAST_MS, _PAGE_ENTRIES, max_bytes, walk
         )
-        return RangePage([(self._about(timed), value) for timed, value in page.entries], page.more)
+        return RangePage(
+            [(self._about(timed), value, timestamp_ms) for timed, value, timestamp_ms in page.entries], page.more
+        )
 
     def _about(self, timed: K) -> WatchedEntry:
         return WatchedEntry(timed.key, timed.to_entry_key(), *self._times(timed))
@@ -162,7 +173,7 @@ class _Changes:
     def entry(self, record_key: bytes) -> WatchedEntry | None:
         return WatchedEntry(record_key, record_key) if self._selection.has(record_key) else None
 
-    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes]]:
+    def page(self, after: bytes | None, max_bytes: int, walk: Walk) -> RangePage[tuple[WatchedEntry, bytes, int]]:
         raise NotImplementedError
 
 

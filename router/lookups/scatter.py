@@ -1,4 +1,4 @@
-"""Scan, ScanWindows and Count: every partition through the same dispatch, put together in key order.
+"""Scan, ScanWindows, ScanSessions and Count: every partition through the same dispatch, put together in key order.
 
 Nodes are asked for raw bytes: pages are in the order of serialized keys, and decoding once, here, is enough.
 Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
@@ -25,7 +25,7 @@ from router.lookups.dispatch import NONE_FAILED, Call, Dispatcher
 from router.lookups.locate import freshness_of, refuse_forwarded
 from router.telemetry.metrics import RouterMetrics
 from statehouse.batches import BatchCapacity
-from statehouse.composite import WindowKey
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.consistency import Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import PartialPage, entry_key_range, key_range, merged, next_page_token, page_size
@@ -33,12 +33,18 @@ from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import shown_key, shown_value
 from statehouse.v1 import query_service_pb2
 
-Request = TypeVar("Request", query_service_pb2.ScanRequest, query_service_pb2.ScanWindowsRequest)
-Item = TypeVar("Item", query_service_pb2.Entry, query_service_pb2.KeyedWindow)
+Request = TypeVar(
+    "Request",
+    query_service_pb2.ScanRequest,
+    query_service_pb2.ScanWindowsRequest,
+    query_service_pb2.ScanSessionsRequest,
+)
+Item = TypeVar("Item", query_service_pb2.Entry, query_service_pb2.KeyedWindow, query_service_pb2.KeyedSession)
 PartitionRequest = TypeVar(
     "PartitionRequest",
     query_service_pb2.ScanRequest,
     query_service_pb2.ScanWindowsRequest,
+    query_service_pb2.ScanSessionsRequest,
     query_service_pb2.CountRequest,
 )
 
@@ -64,7 +70,7 @@ class _Scope:
 
 
 class Scatter:
-    """Answers Scan, ScanWindows and Count. Lives on the event loop."""
+    """Answers Scan, ScanWindows, ScanSessions and Count. Lives on the event loop."""
 
     def __init__(
         self,
@@ -113,9 +119,31 @@ class Scatter:
         responses = [query_service_pb2.ScanWindowsResponse.FromString(answer) for answer in answers]
         parts = [PartialPage(response.windows, bool(response.next_page_token)) for response in responses]
         shown = _as_is if request.raw else partial(_typed_window, store)
-        windows, token = self._page(request, parts, _entry_key, shown)
+        windows, token = self._page(request, parts, _window_entry_key, shown)
         return query_service_pb2.ScanWindowsResponse(
             windows=windows,
+            next_page_token=token,
+            replicas=[stamp for response in responses for stamp in response.replicas],
+        )
+
+    async def scan_sessions(
+        self, request: query_service_pb2.ScanSessionsRequest, deadline: Deadline
+    ) -> query_service_pb2.ScanSessionsResponse:
+        """Return a page of sessions over all partitions, or over the one the request names.
+
+        Raises:
+            LookupFailure: the request is wrong, or a partition failed; the message names it.
+
+        """
+        store = self._store(request)
+        entry_key_range(request, store.key_serde)  # as above
+        answers = await self._read_page(store, "ScanSessions", request, deadline)
+        responses = [query_service_pb2.ScanSessionsResponse.FromString(answer) for answer in answers]
+        parts = [PartialPage(response.sessions, bool(response.next_page_token)) for response in responses]
+        shown = _as_is if request.raw else partial(_typed_session, store)
+        sessions, token = self._page(request, parts, _session_entry_key, shown)
+        return query_service_pb2.ScanSessionsResponse(
+            sessions=sessions,
             next_page_token=token,
             replicas=[stamp for response in responses for stamp in response.replicas],
         )
@@ -270,8 +298,12 @@ def _as_is(item: Item) -> Item:
     return item
 
 
-def _entry_key(window: query_service_pb2.KeyedWindow) -> bytes:
+def _window_entry_key(window: query_service_pb2.KeyedWindow) -> bytes:
     return WindowKey(window.key.raw, window.window.start_ms, window.sequence).to_entry_key()
+
+
+def _session_entry_key(session: query_service_pb2.KeyedSession) -> bytes:
+    return SessionKey(session.key.raw, session.session.start_ms, session.session.end_ms).to_entry_key()
 
 
 def _typed_entry(store: StoreRoutes, entry: query_service_pb2.Entry) -> query_service_pb2.Entry:
@@ -279,6 +311,7 @@ def _typed_entry(store: StoreRoutes, entry: query_service_pb2.Entry) -> query_se
     return query_service_pb2.Entry(
         key=shown_key(store.key_serde, entry.key.raw, raw=False),
         value=shown_value(store.value_serde, entry.value.raw, raw=False),
+        timestamp_ms=entry.timestamp_ms if entry.HasField("timestamp_ms") else None,
     )
 
 
@@ -288,4 +321,13 @@ def _typed_window(store: StoreRoutes, window: query_service_pb2.KeyedWindow) -> 
     typed.CopyFrom(window)
     typed.key.CopyFrom(shown_key(store.key_serde, window.key.raw, raw=False))
     typed.window.value.CopyFrom(shown_value(store.value_serde, window.window.value.raw, raw=False))
+    return typed
+
+
+def _typed_session(store: StoreRoutes, session: query_service_pb2.KeyedSession) -> query_service_pb2.KeyedSession:
+    """Show a raw session by the store's serdes."""
+    typed = query_service_pb2.KeyedSession()
+    typed.CopyFrom(session)
+    typed.key.CopyFrom(shown_key(store.key_serde, session.key.raw, raw=False))
+    typed.session.value.CopyFrom(shown_value(store.value_serde, session.session.value.raw, raw=False))
     return typed

@@ -1,4 +1,4 @@
-"""`statehouse get`, `scan`, `scan-windows`, `windows`, `sessions`, `query`, `count` and `locate`."""
+"""`statehouse get`, `scan`, `scan-windows`, `scan-sessions`, `windows`, `sessions`, `history` and the other reads."""
 
 from __future__ import annotations
 
@@ -109,6 +109,9 @@ def scan(
     reverse: Annotated[bool, typer.Option("--reverse", help="Highest key first.")] = False,
     limit: LimitOption = 0,
     page_size: PageSizeOption = 100,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"Of a versioned store: the entries at this time. {TIME_HELP}")
+    ] = None,
     active_only: ActiveOnlyOption = False,
     max_lag: MaxLagOption = None,
     max_staleness_ms: MaxStalenessOption = None,
@@ -125,6 +128,7 @@ def scan(
     Example: statehouse scan leader-boards --from 1 --to 6
     """
     _refuse_prefix_with_range(prefix, from_key, to_key)
+    as_of_ms = epoch_ms("--as-of", as_of)
     with Client(router_address(router), timeout=timeout) as client:
         entries = client.scan(
             store,
@@ -133,12 +137,19 @@ def scan(
             prefix=prefix,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
+            as_of_ms=as_of_ms,
             freshness=Freshness(
                 active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
             ),
             raw=raw,
         )
-        shown = _print_items(fmt, ["KEY", "VALUE"], lambda entry: (entry.key, _shown(entry.value)), entries, limit)
+        shown = _print_items(
+            fmt,
+            ["KEY", "VALUE", "TIMESTAMP"],
+            lambda entry: (entry.key, _shown(entry.value), entry.timestamp_ms),
+            entries,
+            limit,
+        )
     output.note(f"{shown} {'entry' if shown == 1 else 'entries'}")
 
 
@@ -193,12 +204,77 @@ def scan_windows(
         )
         shown = _print_items(
             fmt,
-            ["KEY", "START", "END", "VALUE"],
-            lambda window: (window.key, window.start_ms, window.end_ms, _shown(window.value)),
+            ["KEY", "START", "END", "VALUE", "TIMESTAMP"],
+            lambda window: (window.key, window.start_ms, window.end_ms, _shown(window.value), window.timestamp_ms),
             windows,
             limit,
         )
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
+
+
+def scan_sessions(
+    store: StoreArgument,
+    from_key: FromKeyOption = None,
+    to_key: ToKeyOption = None,
+    prefix: PrefixOption = None,
+    from_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Leave out those that end before, epoch milliseconds.")
+    ] = None,
+    to_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Leave out those that start after, epoch milliseconds.")
+    ] = None,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Highest key first, and each key's latest session first.")
+    ] = False,
+    limit: LimitOption = 0,
+    page_size: PageSizeOption = 100,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
+    at_least: AtLeastOption = None,
+    raw: RawScanOption = False,
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List the sessions of a range of keys, in key order (byte order), each key's by start.
+
+    JSON output has one session a line.
+
+    Example: statehouse scan-sessions visits --prefix a --from-ms 1700000000000
+    """
+    _refuse_prefix_with_range(prefix, from_key, to_key)
+    with Client(router_address(router), timeout=timeout) as client:
+        sessions = client.scan_sessions(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=min(page_size, limit or page_size),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
+            raw=raw,
+        )
+        shown = _print_items(
+            fmt,
+            ["KEY", "START", "END", "VALUE", "TIMESTAMP"],
+            lambda session: (
+                session.key,
+                session.start_ms,
+                session.end_ms,
+                _shown(session.value),
+                session.timestamp_ms,
+            ),
+            sessions,
+            limit,
+        )
+    output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
 
 
 def windows(
@@ -289,6 +365,62 @@ def sessions(
         )
         shown = _print_spans(fmt, found, limit)
     output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
+
+
+def history(
+    store: StoreArgument,
+    key: KeyArgument,
+    from_time: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help=f"Leave out those replaced or deleted by then. {TIME_HELP}"),
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Leave out those that are valid only after, likewise.")
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Newest first.")] = False,
+    limit: LimitOption = 0,
+    page_size: PageSizeOption = 100,
+    active_only: ActiveOnlyOption = False,
+    max_lag: MaxLagOption = None,
+    max_staleness_ms: MaxStalenessOption = None,
+    max_processor_age_ms: MaxProcessorAgeOption = None,
+    max_input_backlog: MaxInputBacklogOption = None,
+    at_least: AtLeastOption = None,
+    raw: RawValuesOption = False,
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterOption = None,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List the versions of a key of a versioned store, oldest first; JSON output has one version a line.
+
+    Example: statehouse history prices a --from 2026-01-31T12:00:00Z
+    """
+    from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
+    with Client(router_address(router), timeout=timeout) as client:
+        found = client.get_history(
+            store,
+            key,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=min(page_size, limit or page_size),
+            freshness=Freshness(
+                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
+            ),
+            raw=raw,
+        )
+        shown = _print_items(
+            fmt,
+            ["VALID FROM", "VALID TO", "VALUE"],
+            lambda each: (
+                each.valid_from_ms,
+                "-" if each.valid_to_ms is None else each.valid_to_ms,
+                _shown(each.value),
+            ),
+            found,
+            limit,
+        )
+    output.note(f"{shown} {'version' if shown == 1 else 'versions'}")
 
 
 def query(
@@ -410,7 +542,7 @@ def _print_answer(answer: Answer) -> None:
             ("staleness", _milliseconds(answer.staleness_ms)),
             ("processor age", _milliseconds(answer.processor_age_ms)),
             ("input backlog", answer.input_backlog),
-            *([] if answer.timestamp_ms is None else [("value since", output.wall_clock(answer.timestamp_ms))]),
+            *([] if answer.timestamp_ms is None else [("timestamp", output.wall_clock(answer.timestamp_ms))]),
             *([] if answer.since_ms is None else [("updates since", output.wall_clock(answer.since_ms))]),
         ]
     )
@@ -446,7 +578,11 @@ def _print_items(
 
 def _print_spans(fmt: OutputFormat, items: Iterable[Window | Session], limit: int) -> int:
     return _print_items(
-        fmt, ["START", "END", "VALUE"], lambda item: (item.start_ms, item.end_ms, _shown(item.value)), items, limit
+        fmt,
+        ["START", "END", "VALUE", "TIMESTAMP"],
+        lambda item: (item.start_ms, item.end_ms, _shown(item.value), item.timestamp_ms),
+        items,
+        limit,
     )
 
 

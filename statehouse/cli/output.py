@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from statehouse.errors import LookupFailure
 from statehouse.positions import Token
 
 _UNKNOWN: Final = "unknown"
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 # Piped output has no width of its own: wide enough that no cell is cut.
 _PIPED_WIDTH: Final = 10_000
 
@@ -118,8 +119,11 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - JSON of anything, a 
 
 
 def wall_clock(epoch_ms: int) -> str:
-    """Return a time as people read it, in UTC."""
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """Return a time as people read it, in UTC; as a number if it is in no year that people write."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=epoch_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{epoch_ms} ms"
 
 
 def _bytes_text(data: bytes) -> str:

@@ -103,9 +103,9 @@ class Answer:
     """The answer to one lookup. The fields from `partition` to `since_ms`, and the last two, are those of `Stamp`.
 
     `found` is False when a restored replica of the partition does not have the key; in an ephemeral store, when the key
-    was not updated since `since_ms`. A found value may be None: JSON has a null. `timestamp_ms`: when the value began
-    to hold, epoch milliseconds; None except in as-of lookups. `token`: give it to later reads that must see at least
-    what this one saw.
+    was not updated since `since_ms`. A found value may be None: JSON has a null. `timestamp_ms`: the timestamp of the
+    changelog record that holds the value, epoch milliseconds; in a versioned store the value holds since then. None if
+    the store keeps no timestamps. `token`: give it to later reads that must see at least what this one saw.
     """
 
     found: bool
@@ -126,10 +126,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key and its value; the key is text unless the scan asked for raw, or its bytes don't decode."""
+    """One key and its value; the key is text unless the scan asked for raw, or its bytes don't decode.
+
+    `timestamp_ms` is that of the changelog record that holds the value; None if the store keeps no timestamps.
+    """
 
     key: KeyLike
     value: StoreValue
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +152,14 @@ class Window:
     Attributes:
         start_ms: inclusive, epoch milliseconds.
         end_ms: exclusive, epoch milliseconds.
+        timestamp_ms: of the changelog record that holds the value, epoch milliseconds; None if the store keeps none.
 
     """
 
     start_ms: int
     end_ms: int
     value: StoreValue
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +169,14 @@ class Session:
     Attributes:
         start_ms: time of its first record, epoch milliseconds.
         end_ms: time of its last record, inclusive, epoch milliseconds.
+        timestamp_ms: of the changelog record that holds the value, epoch milliseconds; None if the store keeps none.
 
     """
 
     start_ms: int
     end_ms: int
     value: StoreValue
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,7 @@ class KeyedWindow:
         start_ms: inclusive, epoch milliseconds.
         end_ms: exclusive, epoch milliseconds.
         sequence: number of the value among those with the same start, in a store that retains duplicates; else 0.
+        timestamp_ms: of the changelog record that holds the value, epoch milliseconds; None if the store keeps none.
 
     """
 
@@ -187,6 +196,33 @@ class KeyedWindow:
     end_ms: int
     value: StoreValue
     sequence: int
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedRecord:
+    """A value that a key had for a time.
+
+    Attributes:
+        valid_from_ms: from then on, inclusive, epoch milliseconds: the timestamp of its changelog record.
+        valid_to_ms: until then, exclusive: the time of the next version, or of the deletion; None for the latest value.
+
+    """
+
+    value: StoreValue
+    valid_from_ms: int
+    valid_to_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedSession:
+    """A session of a key; the key is as in `Entry`, the rest as in `Session`."""
+
+    key: KeyLike
+    start_ms: int
+    end_ms: int
+    value: StoreValue
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +230,15 @@ class WindowPage:
     """A page of a scan of windows, and who answered for each partition that was read."""
 
     windows: tuple[KeyedWindow, ...]
+    replicas: tuple[Stamp, ...]
+    token: Token = NOTHING_SEEN
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """A page of a scan of sessions, and who answered for each partition that was read."""
+
+    sessions: tuple[KeyedSession, ...]
     replicas: tuple[Stamp, ...]
     token: Token = NOTHING_SEEN
 
@@ -240,7 +285,7 @@ class Change:
         value: None if the entry was deleted; a stored JSON null is None, too.
         deleted: the change deleted the key, window or session. In a current value: the watched key has no value.
         offset: of the changelog record; None for a current value.
-        timestamp_ms: of the changelog record, epoch milliseconds; None for a current value.
+        timestamp_ms: of the changelog record, epoch milliseconds; None for a current value of a store that keeps none.
         start_ms: start of the window or session; None for other stores.
         end_ms: end of the window (exclusive) or session (inclusive).
 

@@ -18,6 +18,7 @@ from statehouse.client.answers import (
     Explanation,
     Fleet,
     Host,
+    KeyedSession,
     KeyedWindow,
     KeyLike,
     Location,
@@ -29,11 +30,13 @@ from statehouse.client.answers import (
     QueryStatus,
     Replica,
     Session,
+    SessionPage,
     Stamp,
     Store,
     StoreValue,
     Task,
     Update,
+    VersionedRecord,
     WatchPosition,
     Window,
     WindowPage,
@@ -153,16 +156,22 @@ def from_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOf
         stamp.lag if stamp.HasField("lag") else None,
         stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
         stamp.since_ms if stamp.HasField("since_ms") else None,
+        timestamp_ms=_timestamp(response),
         token=Token() if position is None else Token({(store, stamp.partition): position}),
         processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
         input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
     )
 
 
-def from_get_as_of(response: query_service_pb2.GetAsOfResponse, store: str) -> Answer:
-    """Return the answer to a lookup as of a time."""
-    timestamp_ms = response.timestamp_ms if response.HasField("timestamp_ms") else None
-    return replace(from_get(response, store), timestamp_ms=timestamp_ms)
+def _timestamp(
+    entry: query_service_pb2.GetResponse
+    | query_service_pb2.GetAsOfResponse
+    | query_service_pb2.Entry
+    | query_service_pb2.Window
+    | query_service_pb2.Session
+    | query_service_pb2.WatchEvent,
+) -> int | None:
+    return entry.timestamp_ms if entry.HasField("timestamp_ms") else None
 
 
 def from_batch_get(result: query_service_pb2.BatchGetResult, store: str) -> Answer | LookupFailure:
@@ -175,7 +184,7 @@ def from_batch_get(result: query_service_pb2.BatchGetResult, store: str) -> Answ
 def from_scan(response: query_service_pb2.ScanResponse, store: str) -> Page:
     """Return a scan's page."""
     return Page(
-        tuple(Entry(from_key(entry.key), from_value(entry.value)) for entry in response.entries),
+        tuple(Entry(from_key(entry.key), from_value(entry.value), _timestamp(entry)) for entry in response.entries),
         tuple(map(from_stamp, response.replicas)),
         token_of(store, response.replicas),
     )
@@ -183,12 +192,12 @@ def from_scan(response: query_service_pb2.ScanResponse, store: str) -> Page:
 
 def from_window(window: query_service_pb2.Window) -> Window:
     """Return a window."""
-    return Window(window.start_ms, window.end_ms, from_value(window.value))
+    return Window(window.start_ms, window.end_ms, from_value(window.value), _timestamp(window))
 
 
 def from_session(session: query_service_pb2.Session) -> Session:
     """Return a session."""
-    return Session(session.start_ms, session.end_ms, from_value(session.value))
+    return Session(session.start_ms, session.end_ms, from_value(session.value), _timestamp(session))
 
 
 def from_scan_windows(response: query_service_pb2.ScanWindowsResponse, store: str) -> WindowPage:
@@ -201,11 +210,39 @@ def from_scan_windows(response: query_service_pb2.ScanWindowsResponse, store: st
                 each.window.end_ms,
                 from_value(each.window.value),
                 each.sequence,
+                _timestamp(each.window),
             )
             for each in response.windows
         ),
         tuple(map(from_stamp, response.replicas)),
         token_of(store, response.replicas),
+    )
+
+
+def from_scan_sessions(response: query_service_pb2.ScanSessionsResponse, store: str) -> SessionPage:
+    """Return a page of a scan of sessions."""
+    return SessionPage(
+        tuple(
+            KeyedSession(
+                from_key(each.key),
+                each.session.start_ms,
+                each.session.end_ms,
+                from_value(each.session.value),
+                _timestamp(each.session),
+            )
+            for each in response.sessions
+        ),
+        tuple(map(from_stamp, response.replicas)),
+        token_of(store, response.replicas),
+    )
+
+
+def from_version(version: query_service_pb2.VersionedRecord) -> VersionedRecord:
+    """Return a version of a key."""
+    return VersionedRecord(
+        from_value(version.value),
+        version.valid_from_ms,
+        version.valid_to_ms if version.HasField("valid_to_ms") else None,
     )
 
 
@@ -269,7 +306,7 @@ def _change(event: query_service_pb2.WatchEvent) -> Change:
         from_value(event.value) if event.HasField("value") else None,
         not event.HasField("value"),
         event.offset if event.HasField("offset") else None,
-        event.timestamp_ms if event.HasField("timestamp_ms") else None,
+        _timestamp(event),
         event.start_ms if event.HasField("start_ms") else None,
         event.end_ms if event.HasField("end_ms") else None,
     )

@@ -12,12 +12,15 @@ from statehouse.client.answers import (
     Answer,
     Entry,
     EntryCount,
+    KeyedSession,
     KeyedWindow,
     KeyLike,
     Lookup,
     Page,
     QueryAnswer,
     Session,
+    SessionPage,
+    VersionedRecord,
     WatchPosition,
     Window,
     WindowPage,
@@ -113,7 +116,7 @@ class AsyncReads:
             raw=raw,
         )
         response = await self._lookups.call(lambda query: query.GetAsOf, request, self._seconds(timeout))
-        answer = conversion.from_get_as_of(response, store)
+        answer = conversion.from_get(response, store)
         self._saw(answer.token)
         return answer
 
@@ -146,6 +149,7 @@ class AsyncReads:
         prefix: KeyLike | None = None,
         reverse: bool = False,
         page_size: int = 0,
+        as_of_ms: int | None = None,
         freshness: Freshness = ANY,
         at_least: Token | None = None,
         raw: bool = False,
@@ -153,11 +157,13 @@ class AsyncReads:
     ) -> AsyncIterator[Page]:
         """Scan a store page by page, in unsigned byte order of the serialized keys; both ends are inclusive.
 
-        `prefix` can't be combined with the ends. `page_size` 0 is the server's default. Each page is read when the
+        `prefix` can't be combined with the ends. `page_size` 0 is the server's default. `as_of_ms`: of a versioned
+        store, the entries as they were at this time, epoch milliseconds; None is the latest. Each page is read when the
         caller asks for it; an empty page need not be the last.
 
         Raises:
-            LookupFailure: some partition could not be read within the bounds, or the request is wrong.
+            LookupFailure: some partition could not be read within the bounds, the time is before the history that it
+                keeps, or the request is wrong.
 
         """
         request = query_service_pb2.ScanRequest(
@@ -167,6 +173,7 @@ class AsyncReads:
             prefix=None if prefix is None else conversion.to_key(prefix),
             reverse=reverse,
             page_size=page_size,
+            as_of_ms=as_of_ms,
             raw=raw,
         )
         bounds = partial(self._wire, store, freshness, at_least)
@@ -186,6 +193,7 @@ class AsyncReads:
         prefix: KeyLike | None = None,
         reverse: bool = False,
         page_size: int = 0,
+        as_of_ms: int | None = None,
         freshness: Freshness = ANY,
         at_least: Token | None = None,
         raw: bool = False,
@@ -199,6 +207,7 @@ class AsyncReads:
             prefix=prefix,
             reverse=reverse,
             page_size=page_size,
+            as_of_ms=as_of_ms,
             freshness=freshness,
             at_least=at_least,
             raw=raw,
@@ -286,6 +295,84 @@ class AsyncReads:
             for window in page.windows:
                 yield window
 
+    async def session_pages(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[SessionPage]:
+        """Scan the sessions of a range of keys that overlap `from_ms` to `to_ms` (both inclusive), page by page.
+
+        Sessions come in the order of keys, then of starts; keys, pages and failures are as in `pages`.
+
+        Raises:
+            LookupFailure: some partition could not be read within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.ScanSessionsRequest(
+            store=store,
+            from_key=None if from_key is None else conversion.to_key(from_key),
+            to_key=None if to_key is None else conversion.to_key(to_key),
+            prefix=None if prefix is None else conversion.to_key(prefix),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            raw=raw,
+        )
+        bounds = partial(self._wire, store, freshness, at_least)
+        async for response in self._paged(
+            partial(self._router.make, lambda query: query.ScanSessions), request, bounds, timeout
+        ):
+            page = conversion.from_scan_sessions(response, store)
+            self._saw(page.token)
+            yield page
+
+    async def scan_sessions(
+        self,
+        store: str,
+        *,
+        from_key: KeyLike | None = None,
+        to_key: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[KeyedSession]:
+        """Scan sessions one by one: the sessions of `session_pages`."""
+        pages = self.session_pages(
+            store,
+            from_key=from_key,
+            to_key=to_key,
+            prefix=prefix,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            freshness=freshness,
+            at_least=at_least,
+            raw=raw,
+            timeout=timeout,
+        )
+        async for page in pages:
+            for session in page.sessions:
+                yield session
+
     async def fetch_windows(
         self,
         store: str,
@@ -363,6 +450,47 @@ class AsyncReads:
             self._saw(conversion.token_of(store, (response.replica,)))
             for session in response.sessions:
                 yield conversion.from_session(session)
+
+    async def get_history(
+        self,
+        store: str,
+        key: KeyLike,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        reverse: bool = False,
+        page_size: int = 0,
+        freshness: Freshness = ANY,
+        at_least: Token | None = None,
+        raw: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> AsyncIterator[VersionedRecord]:
+        """Read the versions of a key that were valid within `from_ms` and `to_ms` (both inclusive), oldest first.
+
+        The store is a versioned one. `from_ms` None is the start of the history that it keeps. Each page is read as it
+        is asked for.
+
+        Raises:
+            LookupFailure: the span begins or ends before the history that the store keeps, the store is of another
+                kind, nobody could answer within the bounds, or the request is wrong.
+
+        """
+        request = query_service_pb2.GetHistoryRequest(
+            store=store,
+            key=conversion.to_key(key),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            reverse=reverse,
+            page_size=page_size,
+            raw=raw,
+        )
+        bounds = partial(self._wire, store, freshness, at_least)
+        async for response in self._paged(
+            partial(self._lookups.call, lambda query: query.GetHistory), request, bounds, timeout
+        ):
+            self._saw(conversion.token_of(store, (response.replica,)))
+            for version in response.versions:
+                yield conversion.from_version(version)
 
     async def query_store(
         self,

@@ -70,8 +70,11 @@ class _Reads:
     scan = _iterating(AsyncReads.scan)
     window_pages = _iterating(AsyncReads.window_pages)
     scan_windows = _iterating(AsyncReads.scan_windows)
+    session_pages = _iterating(AsyncReads.session_pages)
+    scan_sessions = _iterating(AsyncReads.scan_sessions)
     fetch_windows = _iterating(AsyncReads.fetch_windows)
     fetch_sessions = _iterating(AsyncReads.fetch_sessions)
+    get_history = _iterating(AsyncReads.get_history)
     query_store = _blocking(AsyncReads.query_store)
     count = _blocking(AsyncReads.count)
 

@@ -86,7 +86,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_WRONG_STORE_KIND: _ErrorReason.ValueType  # 24
     """The store is of a kind that has no such query."""
     ERROR_REASON_BEFORE_HISTORY: _ErrorReason.ValueType  # 25
-    """The as-of time is before the history that the store keeps."""
+    """A time that was asked for is before the history that the store keeps."""
     ERROR_REASON_SCAN_TOO_LONG: _ErrorReason.ValueType  # 26
     """A scan or an exact count took longer than the server allows."""
     ERROR_REASON_POSITION_NOT_REACHED: _ErrorReason.ValueType  # 27
@@ -168,7 +168,7 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 23
 ERROR_REASON_WRONG_STORE_KIND: ErrorReason.ValueType  # 24
 """The store is of a kind that has no such query."""
 ERROR_REASON_BEFORE_HISTORY: ErrorReason.ValueType  # 25
-"""The as-of time is before the history that the store keeps."""
+"""A time that was asked for is before the history that the store keeps."""
 ERROR_REASON_SCAN_TOO_LONG: ErrorReason.ValueType  # 26
 """A scan or an exact count took longer than the server allows."""
 ERROR_REASON_POSITION_NOT_REACHED: ErrorReason.ValueType  # 27

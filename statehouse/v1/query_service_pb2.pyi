@@ -74,9 +74,14 @@ class GetResponse(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     found: _builtins.bool
     """Whether the store holds the key. False is a statement by a replica that
     holds the partition and has restored it. Always set.
+    """
+    timestamp_ms: _builtins.int
+    """The timestamp of the changelog record that holds the value, epoch
+    milliseconds. Absent if the store keeps none.
     """
     @_builtins.property
     def value(self) -> _types_pb2.Value:
@@ -92,14 +97,20 @@ class GetResponse(_message.Message):
         found: _builtins.bool | None = ...,
         value: _types_pb2.Value | None = ...,
         replica: _types_pb2.ReplicaStamp | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "found", b"found", "replica", b"replica", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "_timestamp_ms", b"_timestamp_ms", "found", b"found", "replica", b"replica", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "found", b"found", "replica", b"replica", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "_timestamp_ms", b"_timestamp_ms", "found", b"found", "replica", b"replica", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__found: _TypeAlias = _typing.Literal["found"]  # noqa: Y015
     _WhichOneofArgType__found: _TypeAlias = _typing.Literal["_found", b"_found"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__found) -> _WhichOneofReturnType__found | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___GetResponse: _TypeAlias = GetResponse  # noqa: Y015
 
@@ -199,6 +210,7 @@ class ScanRequest(_message.Message):
     FRESHNESS_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    AS_OF_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
@@ -217,6 +229,11 @@ class ScanRequest(_message.Message):
     """Return keys and values as the bytes in the changelog."""
     partition: _builtins.int
     """Only this partition. Optional at a router, and at a node for global stores."""
+    as_of_ms: _builtins.int
+    """Of a versioned store: the entries as they were at this time, epoch
+    milliseconds. A time before a partition's history fails with
+    ERROR_REASON_BEFORE_HISTORY. Absent: the latest. Other kinds refuse it.
+    """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
         """Lowest key, inclusive. Absent: from the first."""
@@ -258,15 +275,21 @@ class ScanRequest(_message.Message):
         freshness: _types_pb2.Freshness | None = ...,
         raw: _builtins.bool = ...,
         partition: _builtins.int | None = ...,
+        as_of_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
+    _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__as_of_ms) -> _WhichOneofReturnType__as_of_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___ScanRequest: _TypeAlias = ScanRequest  # noqa: Y015
@@ -279,6 +302,11 @@ class Entry(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    timestamp_ms: _builtins.int
+    """The timestamp of the changelog record that holds the value, epoch
+    milliseconds. Absent if the store keeps none.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key: text by the store's key serde, or raw."""
@@ -292,12 +320,15 @@ class Entry(_message.Message):
         *,
         key: _types_pb2.Key | None = ...,
         value: _types_pb2.Value | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms", "key", b"key", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms", "key", b"key", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
@@ -506,10 +537,15 @@ class Window(_message.Message):
     START_MS_FIELD_NUMBER: _builtins.int
     END_MS_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     start_ms: _builtins.int
     """Start, inclusive, epoch milliseconds. Always set."""
     end_ms: _builtins.int
     """End, exclusive, epoch milliseconds. Always set."""
+    timestamp_ms: _builtins.int
+    """The timestamp of the changelog record that holds the value, epoch
+    milliseconds. Absent if the store keeps none.
+    """
     @_builtins.property
     def value(self) -> _types_pb2.Value:
         """Value."""
@@ -520,19 +556,24 @@ class Window(_message.Message):
         start_ms: _builtins.int | None = ...,
         end_ms: _builtins.int | None = ...,
         value: _types_pb2.Value | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "_timestamp_ms", b"_timestamp_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "_timestamp_ms", b"_timestamp_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_ms: _TypeAlias = _typing.Literal["end_ms"]  # noqa: Y015
     _WhichOneofArgType__end_ms: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms"]  # noqa: Y015
     _WhichOneofReturnType__start_ms: _TypeAlias = _typing.Literal["start_ms"]  # noqa: Y015
     _WhichOneofArgType__start_ms: _TypeAlias = _typing.Literal["_start_ms", b"_start_ms"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ms) -> _WhichOneofReturnType__end_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___Window: _TypeAlias = Window  # noqa: Y015
 
@@ -656,10 +697,15 @@ class Session(_message.Message):
     START_MS_FIELD_NUMBER: _builtins.int
     END_MS_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     start_ms: _builtins.int
     """Time of its first record, epoch milliseconds. Always set."""
     end_ms: _builtins.int
     """Time of its last record, inclusive, epoch milliseconds. Always set."""
+    timestamp_ms: _builtins.int
+    """The timestamp of the changelog record that holds the value, epoch
+    milliseconds. Absent if the store keeps none.
+    """
     @_builtins.property
     def value(self) -> _types_pb2.Value:
         """Value."""
@@ -670,19 +716,24 @@ class Session(_message.Message):
         start_ms: _builtins.int | None = ...,
         end_ms: _builtins.int | None = ...,
         value: _types_pb2.Value | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "_timestamp_ms", b"_timestamp_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms", "_start_ms", b"_start_ms", "_timestamp_ms", b"_timestamp_ms", "end_ms", b"end_ms", "start_ms", b"start_ms", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_ms: _TypeAlias = _typing.Literal["end_ms"]  # noqa: Y015
     _WhichOneofArgType__end_ms: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms"]  # noqa: Y015
     _WhichOneofReturnType__start_ms: _TypeAlias = _typing.Literal["start_ms"]  # noqa: Y015
     _WhichOneofArgType__start_ms: _TypeAlias = _typing.Literal["_start_ms", b"_start_ms"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ms) -> _WhichOneofReturnType__end_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___Session: _TypeAlias = Session  # noqa: Y015
 
@@ -816,6 +867,171 @@ class GetAsOfResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
 
 Global___GetAsOfResponse: _TypeAlias = GetAsOfResponse  # noqa: Y015
+
+@_typing.final
+class GetHistoryRequest(_message.Message):
+    """Asks for the versions of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    FROM_MS_FIELD_NUMBER: _builtins.int
+    TO_MS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVERSE_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    raw: _builtins.bool
+    """Return values as the bytes in the changelog."""
+    from_ms: _builtins.int
+    """Versions that were replaced or deleted at this time or before are left out,
+    epoch milliseconds. A time before the store's history fails with
+    ERROR_REASON_BEFORE_HISTORY. Absent: the start of the history.
+    """
+    to_ms: _builtins.int
+    """Versions that are valid only after this are left out, epoch milliseconds.
+    Absent: to the latest. A time before the history fails as above.
+    """
+    page_size: _builtins.int
+    """Most versions to return; 0 means 100, more than 1,000 means 1,000. A page
+    may hold fewer and still not be the last.
+    """
+    page_token: _builtins.str
+    """next_page_token of the previous page. All other fields except page_size
+    must be as in that request.
+    """
+    reverse: _builtins.bool
+    """Newest first."""
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key. Required."""
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh the answer must be."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by the sender that chose the node; unset in requests to a router."""
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        key: _types_pb2.Key | None = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        from_ms: _builtins.int | None = ...,
+        to_ms: _builtins.int | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        reverse: _builtins.bool = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "to_ms", b"to_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
+    _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
+    _WhichOneofReturnType__to_ms: _TypeAlias = _typing.Literal["to_ms"]  # noqa: Y015
+    _WhichOneofArgType__to_ms: _TypeAlias = _typing.Literal["_to_ms", b"_to_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_ms) -> _WhichOneofReturnType__from_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_ms) -> _WhichOneofReturnType__to_ms | None: ...
+
+Global___GetHistoryRequest: _TypeAlias = GetHistoryRequest  # noqa: Y015
+
+@_typing.final
+class VersionedRecord(_message.Message):
+    """A value that a key had for a time. While a key is deleted it has none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    VALID_FROM_MS_FIELD_NUMBER: _builtins.int
+    VALID_TO_MS_FIELD_NUMBER: _builtins.int
+    valid_from_ms: _builtins.int
+    """The time from which it is valid, inclusive: the changelog record's
+    timestamp, epoch milliseconds. Always set.
+    """
+    valid_to_ms: _builtins.int
+    """The time from which it is no longer valid, epoch milliseconds: that of the
+    next version, or of the deletion. Absent for the latest value.
+    """
+    @_builtins.property
+    def value(self) -> _types_pb2.Value:
+        """Value."""
+
+    def __init__(
+        self,
+        *,
+        value: _types_pb2.Value | None = ...,
+        valid_from_ms: _builtins.int | None = ...,
+        valid_to_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_valid_from_ms", b"_valid_from_ms", "_valid_to_ms", b"_valid_to_ms", "valid_from_ms", b"valid_from_ms", "valid_to_ms", b"valid_to_ms", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_valid_from_ms", b"_valid_from_ms", "_valid_to_ms", b"_valid_to_ms", "valid_from_ms", b"valid_from_ms", "valid_to_ms", b"valid_to_ms", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__valid_from_ms: _TypeAlias = _typing.Literal["valid_from_ms"]  # noqa: Y015
+    _WhichOneofArgType__valid_from_ms: _TypeAlias = _typing.Literal["_valid_from_ms", b"_valid_from_ms"]  # noqa: Y015
+    _WhichOneofReturnType__valid_to_ms: _TypeAlias = _typing.Literal["valid_to_ms"]  # noqa: Y015
+    _WhichOneofArgType__valid_to_ms: _TypeAlias = _typing.Literal["_valid_to_ms", b"_valid_to_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__valid_from_ms) -> _WhichOneofReturnType__valid_from_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__valid_to_ms) -> _WhichOneofReturnType__valid_to_ms | None: ...
+
+Global___VersionedRecord: _TypeAlias = VersionedRecord  # noqa: Y015
+
+@_typing.final
+class GetHistoryResponse(_message.Message):
+    """Answers with the versions of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    HISTORY_START_MS_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token for the next page; empty after the last."""
+    history_start_ms: _builtins.int
+    """The start of the partition's history, epoch milliseconds: earlier times are
+    not known any more. Always set.
+    """
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionedRecord]:
+        """The versions, in the order asked for."""
+
+    @_builtins.property
+    def replica(self) -> _types_pb2.ReplicaStamp:
+        """Who answered, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[Global___VersionedRecord] | None = ...,
+        next_page_token: _builtins.str = ...,
+        replica: _types_pb2.ReplicaStamp | None = ...,
+        history_start_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_start_ms", b"_history_start_ms", "history_start_ms", b"history_start_ms", "replica", b"replica"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_start_ms", b"_history_start_ms", "history_start_ms", b"history_start_ms", "next_page_token", b"next_page_token", "replica", b"replica", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__history_start_ms: _TypeAlias = _typing.Literal["history_start_ms"]  # noqa: Y015
+    _WhichOneofArgType__history_start_ms: _TypeAlias = _typing.Literal["_history_start_ms", b"_history_start_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history_start_ms) -> _WhichOneofReturnType__history_start_ms | None: ...
+
+Global___GetHistoryResponse: _TypeAlias = GetHistoryResponse  # noqa: Y015
 
 @_typing.final
 class ScanWindowsRequest(_message.Message):
@@ -993,6 +1209,179 @@ class ScanWindowsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScanWindowsResponse: _TypeAlias = ScanWindowsResponse  # noqa: Y015
+
+@_typing.final
+class ScanSessionsRequest(_message.Message):
+    """Asks for a page of sessions, for a range of keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FROM_KEY_FIELD_NUMBER: _builtins.int
+    TO_KEY_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    REVERSE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FRESHNESS_FIELD_NUMBER: _builtins.int
+    RAW_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_MS_FIELD_NUMBER: _builtins.int
+    TO_MS_FIELD_NUMBER: _builtins.int
+    FORWARDING_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name. Required."""
+    reverse: _builtins.bool
+    """Highest key first, and each key's latest session first."""
+    page_size: _builtins.int
+    """Most sessions to return; 0 means 100, more than 1,000 means 1,000. A page
+    may hold fewer and still not be the last.
+    """
+    page_token: _builtins.str
+    """next_page_token of the previous page. All other fields except page_size
+    must be as in that request.
+    """
+    raw: _builtins.bool
+    """Return keys and values as the bytes in the changelog."""
+    partition: _builtins.int
+    """Only this partition. Optional at a router."""
+    from_ms: _builtins.int
+    """Sessions that end before this are left out, epoch milliseconds. Absent:
+    from the first that is kept.
+    """
+    to_ms: _builtins.int
+    """Sessions that start after this are left out, epoch milliseconds. Absent:
+    to the last.
+    """
+    @_builtins.property
+    def from_key(self) -> _types_pb2.Key:
+        """Lowest key, inclusive. Absent: from the first."""
+
+    @_builtins.property
+    def to_key(self) -> _types_pb2.Key:
+        """Highest key, inclusive. Absent: to the last."""
+
+    @_builtins.property
+    def prefix(self) -> _types_pb2.Key:
+        """Only keys that start with these bytes (text: of its serialized form).
+        Excludes from_key and to_key.
+        """
+
+    @_builtins.property
+    def freshness(self) -> _types_pb2.Freshness:
+        """How fresh each partition's part must be."""
+
+    @_builtins.property
+    def forwarding(self) -> _types_pb2.Forwarding:
+        """Set by the sender that chose the node; unset in requests to a router."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these partitions. The node must hold all of them. A request to a node
+        sets either this or partition; unset in requests to a router.
+        """
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        from_key: _types_pb2.Key | None = ...,
+        to_key: _types_pb2.Key | None = ...,
+        prefix: _types_pb2.Key | None = ...,
+        reverse: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        freshness: _types_pb2.Freshness | None = ...,
+        raw: _builtins.bool = ...,
+        partition: _builtins.int | None = ...,
+        from_ms: _builtins.int | None = ...,
+        to_ms: _builtins.int | None = ...,
+        forwarding: _types_pb2.Forwarding | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
+    _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    _WhichOneofReturnType__to_ms: _TypeAlias = _typing.Literal["to_ms"]  # noqa: Y015
+    _WhichOneofArgType__to_ms: _TypeAlias = _typing.Literal["_to_ms", b"_to_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_ms) -> _WhichOneofReturnType__from_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_ms) -> _WhichOneofReturnType__to_ms | None: ...
+
+Global___ScanSessionsRequest: _TypeAlias = ScanSessionsRequest  # noqa: Y015
+
+@_typing.final
+class KeyedSession(_message.Message):
+    """A session of a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> _types_pb2.Key:
+        """Key: text by the store's key serde, or raw."""
+
+    @_builtins.property
+    def session(self) -> Global___Session:
+        """The session."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.Key | None = ...,
+        session: Global___Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyedSession: _TypeAlias = KeyedSession  # noqa: Y015
+
+@_typing.final
+class ScanSessionsResponse(_message.Message):
+    """A page of sessions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token for the next page; empty after the last."""
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyedSession]:
+        """The sessions, in the order asked for."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
+        """Who answered for each partition read, and how fresh its copy was."""
+
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___KeyedSession] | None = ...,
+        next_page_token: _builtins.str = ...,
+        replicas: _abc.Iterable[_types_pb2.ReplicaStamp] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanSessionsResponse: _TypeAlias = ScanSessionsResponse  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
@@ -1180,7 +1569,7 @@ class WatchEvent(_message.Message):
     """Changelog offset of the change. Absent for a current value."""
     timestamp_ms: _builtins.int
     """The changelog record's timestamp, epoch milliseconds. Absent for a
-    current value.
+    current value of a store that keeps none.
     """
     start_ms: _builtins.int
     """Start of the window or session, epoch milliseconds; set for such stores."""

@@ -73,10 +73,20 @@ class QueryServiceStub:
                 request_serializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.FromString,
                 _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/statehouse.v1.QueryService/GetHistory',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetHistoryResponse.FromString,
+                _registered_method=True)
         self.ScanWindows = channel.unary_unary(
                 '/statehouse.v1.QueryService/ScanWindows',
                 request_serializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsResponse.FromString,
+                _registered_method=True)
+        self.ScanSessions = channel.unary_unary(
+                '/statehouse.v1.QueryService/ScanSessions',
+                request_serializer=statehouse_dot_v1_dot_query__service__pb2.ScanSessionsRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_query__service__pb2.ScanSessionsResponse.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/statehouse.v1.QueryService/Watch',
@@ -149,10 +159,27 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHistory(self, request, context):
+        """Reads a page of the versions that a key had within a span of time, from a
+        versioned store (KIP-968), oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ScanWindows(self, request, context):
         """Reads a page of windows, for a range of keys and a span of time. The keys
         are in unsigned byte order of their serialized form; the windows of a key
         are ordered by start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScanSessions(self, request, context):
+        """Reads a page of sessions, for a range of keys and a span of time. The keys
+        are in unsigned byte order of their serialized form; the sessions of a key
+        are ordered by start, then by end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,10 +239,20 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     request_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_query__service__pb2.GetAsOfResponse.SerializeToString,
             ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.GetHistoryRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.GetHistoryResponse.SerializeToString,
+            ),
             'ScanWindows': grpc.unary_unary_rpc_method_handler(
                     servicer.ScanWindows,
                     request_deserializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_query__service__pb2.ScanWindowsResponse.SerializeToString,
+            ),
+            'ScanSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScanSessions,
+                    request_deserializer=statehouse_dot_v1_dot_query__service__pb2.ScanSessionsRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_query__service__pb2.ScanSessionsResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -432,6 +469,33 @@ class QueryService:
             _registered_method=True)
 
     @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/GetHistory',
+            statehouse_dot_v1_dot_query__service__pb2.GetHistoryRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.GetHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ScanWindows(request,
             target,
             options=(),
@@ -448,6 +512,33 @@ class QueryService:
             '/statehouse.v1.QueryService/ScanWindows',
             statehouse_dot_v1_dot_query__service__pb2.ScanWindowsRequest.SerializeToString,
             statehouse_dot_v1_dot_query__service__pb2.ScanWindowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScanSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.QueryService/ScanSessions',
+            statehouse_dot_v1_dot_query__service__pb2.ScanSessionsRequest.SerializeToString,
+            statehouse_dot_v1_dot_query__service__pb2.ScanSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

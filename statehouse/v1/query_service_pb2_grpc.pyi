@@ -57,10 +57,19 @@ class QueryServiceStub:
     """Reads the value that a key had at a time, from a versioned store
     (KIP-889).
     """
+    GetHistory: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.GetHistoryRequest, _query_service_pb2.GetHistoryResponse]
+    """Reads a page of the versions that a key had within a span of time, from a
+    versioned store (KIP-968), oldest first.
+    """
     ScanWindows: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.ScanWindowsRequest, _query_service_pb2.ScanWindowsResponse]
     """Reads a page of windows, for a range of keys and a span of time. The keys
     are in unsigned byte order of their serialized form; the windows of a key
     are ordered by start.
+    """
+    ScanSessions: _grpc.UnaryUnaryMultiCallable[_query_service_pb2.ScanSessionsRequest, _query_service_pb2.ScanSessionsResponse]
+    """Reads a page of sessions, for a range of keys and a span of time. The keys
+    are in unsigned byte order of their serialized form; the sessions of a key
+    are ordered by start, then by end.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]
     """Sends the current values of a key, a prefix or a store, then every change
@@ -99,10 +108,19 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """Reads the value that a key had at a time, from a versioned store
     (KIP-889).
     """
+    GetHistory: _aio.UnaryUnaryMultiCallable[_query_service_pb2.GetHistoryRequest, _query_service_pb2.GetHistoryResponse]  # type: ignore[assignment]
+    """Reads a page of the versions that a key had within a span of time, from a
+    versioned store (KIP-968), oldest first.
+    """
     ScanWindows: _aio.UnaryUnaryMultiCallable[_query_service_pb2.ScanWindowsRequest, _query_service_pb2.ScanWindowsResponse]  # type: ignore[assignment]
     """Reads a page of windows, for a range of keys and a span of time. The keys
     are in unsigned byte order of their serialized form; the windows of a key
     are ordered by start.
+    """
+    ScanSessions: _aio.UnaryUnaryMultiCallable[_query_service_pb2.ScanSessionsRequest, _query_service_pb2.ScanSessionsResponse]  # type: ignore[assignment]
+    """Reads a page of sessions, for a range of keys and a span of time. The keys
+    are in unsigned byte order of their serialized form; the sessions of a key
+    are ordered by start, then by end.
     """
     Watch: _aio.UnaryStreamMultiCallable[_query_service_pb2.WatchRequest, _query_service_pb2.WatchResponse]  # type: ignore[assignment]
     """Sends the current values of a key, a prefix or a store, then every change
@@ -182,6 +200,16 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def GetHistory(
+        self,
+        request: _query_service_pb2.GetHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.GetHistoryResponse, _abc.Awaitable[_query_service_pb2.GetHistoryResponse]]:
+        """Reads a page of the versions that a key had within a span of time, from a
+        versioned store (KIP-968), oldest first.
+        """
+
+    @_abc_1.abstractmethod
     def ScanWindows(
         self,
         request: _query_service_pb2.ScanWindowsRequest,
@@ -190,6 +218,17 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reads a page of windows, for a range of keys and a span of time. The keys
         are in unsigned byte order of their serialized form; the windows of a key
         are ordered by start.
+        """
+
+    @_abc_1.abstractmethod
+    def ScanSessions(
+        self,
+        request: _query_service_pb2.ScanSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_service_pb2.ScanSessionsResponse, _abc.Awaitable[_query_service_pb2.ScanSessionsResponse]]:
+        """Reads a page of sessions, for a range of keys and a span of time. The keys
+        are in unsigned byte order of their serialized form; the sessions of a key
+        are ordered by start, then by end.
         """
 
     @_abc_1.abstractmethod

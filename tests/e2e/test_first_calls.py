@@ -25,6 +25,7 @@ VOLATILE: Final = frozenset(
         "lag",
         "staleness_ms",
         "processor_age_ms",
+        "timestamp_ms",
         "topic_id",
         "next_page_token",
         "message",

@@ -46,6 +46,7 @@ from query_service.states.task_events import (
     Step,
 )
 from query_service.states.task_machine import TaskMachine
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.engine import Writes
 from query_service.stores.key_value import KeyValueStore
 from statehouse.membership import TaskState
@@ -247,13 +248,14 @@ class SimulatedTasks:
         )
         facts = ChangelogFacts(spec.changelog_topic, "id", 0, log.end, None)
         position = restore_start(checkpoint, "", facts, wall_ms).position or 0
-        entries = {key: value for key in log.keys if (value := log.value_at(key, position)) is not None}
         place = Checkpoint(spec.changelog_topic, "id", position, wall_ms)
-        engine: Any = _MemoryEngine(entries, place)
+        engine: Any = _MemoryEngine({}, place)
+        kept = KeyValueStore(engine)
+        kept.apply([ChangelogRecord(key, log.value_at(key, position), 0) for key in log.keys], place)
         return StoreReplica(
             spec,
             log.partition,
-            KeyValueStore(engine),
+            kept,
             place,
             _UNCOUNTED,
             restored_to=log.end,

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from grpc_status import rpc_status
 
 from statehouse import paging
-from statehouse.composite import WindowKey
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.status import to_status
 from statehouse.serdes import json_value, serde
@@ -28,6 +28,8 @@ from statehouse.v1 import (
 )
 
 HOST = types_pb2.Host(instance_id="node-a", host="127.0.0.1", port=7101)
+# Of the changelog records of all values.
+WRITTEN_MS = 1_700_000_000_000
 STAMP = types_pb2.ReplicaStamp(
     partition=3,
     epoch=5,
@@ -77,6 +79,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         response = query_service_pb2.GetResponse(found=key in self.values, replica=STAMP)
         if key in self.values:
             response.value.CopyFrom(_value(self.values[key], raw=request.raw))
+            response.timestamp_ms = WRITTEN_MS
         return response
 
     def Scan(self, request: query_service_pb2.ScanRequest, context: Any) -> query_service_pb2.ScanResponse:  # noqa: N802 - the service's name
@@ -95,7 +98,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         response = query_service_pb2.ScanResponse(replicas=[STAMP])
         for key in page:
             wire_key = types_pb2.Key(raw=key.encode()) if request.raw else types_pb2.Key(text=key)
-            response.entries.add(key=wire_key, value=_value(self.values[key], raw=request.raw))
+            value = _value(self.values[key], raw=request.raw)
+            response.entries.add(key=wire_key, value=value, timestamp_ms=WRITTEN_MS)
         if len(page) < len(found):
             response.next_page_token = paging.next_page_token(request, page[-1].encode())
         return response
@@ -123,7 +127,9 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         for entry, key in page:
             start_ms = WindowKey.from_entry_key(entry).start_ms
             value = _value(self.values[key], raw=request.raw)
-            window = query_service_pb2.Window(start_ms=start_ms, end_ms=start_ms + 1_000, value=value)
+            window = query_service_pb2.Window(
+                start_ms=start_ms, end_ms=start_ms + 1_000, value=value, timestamp_ms=WRITTEN_MS
+            )
             response.windows.add(key=types_pb2.Key(text=key), window=window)
         if len(page) < len(found):
             response.next_page_token = paging.next_page_token(request, page[-1][0])
@@ -138,7 +144,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         response = query_service_pb2.FetchWindowsResponse(replica=STAMP, next_page_token=token)
         for start_ms in starts:
             value = _value(self.values[request.key.text], raw=request.raw)
-            response.windows.add(start_ms=start_ms, end_ms=start_ms + 1_000, value=value)
+            response.windows.add(start_ms=start_ms, end_ms=start_ms + 1_000, value=value, timestamp_ms=WRITTEN_MS)
         return response
 
     def FetchSessions(  # noqa: N802 - the service's name
@@ -150,7 +156,51 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         response = query_service_pb2.FetchSessionsResponse(replica=STAMP, next_page_token=token)
         for start_ms in starts:
             value = _value(self.values[request.key.text], raw=request.raw)
-            response.sessions.add(start_ms=start_ms, end_ms=start_ms + 500, value=value)
+            response.sessions.add(start_ms=start_ms, end_ms=start_ms + 500, value=value, timestamp_ms=WRITTEN_MS)
+        return response
+
+    def ScanSessions(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.ScanSessionsRequest, context: Any
+    ) -> query_service_pb2.ScanSessionsResponse:
+        """Every key has a session from 0 to 500 and one from 1,000."""
+        self._take(request, request.store, context)
+        keys = paging.entry_key_range(request, serde("string"))
+        first_ms, last_ms = paging.time_span(request)
+        found = sorted(
+            (
+                (entry, key)
+                for key in self.values
+                for start_ms in (0, 1_000)
+                if first_ms <= start_ms + 500 and start_ms <= last_ms
+                for entry in [SessionKey(key.encode(), start_ms, start_ms + 500).to_entry_key()]
+                if keys.start <= entry and (keys.stop is None or entry < keys.stop)
+            ),
+            reverse=keys.reverse,
+        )
+        page = found[: paging.page_size(request)]
+        response = query_service_pb2.ScanSessionsResponse(replicas=[STAMP])
+        for entry, key in page:
+            start_ms = SessionKey.from_entry_key(entry).start_ms
+            value = _value(self.values[key], raw=request.raw)
+            session = query_service_pb2.Session(
+                start_ms=start_ms, end_ms=start_ms + 500, value=value, timestamp_ms=WRITTEN_MS
+            )
+            response.sessions.add(key=types_pb2.Key(text=key), session=session)
+        if len(page) < len(found):
+            response.next_page_token = paging.next_page_token(request, page[-1][0])
+        return response
+
+    def GetHistory(  # noqa: N802 - the service's name
+        self, request: query_service_pb2.GetHistoryRequest, context: Any
+    ) -> query_service_pb2.GetHistoryResponse:
+        """Every key has had its value from 0, from 1,000 and from 2,000 on, each time until the next."""
+        self._take(request, request.store, context)
+        starts, token = self._span_page(request, length_ms=999)
+        response = query_service_pb2.GetHistoryResponse(replica=STAMP, next_page_token=token, history_start_ms=0)
+        for start_ms in starts:
+            value = _value(self.values[request.key.text], raw=request.raw)
+            end_ms = start_ms + 1_000 if start_ms < 2_000 else None
+            response.versions.add(value=value, valid_from_ms=start_ms, valid_to_ms=end_ms)
         return response
 
     def GetAsOf(  # noqa: N802 - the service's name

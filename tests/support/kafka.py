@@ -74,6 +74,15 @@ def read_all(bootstrap: str, topic: str, partitions: Sequence[int] = (0,), *, co
     Order holds within a partition. The end is where the broker says so: offsets can't tell, as transaction markers
     and aborted records have offsets too.
     """
+    return [
+        (key, value) for key, value, _ in read_all_with_timestamps(bootstrap, topic, partitions, committed=committed)
+    ]
+
+
+def read_all_with_timestamps(
+    bootstrap: str, topic: str, partitions: Sequence[int] = (0,), *, committed: bool = True
+) -> list[tuple[bytes | None, bytes | None, int]]:
+    """What `read_all` returns, each with the record's timestamp."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -84,14 +93,14 @@ def read_all(bootstrap: str, topic: str, partitions: Sequence[int] = (0,), *, co
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )
-    records: list[Record] = []
+    records: list[tuple[bytes | None, bytes | None, int]] = []
     unfinished = set(partitions)
 
     def is_at_end() -> bool:
         for message in consumer.consume(500, timeout=0.1):
             error = message.error()
             if error is None:
-                records.append((message.key(), message.value()))
+                records.append((message.key(), message.value(), message.timestamp()[1]))
             elif error.code() == KafkaError._PARTITION_EOF:
                 unfinished.discard(message.partition())
             elif not error.retriable():

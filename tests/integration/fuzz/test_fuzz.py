@@ -20,7 +20,7 @@ from statehouse.assignment import TaskAssignment
 from statehouse.errors import DOMAIN, LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
-from statehouse.v1 import fleet_service_pb2, query_service_pb2
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from tests.integration.fuzz.messages import Fuzzer, Method, methods_of
 from tests.support.fleet import STORE, ServerProcess
 from tests.support.metrics import Scrape, scrape
@@ -111,6 +111,8 @@ def tokens(router: ServerProcess) -> list[str]:
     windows = query_service_pb2.ScanWindowsRequest(store="clicks", page_size=1)
     pages = [ServerProcess.call(router.query.Scan, scan) for scan in scans]
     pages.append(ServerProcess.call(router.query.ScanWindows, windows))
+    history = query_service_pb2.GetHistoryRequest(store="prices", key=types_pb2.Key(text="ann"), page_size=1)
+    pages.append(ServerProcess.call(router.query.GetHistory, history))
     return [page.next_page_token for page in pages]
 
 

@@ -5,6 +5,7 @@ Every test has two stores on one node, so that it can show that the task of the 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -241,6 +242,45 @@ def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
     assert f"checkpoint of format {FORMAT_VERSION + 1}, this version has {FORMAT_VERSION}" in node.log
     assert_neighbour_kept_its_state(node)
     fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
+
+
+def test_a_directory_from_before_timestamps_is_restored_with_them(fleet: Faulty) -> None:
+    """Format 1 has values only. Read as format 2, their first bytes would be taken for a time."""
+    fleet.put_records([("a", b"a", b"first value", 1_000), ("b", b"b", b"second value", 2_000)])
+    node = fleet.serving()
+    at = poll_until(lambda: node.get("b").found and node.get("b").timestamp_ms, 20, "the values")
+    assert (at, node.stop()) == (2_000, 0)
+    path = fleet.folder() / "0_0" / STORE
+    engine = RocksDBEngine(path)
+    checkpoint = engine.checkpoint()
+    assert checkpoint is not None
+    engine.close()
+    shutil.rmtree(path)
+    engine = RocksDBEngine(path)
+    old = replace(checkpoint, format_version=1)
+    engine.write({"default": [(b"a", b"first value"), (b"b", b"second value")]}, old)
+    engine.close()
+    # Another node may not learn from the readable copy that this one is nearly ready.
+    copy = fleet.folder() / "0_0" / ".checkpoint"
+    copy.write_text(json.dumps({STORE: json.loads(old.to_json())}))
+    node.start()
+    fleet.wait_running([node])
+    found = {key: node.get(key) for key in "ab"}
+    assert {key: (each.value.text, each.timestamp_ms) for key, each in found.items()} == {
+        "a": ("first value", 1_000),
+        "b": ("second value", 2_000),
+    }
+    assert f"checkpoint of format 1, this version has {FORMAT_VERSION}" in node.log
+    assert "store restored from the start" in node.log
+    assert_neighbour_kept_its_state(node)
+    fleet.assert_faults(
+        node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1, (Fault.CHECKPOINT_UNREADABLE, PASSED_OVER): None}
+    )
+    assert node.stop() == 0
+    node.start()
+    fleet.wait_running([node])
+    assert task_of(node).stores[0].restored_records == 0
+    assert {key: node.get(key).timestamp_ms for key in "ab"} == {"a": 1_000, "b": 2_000}, "they are on disk now"
 
 
 def test_store_that_is_defined_anew_is_restored(

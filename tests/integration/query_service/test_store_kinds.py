@@ -6,8 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from statehouse.client import Answer, Client, Freshness, Lookup, Session, Window
+from statehouse.cli.main import app
+from statehouse.client import (
+    Answer,
+    Client,
+    Entry,
+    Freshness,
+    KeyedSession,
+    Lookup,
+    Session,
+    VersionedRecord,
+    Window,
+)
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
@@ -236,8 +248,10 @@ def succeeds(call: Callable[[], object]) -> bool:
 def test_client_fetches_windows(serve: Serve, fleet: Fleet, client: Client) -> None:
     store = serve(kind="window", retention_ms=10 * MINUTE, window_size_ms=MINUTE)
     key = fleet.keys_in(1)[0]
-    store.put_records((key, WindowKey(key.encode(), n * MINUTE).to_bytes(), b"%d" % n, n * MINUTE) for n in range(5))
-    expected = [Window(n * MINUTE, (n + 1) * MINUTE, str(n)) for n in range(5)]
+    store.put_records(
+        (key, WindowKey(key.encode(), n * MINUTE).to_bytes(), b"%d" % n, n * MINUTE + 1) for n in range(5)
+    )
+    expected = [Window(n * MINUTE, (n + 1) * MINUTE, str(n), n * MINUTE + 1) for n in range(5)]
     poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
     poll_until(lambda: list(client.fetch_windows(store.name, key, page_size=2)) == expected, 20, "the windows")
     span = {"from_ms": MINUTE, "to_ms": 3 * MINUTE}
@@ -249,7 +263,7 @@ def test_client_fetches_windows(serve: Serve, fleet: Fleet, client: Client) -> N
 def test_client_fetches_sessions(serve: Serve, fleet: Fleet, client: Client) -> None:
     store = serve(kind="session", retention_ms=10 * MINUTE)
     key = fleet.keys_in(1)[0]
-    expected = [Session(n * 1_000, n * 1_000 + 500, str(n)) for n in range(5)]
+    expected = [Session(n * 1_000, n * 1_000 + 500, str(n), n * 1_000 + 500) for n in range(5)]
     store.put_records(
         (key, SessionKey(key.encode(), each.start_ms, each.end_ms).to_bytes(), each.value.encode(), each.end_ms)
         for each in expected
@@ -281,3 +295,115 @@ def all_latest(client: Client, store: str, keys: list[str]) -> bool:
     """Tell whether one batch finds each key's second version."""
     outcomes = client.batch_get(Lookup(store, key, Freshness(max_staleness_ms=60_000)) for key in keys)
     return [isinstance(each, Answer) and each.value for each in outcomes] == [f"{key}-3" for key in keys]
+
+
+def test_entries_come_with_their_records_timestamps(
+    serve: Serve, fleet: Fleet, node: ServerProcess, client: Client
+) -> None:
+    store = serve()
+    keys = {fleet.keys_in(0)[0]: 1_700_000_000_001, fleet.keys_in(1)[0]: 1_700_000_000_002}
+    store.put_records((key, key.encode(), b"12345678", written_ms) for key, written_ms in keys.items())
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    poll_until(lambda: {each.key: each.timestamp_ms for each in client.scan(store.name)} == keys, 20, "the entries")
+
+    def all_of_it() -> None:
+        for key, written_ms in keys.items():
+            answer = client.get(store.name, key)
+            assert (answer.value, answer.timestamp_ms) == ("12345678", written_ms)
+            with client.watch(store.name, key) as watch:
+                current = next(update for update in watch if update.current)
+                assert [(each.value, each.timestamp_ms) for each in current.changes] == [("12345678", written_ms)]
+        found = client.batch_get([Lookup(store.name, key) for key in (*keys, "absent")])
+        assert [isinstance(each, Answer) and each.timestamp_ms for each in found] == [*keys.values(), None]
+
+    all_of_it()
+    node.kill()
+    node.start()
+    fleet.wait_running([node])
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    all_of_it()
+    with pytest.raises(LookupFailure, match="has no Scan as of a time") as failure:
+        list(client.scan(store.name, as_of_ms=1))
+    assert failure.value.reason is Reason.WRONG_STORE_KIND
+
+
+def test_sessions_of_a_range_of_keys(serve: Serve, fleet: Fleet, node: ServerProcess, client: Client) -> None:
+    store = serve(kind="session", retention_ms=60 * MINUTE)
+    keys = sorted([*fleet.keys_in(0, 3), *fleet.keys_in(1, 3)])
+    expected = [
+        KeyedSession(key, n * MINUTE, n * MINUTE + 500, f"{key}-{n}", n * MINUTE + 700)
+        for key in keys
+        for n in range(4)
+    ]
+    merged = SessionKey(keys[0].encode(), 9 * MINUTE, 9 * MINUTE)
+    store.put_records([(keys[0], merged.to_bytes(), b"merged", 9 * MINUTE)])
+    store.put_records(
+        (each.key, SessionKey(each.key.encode(), each.start_ms, each.end_ms).to_bytes(), each.value.encode(), at_ms)
+        for each in reversed(expected)
+        if (at_ms := each.timestamp_ms) is not None
+    )
+    store.put_records([(keys[0], merged.to_bytes(), None, 9 * MINUTE)])
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    poll_until(lambda: list(client.scan_sessions(store.name)) == expected, 20, "the sessions, less the merged one")
+    assert list(client.scan_sessions(store.name, page_size=5)) == expected
+    assert list(client.scan_sessions(store.name, page_size=7, reverse=True)) == expected[::-1]
+    some = [each for each in expected if keys[1] <= each.key <= keys[4] and each.start_ms in {MINUTE, 2 * MINUTE}]
+    span = {"from_ms": 501, "to_ms": 2 * MINUTE}
+    assert list(client.scan_sessions(store.name, from_key=keys[1], to_key=keys[4], page_size=3, **span)) == some
+    request = query_service_pb2.ScanSessionsRequest(store=store.name, partition=1, prefix=types_pb2.Key(text=""))
+    found = node.call(node.query.ScanSessions, request).sessions
+    assert [each.key.text for each in found] == [each.key for each in expected if fleet.partition_of(each.key) == 1]
+    shown = command("scan-sessions", store.name, "--from", keys[5], "--to-ms", "0", client=client)
+    assert shown.splitlines()[1].split() == [keys[5], "0", "500", f"{keys[5]}-0", "700"]
+    with pytest.raises(LookupFailure, match="it has FetchSessions, ScanSessions, Count"):
+        list(client.scan_windows(store.name))
+
+
+def test_a_versioned_store_as_of_a_time_and_the_history_of_a_key(serve: Serve, fleet: Fleet, client: Client) -> None:
+    store = serve(kind="versioned", retention_ms=10 * MINUTE)
+    keys = sorted([*fleet.keys_in(0, 4), *fleet.keys_in(1, 4)])
+    deleted = keys[2]
+    store.put_records(
+        (key, key.encode(), None if key == deleted and n == 2 else b"%d" % n, n * MINUTE)
+        for n in (1, 2, 3)
+        for key in keys
+    )
+
+    def as_of(at_ms: int | None, **fields: Any) -> list[Entry]:
+        return list(client.scan(store.name, as_of_ms=at_ms, **fields))
+
+    poll_until(lambda: succeeds(lambda: client.count(store.name)), 20, "the router")
+    poll_until(lambda: as_of(None) == [Entry(key, "3", 3 * MINUTE) for key in keys], 20, "the latest")
+    then = [Entry(key, "2", 2 * MINUTE) for key in keys if key != deleted]
+    assert as_of(2 * MINUTE + 1, page_size=3) == then
+    assert as_of(3 * MINUTE - 1, page_size=2, reverse=True) == then[::-1]
+    assert as_of(MINUTE, from_key=deleted, to_key=deleted) == [Entry(deleted, "1", MINUTE)]
+    assert as_of(MINUTE - 1) == []
+
+    history = [VersionedRecord("1", MINUTE, 2 * MINUTE), VersionedRecord("3", 3 * MINUTE, None)]
+    assert list(client.get_history(store.name, deleted, page_size=1)) == history
+    assert list(client.get_history(store.name, deleted, page_size=1, reverse=True)) == history[::-1]
+    assert list(client.get_history(store.name, deleted, from_ms=2 * MINUTE, to_ms=3 * MINUTE - 1)) == []
+    shown = command("history", store.name, deleted, "--reverse", client=client)
+    assert [line.split() for line in shown.splitlines()[1:]] == [["180000", "-", "3"], ["60000", "120000", "1"]]
+    shown = command("scan", store.name, "--as-of", str(MINUTE), "--limit", "1", client=client)
+    assert shown.splitlines()[1].split() == [keys[0], "1", "60000"]
+
+    # What the history no longer has is not known, for the partition whose time has moved on.
+    store.put_records([(keys[0], keys[0].encode(), b"20", 20 * MINUTE)])
+    poll_until(lambda: client.get(store.name, keys[0]).value == "20", 20, "the newest version")
+    for read in (lambda: as_of(MINUTE), lambda: list(client.get_history(store.name, keys[0], from_ms=MINUTE))):
+        with pytest.raises(LookupFailure, match="the history starts at 600000") as failure:
+            read()
+        assert failure.value.reason is Reason.BEFORE_HISTORY
+    assert list(client.get_history(store.name, keys[0])) == [
+        VersionedRecord("3", 3 * MINUTE, 20 * MINUTE),
+        VersionedRecord("20", 20 * MINUTE, None),
+    ]
+
+
+def command(*arguments: str, client: Client) -> str:
+    """Return what a command of `statehouse` prints; it asks the client's router."""
+    result = CliRunner().invoke(app, [*arguments, "--router", client.target])
+    assert result.exit_code == 0, result.output
+    return result.stdout

@@ -28,7 +28,7 @@ from statehouse.partitioning import partition_for
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.interop.kafka_streams.program import KafkaStreamsPrograms
 from tests.support.fleet import ServerProcess
-from tests.support.kafka import DEADLINE_S, create_topic, read_all
+from tests.support.kafka import DEADLINE_S, create_topic, read_all, read_all_with_timestamps
 from tests.support.polling import poll_until
 
 PARTITIONS: Final = 3
@@ -297,6 +297,62 @@ def assert_ranges_are_same(router: ServerProcess, dump: Dump, span_ms: tuple[int
         assert 0 < dump.size(f"{store}-range") < dump.size(store), "the range has some of them, and not all"
 
 
+def timestamps(bootstrap: str, app: str, store: str) -> dict[bytes, int]:
+    """Return the timestamp of the last record of each key in a changelog, of those that are not deleted."""
+    last: dict[bytes, int] = {}
+    for key, value, timestamp_ms in read_all_with_timestamps(bootstrap, f"{app}-{store}-changelog", range(PARTITIONS)):
+        assert key is not None
+        last.pop(key, None)
+        if value is not None:
+            last[key] = timestamp_ms
+    return last
+
+
+def assert_timestamps_are_those_of_the_changelogs(bootstrap: str, app: str, router: ServerProcess, dump: Dump) -> None:
+    """Compare the timestamps of all that is served with those that Kafka Streams gave to the changelogs' records."""
+    counts = timestamps(bootstrap, app, "counts")
+    for key, _ in [entry for entries in dump.entries.values() for entry in entries]:
+        assert router.get(key, store="counts").timestamp_ms == counts[key.encode()]
+    scan = query_service_pb2.ScanRequest(store="counts", page_size=1_000)
+    page = router.call(router.query.Scan, scan, 30.0)
+    assert all(entry.timestamp_ms == counts[entry.key.text.encode()] for entry in page.entries)
+    for store in WINDOW_STORES:
+        written = timestamps(bootstrap, app, store)
+        windows = router.call(
+            router.query.ScanWindows, query_service_pb2.ScanWindowsRequest(store=store, page_size=1_000), 30.0
+        ).windows
+        assert windows
+        for each in windows:
+            key = WindowKey(each.key.text.encode(), each.window.start_ms, each.sequence).to_bytes()
+            assert each.window.timestamp_ms == written[key], store
+    written = timestamps(bootstrap, app, "sessions")
+    sessions = router.call(
+        router.query.ScanSessions, query_service_pb2.ScanSessionsRequest(store="sessions", page_size=1_000), 30.0
+    ).sessions
+    assert sessions
+    for each in sessions:
+        key = SessionKey(each.key.text.encode(), each.session.start_ms, each.session.end_ms).to_bytes()
+        assert each.session.timestamp_ms == written[key]
+    assert len({*counts.values(), *written.values()}) > 10, "the records have times of their own"
+
+
+def assert_sessions_of_all_keys_are_same(router: ServerProcess, dump: Dump, page_size: int) -> None:
+    """Compare a scan of all sessions with those of each key in Kafka Streams."""
+    found: dict[str, list[Timed]] = defaultdict(list)
+    request = query_service_pb2.ScanSessionsRequest(store="sessions", page_size=page_size)
+    keys: list[str] = []
+    while True:
+        page = router.call(router.query.ScanSessions, request)
+        for each in page.sessions:
+            keys.append(each.key.text)
+            found[each.key.text].append((each.session.start_ms, each.session.end_ms, value_of(each.session.value)))
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert keys == sorted(keys, key=str.encode)
+    assert found == dump.timed["sessions"]
+
+
 def changelog_keys(bootstrap: str, app: str, store: str) -> tuple[set[bytes], set[bytes]]:
     """Return the keys whose last record in a changelog is a value, and those whose last is a tombstone."""
     last: dict[bytes, bytes | None] = {}
@@ -359,6 +415,8 @@ def compare(
         assert_key_value_store_is_same(node, router, dump, page_size)
         assert_timed_stores_are_same(router, dump, keys, page_size)
         assert_ranges_are_same(router, dump, span_ms, page_size)
+        assert_sessions_of_all_keys_are_same(router, dump, page_size)
+        assert_timestamps_are_those_of_the_changelogs(kafka.bootstrap, app, router, dump)
         for store in STORES:
             assert counted(router, store) == dump.size(store), f"{store}: as many as they have, over all keys"
     return dump

@@ -13,10 +13,10 @@ KEYS = [bytes([letter]) for letter in b"abcdefgh"] + [b""]
 Entries = dict[bytes, bytes]
 
 
-def page_of(entries: Entries, after: bytes | None, size: int, *, reverse: bool) -> RangePage[tuple[bytes, bytes]]:
+def page_of(entries: Entries, after: bytes | None, size: int, *, reverse: bool) -> RangePage[tuple[bytes, bytes, int]]:
     """What a partition's store returns: it may be short of what was asked for."""
     left = sorted((item for item in entries.items() if _is_after(item[0], after, reverse=reverse)), reverse=reverse)
-    return RangePage(left[:size], more=len(left) > size)
+    return RangePage([(key, value, len(value)) for key, value in left[:size]], more=len(left) > size)
 
 
 def _is_after(key: bytes, after: bytes | None, *, reverse: bool) -> bool:
@@ -35,7 +35,7 @@ def test_pages_are_what_get_says(partitions: list[Entries], limit: int, sizes: l
         home = partition_for(key, len(partitions))
         order = [home, *(number for number in range(len(partitions)) if number != home)]
         expected[key] = next(partitions[number][key] for number in order if key in partitions[number])
-    found: list[tuple[bytes, bytes]] = []
+    found: list[tuple[bytes, bytes, int]] = []
     after: bytes | None = None
     while True:
         pages = [
@@ -49,4 +49,4 @@ def test_pages_are_what_get_says(partitions: list[Entries], limit: int, sizes: l
             break
         assert page.entries, "each page gets on"
         after = page.entries[-1][0]
-    assert found == sorted(expected.items(), reverse=reverse)
+    assert found == [(key, value, len(value)) for key, value in sorted(expected.items(), reverse=reverse)]

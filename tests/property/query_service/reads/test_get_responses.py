@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
+from query_service.stores.timestamps import NO_TIMESTAMP
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import serde
 from statehouse.topology import StoreSpec
@@ -40,20 +41,29 @@ def _stored(name: str, length: int) -> bytes:
     return f'"{"v" * length}"'.encode()
 
 
-ANSWERS = st.tuples(st.sampled_from(SERDES), st.none() | LENGTHS, st.booleans(), STAMPS)
+# Around the numbers at which a time takes a byte more, those of our days, and none.
+TIMES = st.one_of(
+    st.just(NO_TIMESTAMP),
+    st.integers(1_600_000_000_000, 1_900_000_000_000),
+    st.integers(0, 63).flatmap(lambda bits: st.integers(max(0, 2**bits - 2), 2**bits - 1)),
+)
+ANSWERS = st.tuples(st.sampled_from(SERDES), st.none() | LENGTHS, TIMES, st.booleans(), STAMPS)
 
 
 @given(st.lists(ANSWERS, max_size=5))
-def test_bytes_are_the_message(answers: list[tuple[str, int | None, bool, types_pb2.ReplicaStamp]]) -> None:
+def test_bytes_are_the_message(answers: list[tuple[str, int | None, int, bool, types_pb2.ReplicaStamp]]) -> None:
     expected = query_service_pb2.BatchGetResponse()
     results = []
-    for name, length, raw, stamp in answers:
+    for name, length, timestamp_ms, raw, stamp in answers:
         data = None if length is None else _stored(name, length)
         message = query_service_pb2.GetResponse(found=data is not None, replica=stamp)
         if data is not None:
             value = types_pb2.Value(raw=data) if raw else serde(name).value(data)
             message.value.CopyFrom(value)
-        made = answer(_served(name), data, raw=raw, stamp=stamped(stamp))
+            if timestamp_ms >= 0:
+                message.timestamp_ms = timestamp_ms
+        found = None if data is None else (data, timestamp_ms)
+        made = answer(_served(name), found, raw=raw, stamp=stamped(stamp))
         assert query_service_pb2.GetResponse.FromString(made) == message
         results.append(result_of(made))
         expected.results.add().response.CopyFrom(message)

@@ -185,7 +185,7 @@ def test_inspection_of_a_closed_store(task: TaskDirectory) -> None:
     for directory in (task.path, task.path.parent, task.path.parents[1]):
         (found,) = stores_in(directory)
         assert (found.task, found.store, found.topic, found.position, found.keys) == ("0_3", "counts", "topic", 7, 2)
-        assert (found.at_end, found.format_version) == ("2023-11-14T22:13:20.000+00:00", 1)
+        assert (found.at_end, found.format_version) == ("2023-11-14T22:13:20.000+00:00", 2)
         assert (found.locked_by, found.note) == (None, "")
         assert found.size_bytes > 0
     assert {path: path.read_bytes() for path in task.path.rglob("*") if path.is_file()} == before

@@ -92,7 +92,7 @@ def opened(tasks: TaskManager, metrics: NodeMetrics, monkeypatch: pytest.MonkeyP
 
     def open_(spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
         store = open_store(spec, directory.store_path(spec.name), StoreResources())
-        at = Checkpoint(spec.changelog_topic, "id", 0, 1_700_000_000_000, layout=layout_of(spec))
+        at = Checkpoint(spec.changelog_topic, "id", 0, 1_700_000_000_000, layout=layout_of(spec, store))
         return StoreReplica(spec, partition, store, at, metrics.of(spec.name, role))
 
     for replicator in (tasks._restorer, tasks._follower):

@@ -8,6 +8,9 @@ import pytest
 
 from query_service.states.checkpoint import Changelog, Checkpoint, UnknownFormat, restore_start
 from query_service.stores.catalog import layout_of
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.memory_engine import MemoryEngine
+from query_service.stores.windows import WINDOWS, TimedStore
 from statehouse.topology import WINDOW, StoreSpec
 
 LOG = Changelog("topic", "id-1", 10, 100, 60_000)
@@ -60,13 +63,21 @@ def test_stored_form() -> None:
 
 
 def test_stored_form_of_another_version() -> None:
-    for other in (replace(GOOD, format_version=2).to_json(), '{"format_version": 3, "places": []}'):
-        with pytest.raises(UnknownFormat, match="this version has 1"):
+    for other in (replace(GOOD, format_version=1).to_json(), '{"format_version": 3, "places": []}'):
+        with pytest.raises(UnknownFormat, match="this version has 2"):
             Checkpoint.from_json(other)
 
 
 def test_a_layout_says_what_the_content_depends_on() -> None:
     window = StoreSpec("s", "topic", 1, 0, WINDOW, retention_ms=60_000)
-    assert layout_of(StoreSpec("s", "topic", 1, 0)) == "key-value"
-    assert layout_of(window) == "window/60000"
-    assert layout_of(replace(window, retain_duplicates=True)) == "window/60000/duplicates"
+    engine = MemoryEngine(1_000)
+    windows = TimedStore(engine, WINDOWS, 60_000)
+    assert layout_of(StoreSpec("s", "topic", 1, 0), KeyValueStore(engine)) == "key-value"
+    assert layout_of(window, windows) == "window/60000"
+    assert layout_of(replace(window, retain_duplicates=True), windows) == "window/60000/duplicates"
+
+    class OwnReads(KeyValueStore):
+        def get(self, key: bytes) -> bytes | None:
+            return super().get(key)
+
+    assert layout_of(StoreSpec("s", "topic", 1, 0, "mine"), OwnReads(engine)) == "mine/no-timestamps"

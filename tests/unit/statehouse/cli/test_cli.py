@@ -19,7 +19,7 @@ from statehouse.local.errors import LocalError
 from statehouse.local.ports import free_port
 from statehouse.positions import Token
 from statehouse.v1 import types_pb2
-from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
+from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 
 Run = Callable[..., Result]
 
@@ -55,6 +55,7 @@ def test_get_prints_the_value_and_its_proof(run: Run):
         "staleness": "40 ms",
         "processor age": "700 ms",
         "input backlog": "4980",
+        "timestamp": "2023-11-14T22:13:20.000+00:00",
     }
     assert result.stderr == ""
 
@@ -148,6 +149,44 @@ def test_scan_windows_prints_a_table_or_a_line_of_json_a_window(run: Run):
     assert run("scan-windows", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
 
 
+def test_scan_sessions_prints_a_table_or_a_line_of_json_a_session(run: Run):
+    table, lines = run("scan-sessions", "boards", "--to-ms", "0"), run("scan-sessions", "boards", "-o", "json")
+
+    assert [line.split()[:3] for line in table.stdout.splitlines()] == [
+        ["KEY", "START", "END"],
+        ["1", "0", "500"],
+        ["6", "0", "500"],
+    ]
+    assert [line.split()[-1] for line in table.stdout.splitlines()] == ["TIMESTAMP", str(WRITTEN_MS), str(WRITTEN_MS)]
+    assert [json.loads(line)["start_ms"] for line in lines.stdout.splitlines()] == [0, 1_000, 0, 1_000]
+    assert (table.stderr, lines.stderr) == ("2 sessions\n", "4 sessions\n")
+    assert run("scan-sessions", "boards", "--limit", "1", "--reverse", "-o", "json").stdout.count("\n") == 1
+    assert run("scan-sessions", "boards", "--prefix", "1", "--to", "6").exit_code == ExitCode.USAGE
+
+
+def test_history_prints_a_table_or_a_line_of_json_a_version(run: Run):
+    table = run("history", "boards", "6", "--from", "1970-01-01T00:00:01Z", "--reverse")
+    lines = run("history", "boards", "6", "-o", "json")
+
+    assert [line.split()[:2] for line in table.stdout.splitlines()] == [
+        ["VALID", "FROM"],
+        ["2000", "-"],
+        ["1000", "2000"],
+    ]
+    assert [json.loads(line)["valid_to_ms"] for line in lines.stdout.splitlines()] == [1_000, 2_000, None]
+    assert (table.stderr, lines.stderr) == ("2 versions\n", "3 versions\n")
+    assert run("history", "boards", "6", "--to", "yesterday").exit_code == ExitCode.USAGE
+
+
+def test_entries_are_shown_with_their_records_timestamps(run: Run, router: FakeRouter):
+    assert "timestamp 2023-11-14T22:13:20.000+00:00" in " ".join(run("get", "boards", "6").stdout.split())
+    scanned = run("scan", "boards", "--as-of", "1970-01-01T00:00:01.5Z").stdout.splitlines()
+    assert [line.split()[-1] for line in scanned] == ["TIMESTAMP", str(WRITTEN_MS), str(WRITTEN_MS)]
+    assert router.requests[-1].as_of_ms == 1_500
+    assert json.loads(run("scan", "boards", "--limit", "1", "-o", "json").stdout)["timestamp_ms"] == WRITTEN_MS
+    assert run("scan", "boards", "--as-of", "yesterday").exit_code == ExitCode.USAGE
+
+
 @pytest.mark.parametrize(("command", "end_ms"), [("windows", 2_000), ("sessions", 1_500)])
 def test_windows_and_sessions_of_a_key_print_a_table_or_a_line_of_json_each(run: Run, command: str, end_ms: int):
     table = run(command, "boards", "6", "--from", "1970-01-01T00:00:00.800Z", "--to", "1000")
@@ -173,7 +212,7 @@ def test_get_as_of_takes_times_as_people_write_them(run: Run, router: FakeRouter
     result = run("get", "boards", "6", "--as-of", time)
 
     assert router.requests[-1].as_of_ms == as_of_ms
-    assert re.search(r"value since +1970-01-01T00:00:01\.000\+00:00", result.stdout)
+    assert "timestamp 1970-01-01T00:00:01.000+00:00" in " ".join(result.stdout.split())
 
 
 def test_get_as_of_tells_that_there_was_nothing_and_refuses_what_is_no_time(run: Run):

@@ -7,10 +7,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from statehouse.client import Answer, AsyncClient, Client, Freshness, InputRecord, Lookup, Session, Window
+from statehouse.client import (
+    Answer,
+    AsyncClient,
+    Client,
+    Freshness,
+    InputRecord,
+    KeyedSession,
+    Lookup,
+    Session,
+    VersionedRecord,
+    Window,
+)
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
-from tests.support.fake_router import UNREACHABLE, FakeRouter, fake_router
+from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 
 
 @pytest.fixture
@@ -90,8 +101,8 @@ def test_the_windows_and_sessions_of_a_key_cross_pages(client: Client, page_size
     sessions = list(client.fetch_sessions("boards", "6", page_size=page_size))
 
     value = {"score": 12.5}
-    assert windows == [Window(start_ms, start_ms + 1_000, value) for start_ms in (0, 1_000, 2_000)]
-    assert sessions == [Session(start_ms, start_ms + 500, value) for start_ms in (0, 1_000, 2_000)]
+    assert windows == [Window(start_ms, start_ms + 1_000, value, WRITTEN_MS) for start_ms in (0, 1_000, 2_000)]
+    assert sessions == [Session(start_ms, start_ms + 500, value, WRITTEN_MS) for start_ms in (0, 1_000, 2_000)]
 
 
 def test_the_windows_and_sessions_of_a_key_take_a_span_and_a_direction(client: Client):
@@ -103,6 +114,45 @@ def test_the_windows_and_sessions_of_a_key_take_a_span_and_a_direction(client: C
     assert starts(client.fetch_sessions, from_ms=500, to_ms=1_000, reverse=True) == [1_000, 0]
     assert list(client.fetch_sessions("boards", "nope")) == []
     assert next(client.fetch_windows("boards", "6", raw=True)).value == b'{"score":12.5}'
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 100])
+def test_scan_sessions_crosses_pages(client: Client, page_size: int):
+    sessions = list(client.scan_sessions("boards", page_size=page_size))
+
+    assert [(each.key, each.start_ms, each.end_ms) for each in sessions] == [
+        (key, start_ms, start_ms + 500) for key in ("1", "6", "a") for start_ms in (0, 1_000)
+    ]
+    assert sessions[2] == KeyedSession("6", 0, 500, {"score": 12.5}, WRITTEN_MS)
+    spanned = client.scan_sessions("boards", from_key="6", from_ms=501, to_ms=1_000, reverse=True, page_size=page_size)
+    assert [(each.key, each.start_ms) for each in spanned] == [("a", 1_000), ("6", 1_000)]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 100])
+def test_the_history_of_a_key_crosses_pages(client: Client, page_size: int):
+    value = {"score": 12.5}
+    versions = [
+        VersionedRecord(value, 0, 1_000),
+        VersionedRecord(value, 1_000, 2_000),
+        VersionedRecord(value, 2_000, None),
+    ]
+    assert list(client.get_history("boards", "6", page_size=page_size)) == versions
+    assert list(client.get_history("boards", "6", reverse=True, page_size=page_size)) == versions[::-1]
+    assert list(client.get_history("boards", "6", from_ms=1_000, to_ms=1_999, page_size=page_size)) == versions[1:2]
+
+
+def test_entries_come_with_their_records_timestamps(client: Client, router: FakeRouter):
+    assert client.get("boards", "6").timestamp_ms == WRITTEN_MS
+    assert client.get("boards", "nope").timestamp_ms is None
+    assert {entry.timestamp_ms for entry in client.scan("boards")} == {WRITTEN_MS}
+    assert {window.timestamp_ms for window in client.scan_windows("boards")} == {WRITTEN_MS}
+
+
+def test_a_scan_as_of_a_time_asks_for_it_on_each_page(client: Client, router: FakeRouter):
+    assert len(list(client.scan("boards", as_of_ms=1_500, page_size=1))) == 3
+    assert [request.as_of_ms for request in router.requests] == [1_500] * 3
+    next(client.scan("boards"))
+    assert not router.requests[-1].HasField("as_of_ms")
 
 
 def test_the_windows_of_a_key_are_read_no_further_than_asked(client: Client, router: FakeRouter):
@@ -119,7 +169,6 @@ def test_get_as_of_gives_the_value_then_and_since_when_it_held(client: Client, r
     before = client.get_as_of("boards", "6", 0)
     assert (before.found, before.value, before.timestamp_ms) == (False, None, None)
     assert client.get_as_of("boards", "6").found, "the latest"
-    assert client.get("boards", "6").timestamp_ms is None
 
 
 def test_a_batch_has_an_outcome_for_each_key(client: Client, router: FakeRouter):
@@ -273,5 +322,7 @@ async def test_the_async_client_does_the_same(router: FakeRouter):
         assert len([window async for window in client.fetch_windows("boards", "1", page_size=2)]) == 3
         assert len([session async for session in client.fetch_sessions("boards", "1", page_size=2)]) == 3
         assert len([window async for window in client.scan_windows("boards", page_size=2)]) == 6
+        assert len([session async for session in client.scan_sessions("boards", page_size=2)]) == 6
+        assert len([version async for version in client.get_history("boards", "1", page_size=2)]) == 3
         with pytest.raises(LookupFailure, match="UNKNOWN_STORE"):
             await client.count("nowhere")
