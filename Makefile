@@ -30,6 +30,9 @@ PEER_SOURCE := bench/peers/kafka-streams
 PEER_BUILD := .tools/kafka-streams-peer
 PEER := $(PEER_BUILD)/kafka-streams-peer.jar
 PUBLIC_PROTOS := $(wildcard protos/statehouse/v1/*.proto)
+# A schema registry, for tests.
+REGISTRY_VERSION := 3.0.9
+REGISTRY := .tools/schema-registry/apicurio-registry-app-$(REGISTRY_VERSION)-runner.jar
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
 # program:package. ip and nft make the network namespaces that tests cut.
@@ -136,15 +139,15 @@ release-commit: setup $(BUF) ## Name the last release's commit in RELEASES.toml,
 
 setup: $(VENV)/.ready ## Create the virtual environment from the lock file
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproject.toml
+$(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproject.toml examples/response_times/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or run make PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-	  -e . -e examples/word_sketch
+	  -e . -e examples/word_sketch -e examples/response_times
 	touch $@
 
-tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) ## Build the proxy, grpcurl, buf, the load generators, their peer and the clients of the docs; fetch Kafka's tools; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, the load generators, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
@@ -183,6 +186,13 @@ $(CONSOLE): $(CONSOLE_SOURCE) | debian-tools
 $(PEER): $(shell find $(PEER_SOURCE)/pom.xml $(PEER_SOURCE)/src -type f) | debian-tools
 	mvn -q -B package --file $(PEER_SOURCE)/pom.xml -Dbuild.dir=$(CURDIR)/$(PEER_BUILD)
 	touch $@
+
+$(REGISTRY): | debian-tools
+	mvn -q -B dependency:get -Dtransitive=false -Dartifact=io.apicurio:apicurio-registry-app:$(REGISTRY_VERSION):tar.gz:all
+	mkdir -p $(@D)
+	mvn -q -B dependency:copy -Dartifact=io.apicurio:apicurio-registry-app:$(REGISTRY_VERSION):tar.gz:all -DoutputDirectory=$(CURDIR)/$(@D)
+	tar -xzf $(@D)/apicurio-registry-app-$(REGISTRY_VERSION)-all.tar.gz -C $(@D) --touch
+	rm $(@D)/apicurio-registry-app-$(REGISTRY_VERSION)-all.tar.gz
 
 clean: ## Remove what set-up, tests and runs left in this folder
 	rm -rf $(VENV) .tools $(GO_CLIENT_SOURCE)/gen .statehouse

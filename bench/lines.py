@@ -22,6 +22,7 @@ from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import view_of
 from query_service.reads.get_responses import answer, stamped
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.service import QueryServicer
 from query_service.states.checkpoint import Checkpoint
@@ -102,7 +103,7 @@ def _measure(admission: Admission) -> dict[str, float]:
         admission, cast("Any", None), metrics, max_batch_entries=1_000, max_message_bytes=4 * 1024 * 1024
     )
     nothing = cast("Any", None)
-    servicer = QueryServicer(lookups, nothing, nothing, nothing, metrics)
+    servicer = QueryServicer(lookups, nothing, nothing, nothing, SerdeFetches(timeout_s=1), metrics)
     # Requests as a router sends them.
     forwarding = types_pb2.Forwarding(epoch=1, hops=1)
     numbers = random.Random(1).sample(range(_KEYS), _ASKED)  # noqa: S311 - which keys is no secret

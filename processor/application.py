@@ -26,7 +26,8 @@ from processor.outputs import Output, OutputMode, Query, SessionOptions, StoreOp
 from processor.ownership.settings import StoreDeclaration
 from processor.sink.layouts import FrameLayout
 from statehouse.errors import ConfigurationError
-from statehouse.topology import KEY_VALUE, SESSION, checked_name
+from statehouse.serde_plugins import SerdeOptions
+from statehouse.topology import KEY_VALUE, SESSION, WINDOW, checked_name
 
 
 class SourceKind(StrEnum):
@@ -66,11 +67,13 @@ class Application:
 
     Attributes:
         application_id: the prefix of all topics of the application.
+        registry: where the schema registry is, for `parse_avro` and `parse_protobuf`.
 
     """
 
-    def __init__(self, application_id: str, read_source: SourceReader) -> None:
+    def __init__(self, application_id: str, read_source: SourceReader, registry: SerdeOptions | None = None) -> None:
         self.application_id = checked_name("application id", application_id)
+        self.registry = registry or SerdeOptions()
         self._read_source = read_source
         self._sources: dict[str, tuple[Source, DataFrame]] = {}
         self._queries: dict[str, Query] = {}
@@ -197,17 +200,19 @@ class Application:
         dataframe: DataFrame,
         window_size: timedelta,
         *,
+        kind: str = WINDOW,
         output_mode: str = OutputMode.UPDATE,
         **options: Unpack[WindowOptions],
     ) -> None:
         """Declare a window store with its own query (see `Query.window_store`)."""
-        self._sole(name, dataframe, output_mode).window_store(name, window_size, **options)
+        self._sole(name, dataframe, output_mode).window_store(name, window_size, kind=kind, **options)
 
     def session_store(
         self,
         name: str,
         dataframe: DataFrame,
         *,
+        kind: str = SESSION,
         output_mode: str | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
@@ -219,7 +224,7 @@ class Application:
         if output_mode is None:
             closes = FrameLayout(SESSION).takes_sparks_sessions(dataframe.columns)
             output_mode = OutputMode.APPEND if closes else OutputMode.UPDATE
-        self._sole(name, dataframe, output_mode).session_store(name, **options)
+        self._sole(name, dataframe, output_mode).session_store(name, kind=kind, **options)
 
     def versioned_store(
         self,

@@ -162,10 +162,13 @@ class Query:
             )
         self._declare(name, FrameLayout(kind), {}, options)
 
-    def window_store(self, name: str, window_size: timedelta, **options: Unpack[WindowOptions]) -> None:
+    def window_store(
+        self, name: str, window_size: timedelta, *, kind: str = WINDOW, **options: Unpack[WindowOptions]
+    ) -> None:
         """Declare a window store, fed by rows `key, window_start, value`; the start is a Spark timestamp.
 
-        Instead of `window_start`, rows may have the column `window` that Spark's `window(...)` makes.
+        Instead of `window_start`, rows may have the column `window` that Spark's `window(...)` makes. `kind` may name a
+        custom kind that builds on windows.
         """
         retention, grace = options.pop("retention", _DAY), options.pop("grace", _NOTHING)
         retain_duplicates = options.pop("retain_duplicates", False)
@@ -175,20 +178,21 @@ class Query:
             "window_size_ms": _millis(name, "window_size", window_size),
             "retain_duplicates": retain_duplicates,
         }
-        self._declare(name, FrameLayout(WINDOW, retain_duplicates), declared, options)
+        self._declare(name, FrameLayout(WINDOW, retain_duplicates), declared | _built_on(WINDOW, kind, name), options)
 
-    def session_store(self, name: str, **options: Unpack[SessionOptions]) -> None:
+    def session_store(self, name: str, *, kind: str = SESSION, **options: Unpack[SessionOptions]) -> None:
         """Declare a session store, fed by rows `key, session_start, session_end, value`; both bounds are event times.
 
         Instead of the bounds, rows may have the column `session_window` that Spark's `session_window(...)` makes, with
         the same `inactivity_gap`. If rows show sessions before they close, a session that is merged into another one
-        needs a row with a null value.
+        needs a row with a null value. `kind` may name a custom kind that builds on sessions.
         """
         gap, grace = options.pop("inactivity_gap", _NOTHING), options.pop("grace", _NOTHING)
         retention = options.pop("retention", _DAY)
         _check_retention(name, retention, "inactivity gap", gap, grace)
         layout = FrameLayout(SESSION, inactivity_gap_ms=_millis(name, "inactivity_gap", gap))
-        self._declare(name, layout, {"retention_ms": _millis(name, "retention", retention)}, options)
+        declared = {"retention_ms": _millis(name, "retention", retention)}
+        self._declare(name, layout, declared | _built_on(SESSION, kind, name), options)
 
     def versioned_store(self, name: str, history_retention: timedelta, **options: Unpack[StoreOptions]) -> None:
         """Declare a versioned store, fed by rows `key, value, timestamp`: each row is a version, valid from then on.
@@ -222,12 +226,11 @@ class Query:
             self.name,
             0,
             topic,
-            layout.kind,
-            options.get("key_serde", "string"),
-            options.get("value_serde", "json"),
+            key_serde=options.get("key_serde", "string"),
+            value_serde=options.get("value_serde", "json"),
             in_memory=options.get("in_memory", False),
             ephemeral=is_ephemeral,
-            **declared,
+            **{"kind": layout.kind, **declared},
         )
         record_cache = options.get("record_cache", True)
         if not record_cache and layout.kind != VERSIONED and makes_one_row_a_batch(self.frame):
@@ -268,6 +271,20 @@ class Query:
 
     def _add(self, output: Output) -> None:
         self._outputs[output.topic] = output
+
+
+def _built_on(layout: str, kind: str, name: str) -> dict[str, str]:
+    """Return the kind and layout of a store that is of a built-in kind, or of a custom kind that builds on it.
+
+    Raises:
+        ConfigurationError: the kind is another built-in one.
+
+    """
+    if kind == layout:
+        return {"kind": kind}
+    if kind in STORE_KINDS:
+        raise ConfigurationError(f"store {name!r}: a {kind} store does not build on {layout}s: name a custom kind")
+    return {"kind": kind, "layout": layout}
 
 
 def _check_options(name: str, options: Mapping[str, Any], known: frozenset[str]) -> None:

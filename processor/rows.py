@@ -40,6 +40,7 @@ class DeadLetterReason(StrEnum):
     """Why a record was refused: the `reason` header of a dead letter. Operators may add their own reasons."""
 
     NOT_JSON = "not_json"
+    NOT_DECODABLE = "not_decodable"
     MISSING_FIELD = "missing_field"
     WRONG_TYPE = "wrong_type"
     NULL_VALUE = "null_value"

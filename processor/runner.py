@@ -131,7 +131,7 @@ class Processor:
         settings, application_id = self._settings, self._topology.application_id
         session = open_session(application_id, settings)
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
-        app = Application(application_id, sources)
+        app = Application(application_id, sources, settings.serde_options)
         self._topology.build(app)
         app.check()
         self.states.declare([query.name for query in app.queries])

@@ -31,7 +31,8 @@ from processor.sink.batch_writer import OUTPUT, SINK_PARTITION, TIMESTAMP_MS, la
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from statehouse.client.conversion import from_value
 from statehouse.composite import SessionKey, WindowKey
-from statehouse.serdes import serde
+from statehouse.serde_plugins import SerdeOptions
+from statehouse.serdes import SERDES
 from statehouse.topology import SESSION, WINDOW
 
 SOURCE_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -71,7 +72,8 @@ class TopologyTest:
     """A topology under test.
 
     `directory` holds its inputs and checkpoints; topics declared without a partition count get `partitions`. Each
-    `run` restarts the queries from their checkpoints, so a test sees the state that a restart would find.
+    `run` restarts the queries from their checkpoints, so a test sees the state that a restart would find. `registry`
+    becomes the application's.
     """
 
     def __init__(
@@ -81,9 +83,10 @@ class TopologyTest:
         session: SparkSession,
         directory: Path,
         partitions: int = 1,
+        registry: SerdeOptions | None = None,
     ) -> None:
         self._session, self._directory, self._partitions = session, directory, partitions
-        self._app = Application(application_id, self._read)
+        self._app = Application(application_id, self._read, registry)
         self._written: dict[str, list[Record]] = defaultdict(list)
         self.dead_letters: list[DeadLetter] = []
         """The refused records so far, in order."""
@@ -117,7 +120,7 @@ class TopologyTest:
         return self
 
     def store(self, name: str) -> dict[Any, Any]:
-        """Return a store's entries, typed by its serdes.
+        """Return a store's entries, typed by its serdes; as bytes where a serde is a plug-in.
 
         The key is the store's own; (key, start) in window stores, (key, start, sequence) with `retain_duplicates`,
         (key, start, end) in session stores. Times are epoch milliseconds.
@@ -208,13 +211,13 @@ class TopologyTest:
 
     def _entry_key(self, output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
         assert output.declaration is not None  # noqa: S101 - a store's
-        if output.declaration.kind == WINDOW:
+        if output.declaration.built_on == WINDOW:
             window = WindowKey.from_bytes(data)
             key = _text_key(output, window.key)
             return (
                 (key, window.start_ms, window.sequence) if output.layout.retain_duplicates else (key, window.start_ms)
             )
-        if output.declaration.kind == SESSION:
+        if output.declaration.built_on == SESSION:
             session = SessionKey.from_bytes(data)
             return (_text_key(output, session.key), session.start_ms, session.end_ms)
         return _text_key(output, data)
@@ -222,12 +225,16 @@ class TopologyTest:
     @staticmethod
     def _typed(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's values are
         assert output.declaration is not None  # noqa: S101 - a store's
-        return from_value(serde(output.declaration.value_serde).value(data))
+        return _shown(output.declaration.value_serde, data)
 
 
 def _text_key(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
     assert output.declaration is not None  # noqa: S101 - a store's
-    return from_value(serde(output.declaration.key_serde).value(data))
+    return _shown(output.declaration.key_serde, data)
+
+
+def _shown(serde: str, data: bytes) -> Any:  # noqa: ANN401 - as the serde's values are
+    return from_value(SERDES[serde].value(data)) if serde in SERDES else data
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:

@@ -139,7 +139,7 @@ def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettin
         retention = str(settings.updates_retention_ms)
         # The broker deletes whole segments, when the last record is old enough; by default it fills one for a week.
         ours = {"cleanup.policy": "delete", "retention.ms": retention, "segment.ms": retention, **_APPEND_TIME}
-    elif declaration.kind in {WINDOW, SESSION}:
+    elif declaration.built_on in {WINDOW, SESSION}:
         retention_ms = declaration.retention_ms + settings.changelog_additional_retention_ms
         ours = {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **_APPEND_TIME}
     else:

@@ -16,6 +16,7 @@ from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member
 from statehouse.processor_reports import ProcessorReports, decode_commit, written_at_s
+from statehouse.serde_plugins import Serdes
 from statehouse.settings import NodeSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
 
@@ -55,6 +56,7 @@ class ControlTopics:
         self.reports = ProcessorReports()
         self._loop = asyncio.get_running_loop()
         self._ownership = ownership
+        self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
         self._assignment_log = ControlLogReader(
@@ -135,7 +137,7 @@ class ControlTopics:
         self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
 
     def _compile_view(self) -> FleetView:
-        view = view_of(self._ownership.assignment, self._ownership.members)
+        view = view_of(self._ownership.assignment, self._ownership.members, self._serdes)
         self._on_view(view)
         return view
 

@@ -235,6 +235,7 @@ class QueryNode:
         self._reads.watches.streams.stop()
         await self._server.stop(self._settings.stop_grace_ms / 1000)
         self._reads.open_scans.close()
+        self._reads.fetches.close()
         await self._reads.watches.close()
         await self._chores.cancel()
         await asyncio.to_thread(self._ends.stop)

@@ -13,6 +13,7 @@ import structlog
 from query_service.reads.lookups import LookupHandler
 from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
+from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
@@ -24,6 +25,7 @@ from statehouse.rpc.deadline import Deadline, HasTime
 from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.rpc.streams import FIRST_RESPONSE_S
+from statehouse.serdes import FetchNeeded
 from statehouse.topology import AnyTaskId, GlobalId, TaskId
 from statehouse.v1 import (
     node_service_pb2,
@@ -75,14 +77,21 @@ def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Respo
 
 
 def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Handler[Response]:
-    """Wrap a read so that it waits for a position that the caller has seen elsewhere. Its calls are counted."""
+    """Wrap a read so that it waits for a position that the caller has seen elsewhere, and for what a serde fetches.
 
-    async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
+    Its calls are counted.
+    """
+
+    async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         try:
             return await handler(self, request)
         except PositionNotReached as behind:
             deadline = Deadline.of_call(context, self.waits.longest_s, margins=_WAIT_MARGINS)
             return await self.waits.patiently(partial(handler, self, request), behind, deadline)
+
+    async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
+        # A fetch takes longer than a read, so the read is simply done again after it.
+        return await self.fetches.until_decoded(lambda: at_position(self, request, context))
 
     return _counting(method, read)
 
@@ -101,10 +110,11 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         scans: ScanHandler,
         watches: WatchHandler,
         waits: PositionWaits,
+        fetches: SerdeFetches,
         metrics: NodeMetrics,
     ) -> None:
         self._lookups, self._scans, self._watches = lookups, scans, watches
-        self.waits, self.metrics = waits, metrics
+        self.waits, self.fetches, self.metrics = waits, fetches, metrics
 
     async def _get(self, request: query_service_pb2.GetRequest) -> bytes:
         return self._lookups.get(request)
@@ -174,12 +184,12 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         data: bytes,
         context: HasTime,
     ) -> bytes | Awaitable[bytes]:
-        """Answer a serialized request at once. Only a request that waits for a position costs a coroutine."""
+        """Answer a serialized request at once. Only a request that has to wait costs a coroutine."""
         request = parsed(parse, data)
         refuse_unreadable(request)
         try:
             answer = read(request)
-        except PositionNotReached:
+        except (PositionNotReached, FetchNeeded):
             return read_in_time(request, context)
         except Exception as error:
             self.metrics.call(method, error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name)

@@ -13,6 +13,7 @@ from query_service.reads.lookups import LookupHandler
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
+from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import TaskReplica, monotonic_and_wall_ms
 from query_service.service import SERVICES, NodeServicer, QueryServicer, ServedNode, register
 from query_service.states.ownership import NodeOwnership
@@ -41,10 +42,11 @@ class ReadHandlers:
     scans: ScanHandler
     watches: WatchHandler
     waits: PositionWaits
+    fetches: SerdeFetches
 
     def servicer(self, metrics: NodeMetrics) -> QueryServicer:
         """Return the gRPC service over these parts."""
-        return QueryServicer(self.lookups, self.scans, self.watches, self.waits, metrics)
+        return QueryServicer(self.lookups, self.scans, self.watches, self.waits, self.fetches, metrics)
 
 
 def new_listeners(metrics: NodeMetrics, more: Sequence[Listener]) -> Listeners:
@@ -98,13 +100,16 @@ def new_reads(
         max_batch_entries=settings.max_batch_entries,
         max_message_bytes=settings.max_message_bytes,
     )
+    fetches = SerdeFetches(timeout_s=settings.serde_options.timeout_s)
+    log_reader = LogReader(settings.bootstrap, client_id)
     return ReadHandlers(
         admission,
         open_scans,
         lookups,
         ScanHandler(admission, open_scans, max_message_bytes=settings.max_message_bytes),
-        WatchHandler(admission, open_scans, LogReader(settings.bootstrap, client_id), max_watches=settings.max_watches),
+        WatchHandler(admission, open_scans, log_reader, fetches, max_watches=settings.max_watches),
         PositionWaits(max_waits=settings.max_position_waits, longest_s=settings.position_wait_timeout_ms / 1000),
+        fetches,
     )
 
 

@@ -144,6 +144,7 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             window_size_ms=spec.window_size_ms,
             retain_duplicates=spec.retain_duplicates,
             ephemeral=spec.ephemeral,
+            layout=spec.layout,
         )
         setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
@@ -250,4 +251,5 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
         store.retain_duplicates,
         getattr(store, "global"),
         store.ephemeral,
+        store.layout,
     )

@@ -57,6 +57,7 @@ class Reason(IntEnum):
     INPUT_NOT_PROCESSED = errors_pb2.ERROR_REASON_INPUT_NOT_PROCESSED
     PROCESSOR_AGE_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND
     INPUT_BACKLOG_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND
+    SERDE_UNAVAILABLE = errors_pb2.ERROR_REASON_SERDE_UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,14 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             False,
             "The processor did not commit the input record in time.",
             "Allow more time than a micro-batch takes; check in the processor's log that it runs.",
+        ),
+        Reason.SERDE_UNAVAILABLE: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The replica can't decode for now: it does not know the schema and the schema registry can't be reached, "
+            "or its node has no plug-in for the store's serde.",
+            "Read with raw=true; check the node's schema_registry_url and that the registry answers, or install the "
+            "plug-in that the message names.",
         ),
         Reason.BEFORE_HISTORY: ReasonSpec(
             code_pb2.OUT_OF_RANGE,

@@ -170,7 +170,7 @@ def _fingerprint(request: PagedRequest) -> int:
     """Return a checksum of the query and the fields that must be equal on every page of a scan."""
     identity: Any = type(request)()
     identity.CopyFrom(request)
-    for name in ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding"):
+    for name in ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding", "raw_keys"):
         if name in identity.DESCRIPTOR.fields_by_name:
             identity.ClearField(name)
     return zlib.crc32(identity.SerializeToString(deterministic=True), zlib.crc32(identity.DESCRIPTOR.name.encode()))

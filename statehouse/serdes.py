@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf import struct_pb2
 
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.v1 import types_pb2
 from statehouse.wire import delimited
+
+PLUGIN_GROUP = "statehouse.serdes"
+"""The group of entry points by which packages add serdes."""
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -30,11 +33,13 @@ _DOUBLE = struct.Struct(">d")
 _EXACT_INTEGERS_BELOW = 2**53
 
 
+@runtime_checkable
 class Serde(Protocol):
     """Turns bytes into text and typed values, and text into bytes.
 
     `parse` raises ValueError for text that is not of the type; `text`, `value` and `wire` raise ValueError for bytes
-    that are not of the type.
+    that are not of the type. They run on the event loop, so they do no I/O: one that must fetch something first raises
+    FetchNeeded, and is asked again after the fetch. It raises SerdeUnavailable while the fetch can't be done.
     """
 
     def parse(self, text: str) -> bytes:
@@ -48,6 +53,28 @@ class Serde(Protocol):
 
     def wire(self, data: bytes) -> bytes:
         """Return `value(data)` serialized, for callers that only pass it on."""
+
+
+class FetchNeeded(Exception):
+    """A serde needs something from elsewhere, a schema for example, before it can decode these bytes.
+
+    Attributes:
+        need: names what is needed. Fetches of equal needs are done once.
+        fetch: fetches it. It may block for a bounded time, so it runs in a thread. It keeps what it got, or why it got
+            nothing, and raises nothing: the serde says so when it is asked again.
+
+    """
+
+    def __init__(self, need: Hashable, fetch: Callable[[], None]) -> None:
+        super().__init__(f"{need!r} has to be fetched first")
+        self.need, self.fetch = need, fetch
+
+
+class SerdeUnavailable(LookupFailure):
+    """A serde can't decode for now, though the bytes may be sound."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.SERDE_UNAVAILABLE, message)
 
 
 class StringSerde:
@@ -155,6 +182,91 @@ class JsonSerde:
         return self.value(data).SerializeToString()
 
 
+class DocumentSerde:
+    """Base of serdes whose values are JSON documents to those who read them: a plug-in adds `document`."""
+
+    def document(self, data: bytes) -> JsonValue:
+        """Return the bytes as a JSON document.
+
+        Raises:
+            ValueError: the bytes are not of the type.
+            FetchNeeded, SerdeUnavailable: as in `Serde`.
+
+        """
+        raise NotImplementedError
+
+    def parse(self, text: str) -> bytes:  # noqa: ARG002 - as every serde has it
+        """Refuse: only the key's writer knows which bytes a document becomes."""
+        raise ValueError(
+            "keys of this serde have no text form, because a document does not say which schema its writer used: "
+            "serialize the key as its writer does, and send raw bytes"
+        )
+
+    def text(self, data: bytes) -> str:
+        """Show the document as compact JSON, with sorted names."""
+        return json.dumps(self.document(data), separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+
+    def value(self, data: bytes) -> types_pb2.Value:
+        """Return the document."""
+        try:
+            return types_pb2.Value(json=json_value(exact(self.document(data))))
+        except RecursionError as error:
+            raise ValueError("it is nested too deep") from error
+
+    def wire(self, data: bytes) -> bytes:
+        """Serialize."""
+        return self.value(data).SerializeToString()
+
+
+class MissingSerde:
+    """Stands for a serde that this process has no plug-in for: it can route by raw keys, and pass raw values on."""
+
+    def __init__(self, name: str, reason: str = "") -> None:
+        self._message = reason or (
+            f"no package installed here has the serde {name!r}: install one with an entry point {name!r} in the group "
+            f"{PLUGIN_GROUP!r}"
+        )
+
+    def parse(self, text: str) -> bytes:  # noqa: ARG002 - as every serde has it
+        """Refuse: a guess would look in the wrong partition."""
+        raise ValueError(f"{self._message}; or serialize the key as its writer does, and send raw bytes")
+
+    def text(self, data: bytes) -> str:  # noqa: ARG002 - as above
+        """Refuse."""
+        raise self._unavailable()
+
+    def value(self, data: bytes) -> types_pb2.Value:  # noqa: ARG002 - as above
+        """Refuse."""
+        raise self._unavailable()
+
+    def wire(self, data: bytes) -> bytes:  # noqa: ARG002 - as above
+        """Refuse."""
+        raise self._unavailable()
+
+    def _unavailable(self) -> SerdeUnavailable:
+        return SerdeUnavailable(f"{self._message}; raw reads work")
+
+
+def exact(document: JsonValue) -> JsonValue:
+    """Return a document whose numbers survive as 64-bit floats: a larger integer becomes text, as protobuf's JSON does.
+
+    So do the floats that JSON doesn't have: NaN, Infinity and -Infinity.
+    """
+    match document:
+        case int() if abs(document) > _EXACT_INTEGERS_BELOW:
+            return str(document)
+        case float() if math.isnan(document):
+            return "NaN"
+        case float() if math.isinf(document):
+            return "Infinity" if document > 0 else "-Infinity"
+        case list():
+            return [exact(item) for item in document]
+        case dict():
+            return {name: exact(item) for name, item in document.items()}
+        case _:
+            return document
+
+
 def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or float, by the form
     try:
         return form.unpack(data)[0]
@@ -253,3 +365,8 @@ def serde(name: str) -> Serde:
         return SERDES[name]
     except KeyError:
         raise ConfigurationError(f"unknown serde {name!r}: one of {', '.join(SERDES)}") from None
+
+
+def known_serde(name: str) -> Serde:
+    """Return a built-in serde, or a MissingSerde in its place."""
+    return SERDES.get(name) or MissingSerde(name)

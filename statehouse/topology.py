@@ -86,6 +86,7 @@ class StoreSpec:
         retain_duplicates: window stores: several values per key and window start.
         is_global: every node holds all of it; it has no task.
         ephemeral: the store has no changelog: a replica starts empty at the topic's end and keeps no checkpoint.
+        layout: custom kinds: WINDOW or SESSION if its record keys are laid out like theirs; empty for plain keys.
 
     """
 
@@ -103,6 +104,12 @@ class StoreSpec:
     retain_duplicates: bool = False
     is_global: bool = False
     ephemeral: bool = False
+    layout: str = ""
+
+    @property
+    def built_on(self) -> str:
+        """The built-in kind whose record keys, times and retention it has: of a custom kind the one it builds on."""
+        return built_on(self.kind, self.layout)
 
     @property
     def is_persistent(self) -> bool:
@@ -131,6 +138,11 @@ class SubTopology:
     def tasks(self) -> tuple[TaskId, ...]:
         """Its tasks, one per partition."""
         return tuple(TaskId(self.number, partition) for partition in range(self.partition_count))
+
+
+def built_on(kind: str, layout: str) -> str:
+    """Return the built-in kind that a kind is, or builds on."""
+    return kind if kind in STORE_KINDS else layout or KEY_VALUE
 
 
 def checked_name(kind: str, name: str) -> str:

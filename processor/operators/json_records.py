@@ -42,6 +42,9 @@ class FieldType(Enum):
         self.words = words
 
 
+Refused = tuple[Column, DeadLetterReason, str | Column]
+"""When a record is refused, why, and the detail."""
+
 _DOCUMENT: Final = "_document"
 _PARSER: Final = {"allowNonNumericNumbers": "true", "allowSingleQuotes": "false"}
 _NULL: Final = "VOID"  # the name that schema_of_variant has for null
@@ -60,8 +63,8 @@ def parse_json(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    refusals = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
-    return _parse(frame, fields, refusals, optional=optional or {})
+    refusals: list[Refused] = [(F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value")]
+    return parse_documents(frame, F.col(VALUE).cast("string"), fields, refusals, optional=optional or {})
 
 
 def parse_json_table(
@@ -86,28 +89,38 @@ def parse_json_table(
         frame = _with_values(_with_document(frame, key_text), {TABLE_KEY: ("$[0]", key_type)})
         table_key = F.col(TABLE_KEY).cast("string")
     keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT, f"_type_{TABLE_KEY}")
-    refusals = [
+    refusals: list[Refused] = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
         (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"the key is not {key_type.words}"),
     ]
-    parsed = _parse(keyed, fields, refusals, optional=optional or {}, deletes=True)
+    parsed = parse_documents(
+        keyed, F.col(VALUE).cast("string"), fields, refusals, optional=optional or {}, deletes=True
+    )
     return parsed.withColumn(DELETED, F.col(VALUE).isNull())
 
 
-def _parse(
+def parse_documents(
     frame: DataFrame,
+    text: Column,
     fields: Mapping[str, FieldType],
-    refusals: Sequence[tuple[Column, DeadLetterReason, str]],
+    refusals: Sequence[Refused],
     *,
     optional: Mapping[str, FieldType] = MappingProxyType({}),
     deletes: bool = False,
 ) -> DataFrame:
+    """Read a column of JSON text; `refusals` are checked before what the text says.
+
+    Raises:
+        ValueError: the name of a field has a quote or a backslash.
+
+    """
     document = F.col(_DOCUMENT)
-    read = _with_document(frame, F.col(VALUE).cast("string"))
+    read = _with_document(frame, text)
     every = {**fields, **optional}
     typed = _with_values(read, {name: (_path(name), kind) for name, kind in every.items()})
     checks: list[tuple[Column, Column, Column]] = [
-        (when, F.lit(reason.value), F.lit(detail)) for when, reason, detail in refusals
+        (when, F.lit(reason.value), F.lit(detail) if isinstance(detail, str) else detail)
+        for when, reason, detail in refusals
     ]
     # Most records are sound and skip all other checks: the type of the root alone costs as much as several fields.
     is_sound = reduce(and_, (F.col(name).isNotNull() for name in fields), F.lit(bool(fields)))

@@ -50,6 +50,7 @@ def numbered(
             retain_duplicates=store.retain_duplicates,
             is_global=store.is_global,
             ephemeral=store.ephemeral,
+            layout=store.layout,
         )
     _check_ephemeral(specs, known)
     return specs, known

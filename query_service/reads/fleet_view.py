@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from statehouse.assignment import Assignment
 from statehouse.errors import ConfigurationError
 from statehouse.membership import Member
-from statehouse.serdes import Serde, serde
+from statehouse.serdes import Serde, known_serde
 from statehouse.topology import AnyTaskId, StoreSpec
 
 
@@ -37,7 +37,9 @@ class FleetView:
     """The stores that this version can't serve, each with the reason."""
 
 
-def view_of(assignment: Assignment | None, members: Mapping[str, Member]) -> FleetView:
+def view_of(
+    assignment: Assignment | None, members: Mapping[str, Member], serde: Callable[[str], Serde] = known_serde
+) -> FleetView:
     """Compile a view. Stores that this version can't serve go to `unusable`, so that they don't stop the others."""
     if assignment is None:
         return FleetView(members=MappingProxyType(dict(members)))

@@ -28,7 +28,7 @@ from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse import ordered_keys, paging
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason, internal_error
-from statehouse.serdes import from_json_value, json_value, shown_value
+from statehouse.serdes import FetchNeeded, from_json_value, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import framed, result_of
@@ -162,6 +162,8 @@ class LookupHandler:
         if isinstance(error, PositionNotReached):
             # The answers to the other entries must not wait for this entry's position.
             error = LookupFailure(Reason.WOULD_WAIT, error.message, error.metadata)
+        elif isinstance(error, FetchNeeded):
+            error = LookupFailure(Reason.WOULD_WAIT, f"the value's schema is not known here yet: {error}")
         if not isinstance(error, LookupFailure):
             log.error("defect in a lookup of a batch", store=store, exc_info=error)
             error = internal_error()

@@ -67,6 +67,7 @@ class ScanHandler:
                 key=shown_key(served.key_serde, key, raw=request.raw),
                 value=shown_value(served.value_serde, data, raw=request.raw),
                 timestamp_ms=shown_timestamp(timestamp_ms),
+                raw_key=key if request.raw_keys else b"",
             )
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0])
@@ -100,6 +101,7 @@ class ScanHandler:
                     timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
                 sequence=entry.sequence,
+                raw_key=entry.key if request.raw_keys else b"",
             )
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
@@ -137,6 +139,7 @@ class ScanHandler:
                     value=shown_value(served.value_serde, data, raw=request.raw),
                     timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
+                raw_key=entry.key if request.raw_keys else b"",
             )
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())

@@ -10,6 +10,7 @@ from query_service.replicas.replica import StoreReplica
 from query_service.stores.custom import CustomQueries
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import BeforeHistory
+from query_service.stores.windows import TimedStore
 from statehouse.errors import LookupFailure, Reason
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 
@@ -32,7 +33,7 @@ def of_kind(replica: StoreReplica, kind: type[S], query: str, spec_kind: str | N
         LookupFailure: WRONG_STORE_KIND.
 
     """
-    if not isinstance(replica.store, kind) or (spec_kind is not None and replica.spec.kind != spec_kind):
+    if not isinstance(replica.store, kind) or (spec_kind is not None and replica.spec.built_on != spec_kind):
         raise wrong_kind(replica, query)
     return replica.store
 
@@ -67,5 +68,9 @@ def _queries_of(replica: StoreReplica) -> tuple[str, ...]:
     if replica.spec.kind in QUERIES:
         return QUERIES[replica.spec.kind]
     # A custom store has the queries that it inherits, and its own.
-    inherited = QUERIES[KEY_VALUE] if isinstance(replica.store, KeyValueStore) else ("Count",)
+    inherited: tuple[str, ...] = ("Count",)
+    if isinstance(replica.store, KeyValueStore):
+        inherited = QUERIES[KEY_VALUE]
+    elif isinstance(replica.store, TimedStore):
+        inherited = QUERIES.get(replica.spec.built_on, inherited)
     return (*inherited, "QueryStore") if isinstance(replica.store, CustomQueries) else inherited

@@ -37,7 +37,8 @@ def layout_of(spec: StoreSpec, store: StateStore) -> str:
     into segments and which entries have been dropped. So is `retain_duplicates`: it decides whether a None value
     deletes. So is whether a custom kind keeps timestamps: a new version of its package may begin to, or stop.
     """
-    layout = f"{spec.kind}/{spec.retention_ms}" if spec.retention_ms else spec.kind
+    kind = f"{spec.kind}:{spec.layout}" if spec.layout else spec.kind
+    layout = f"{kind}/{spec.retention_ms}" if spec.retention_ms else kind
     if spec.retain_duplicates:
         layout += "/duplicates"
     is_plain = isinstance(store, KeyValueStore) and not store.keeps_timestamps
@@ -54,7 +55,7 @@ def open_store(spec: StoreSpec, path: Path, resources: StoreResources) -> StateS
         ConfigurationError: this node can't serve the specification.
 
     """
-    if spec.kind in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
+    if spec.built_on in {WINDOW, SESSION, VERSIONED} and spec.retention_ms <= 0:
         raise ConfigurationError(f"store {spec.name} is a {spec.kind} store without a retention")
     if spec.is_global and spec.kind != KEY_VALUE:
         raise ConfigurationError(f"store {spec.name} is a global {spec.kind} store; a global store is a key-value one")

@@ -19,11 +19,15 @@ from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
 from query_service.stores.timestamps import split, timestamped
 from query_service.stores.walk import Walk
+from statehouse import ordered_keys
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ContractError
-from statehouse.paging import KeyRange
+from statehouse.paging import KeyRange, after_prefix
 
 K = TypeVar("K", WindowKey, SessionKey)
+
+# What a custom store's query reads at once, beside its limit in number.
+_PAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,20 @@ class TimedStore(EngineStore, Generic[K]):
                 if not page.add((key, value, timestamp_ms), len(entry_key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
+
+    def entries_of(
+        self, key: bytes, first_ms: int, last_ms: int, *, limit: int = 1_000, reverse: bool = False
+    ) -> RangePage[tuple[K, bytes]]:
+        """Return one key's live entries with times from `first_ms` to `last_ms`, by time, for queries of custom stores.
+
+        An entry's time is the one that decides when it expires: the start of a window, the end of a session.
+        """
+        prefix = ordered_keys.escaped(key)
+        keys = KeyRange(prefix, after_prefix(prefix), reverse)
+        time_ms = self._layout.time_ms
+        return self.scan(
+            keys, lambda entry: first_ms <= time_ms(entry) <= last_ms, first_ms, last_ms, limit, _PAGE_BYTES, Walk()
+        )
 
     @contextmanager
     def _view(self, choose: Callable[[Collection[str]], list[str]]) -> Iterator[tuple[EngineView, list[str]]]:

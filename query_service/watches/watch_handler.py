@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import structlog
 
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
+from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.tail import TailRecords
 from query_service.stores.base import RangePage
 from query_service.stores.timestamps import NO_TIMESTAMP, shown_timestamp
@@ -36,6 +38,7 @@ from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 SendChanges = Callable[[query_service_pb2.WatchResponse], Awaitable[None]]
 
 _RESPONSE_RECORDS: Final = 500
@@ -49,8 +52,10 @@ _ANY: Final = types_pb2.Freshness()
 class WatchHandler:
     """Answers watches, at most `max_watches` at once. Use it only on the event loop."""
 
-    def __init__(self, admission: Admission, scans: OpenScans, log: LogReader, *, max_watches: int) -> None:
-        self._admission, self._scans, self._log = admission, scans, log
+    def __init__(
+        self, admission: Admission, scans: OpenScans, log: LogReader, fetches: SerdeFetches, *, max_watches: int
+    ) -> None:
+        self._admission, self._scans, self._log, self._fetches = admission, scans, log, fetches
         # Many watches may begin at once after a move; they take turns, so that scans can still run.
         self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.streams = OpenStreams(max_watches, "node")
@@ -62,7 +67,7 @@ class WatchHandler:
             LookupFailure: this node can't answer, or can't any longer; the reason says why.
 
         """
-        watch = _Watch(self._admission, self._scans, self._log, self._pages, request, send)
+        watch = _Watch(self._admission, self._scans, self._log, self._fetches, self._pages, request, send)
         await self.streams.run(watch.run())
 
     async def close(self) -> None:
@@ -83,11 +88,13 @@ class _Watch:
         admission: Admission,
         scans: OpenScans,
         log: LogReader,
+        fetches: SerdeFetches,
         pages: asyncio.Semaphore,
         request: query_service_pb2.WatchRequest,
         send: SendChanges,
     ) -> None:
         self._admission, self._scans, self._log, self._pages = admission, scans, log, pages
+        self._fetches = fetches
         self._request, self._send = request, send
         self._served = admission.store(request.store)
         self._selection = _selection(request, self._served)
@@ -174,7 +181,7 @@ class _Watch:
             self._shown.add(after, position)
             if is_last := not page.more:
                 self._cursor, self._told_from = self._shown.first_position, self._shown.last_position
-            events = [self._event(entry, value, timestamp_ms) for entry, value, timestamp_ms in page.entries]
+            events = await self._decoded(partial(self._current, page))
             if not events and self._says_absent and self._selection.key is not None:
                 events = [self._event(WatchedEntry(self._selection.key, b""), None, NO_TIMESTAMP)]
             await self._respond(events, gap=gap, current=True, begins=is_first)
@@ -200,7 +207,7 @@ class _Watch:
                 if found is None:
                     return
             has_moved = found.position > self._cursor
-            events = self._changes(found)
+            events = await self._decoded(partial(self._changes, found))
             self._cursor = found.position
             if self._told_from is not None and self._cursor >= self._told_from:
                 self._shown = None
@@ -226,6 +233,17 @@ class _Watch:
             ) from error
         self._admit()
         return found
+
+    async def _decoded(self, make: Callable[[], T]) -> T:
+        """Return the result of `make`, once its serdes know all they need."""
+
+        async def attempt() -> T:
+            return make()
+
+        return await self._fetches.until_decoded(attempt)
+
+    def _current(self, page: RangePage[tuple[WatchedEntry, bytes, int]]) -> list[query_service_pb2.WatchEvent]:
+        return [self._event(entry, value, timestamp_ms) for entry, value, timestamp_ms in page.entries]
 
     def _changes(self, found: TailRecords) -> list[query_service_pb2.WatchEvent]:
         events = []

@@ -90,11 +90,11 @@ def watched_keys(spec: StoreSpec, store: StateStore, selection: KeySelection) ->
         return _Plain(selection, selection.plain_range(), lambda key: key, store.scan_with_timestamps)
     if isinstance(store, VersionedStore):
         return _Plain(selection, selection.escaped_range(), _after_versions, store.scan)
-    if isinstance(store, TimedStore) and spec.kind == WINDOW:
+    if isinstance(store, TimedStore) and spec.built_on == WINDOW:
         return _Timed(
             selection, store, WINDOWS, lambda window: (window.start_ms, window.start_ms + spec.window_size_ms)
         )
-    if isinstance(store, TimedStore) and spec.kind == SESSION:
+    if isinstance(store, TimedStore) and spec.built_on == SESSION:
         return _Timed(selection, store, SESSIONS, lambda session: (session.start_ms, session.end_ms))
     return _Changes(selection)
 

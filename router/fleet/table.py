@@ -11,7 +11,7 @@ ksqlDB and KIP-535: a replica that is cut off from Kafka knows an old end, and m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
 from statehouse.partitioning import partition_for
-from statehouse.serdes import Serde, serde
+from statehouse.serdes import SERDES, Serde, known_serde
 from statehouse.topology import AnyTaskId, GlobalId, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
@@ -155,6 +155,11 @@ class StoreRoutes:
     has_standbys: bool
     """Whether any of its partitions has a second replica."""
 
+    @property
+    def nodes_decode(self) -> bool:
+        """Whether decoding is left to nodes: only they need plug-ins, and a schema registry."""
+        return self.spec.key_serde not in SERDES or self.spec.value_serde not in SERDES
+
     def partition(self, number: int) -> PartitionRoutes:
         """Return a partition.
 
@@ -237,7 +242,12 @@ def forwarding_bytes(epoch: int) -> bytes:
 
 
 def compile_table(
-    assignment: Assignment, members: Mapping[str, Member], previous: RoutingTable | None = None, *, rack: str = ""
+    assignment: Assignment,
+    members: Mapping[str, Member],
+    previous: RoutingTable | None = None,
+    *,
+    rack: str = "",
+    serde: Callable[[str], Serde] = known_serde,
 ) -> RoutingTable:
     """Build the table; partitions whose routes can't have changed since `previous` are taken from it.
 
@@ -262,7 +272,7 @@ def compile_table(
     unusable: dict[str, str] = {}
     for name, spec in assignment.stores.items():
         try:
-            stores[name] = _store_routes(assignment, spec, nodes, reports, members, (stale, previous))
+            stores[name] = _store_routes(assignment, spec, serde, nodes, reports, members, (stale, previous))
         except ConfigurationError as error:
             unusable[name] = str(error)
     return RoutingTable(
@@ -281,6 +291,7 @@ _Reports = Mapping[TaskId, list[tuple[str, ReplicaReport]]]
 def _store_routes(
     assignment: Assignment,
     spec: StoreSpec,
+    serde: Callable[[str], Serde],
     nodes: Mapping[str, RoutedNode],
     reports: _Reports,
     members: Mapping[str, Member],

@@ -15,6 +15,7 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable, compile_table
 from statehouse.assignment import Assignment
 from statehouse.membership import FORGET_AFTER_SESSIONS, Member
+from statehouse.serde_plugins import Serdes
 
 _REBUILD_PAUSE_S = 0.02
 
@@ -37,6 +38,7 @@ class FleetTracker:
     ) -> None:
         self._tables, self._on_table, self._session_timeout_s = tables, on_table, session_timeout_s
         self._rack = rack
+        self._serdes = Serdes()
         self._assignment: Assignment | None = None
         self._named: frozenset[str] = frozenset()
         self._members: dict[str, Member] = {}
@@ -114,7 +116,9 @@ class FleetTracker:
         self._pending = None
         if self._assignment is None:
             return
-        table = compile_table(self._assignment, self._remembered(), self._tables.table, rack=self._rack)
+        table = compile_table(
+            self._assignment, self._remembered(), self._tables.table, rack=self._rack, serde=self._serdes
+        )
         self._built_at = asyncio.get_running_loop().time()
         if self._tables.publish(table):
             self._on_table(table)

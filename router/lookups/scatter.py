@@ -1,6 +1,7 @@
 """Scan, ScanWindows, ScanSessions and Count: every partition through the same dispatch, put together in key order.
 
-Nodes are asked for raw bytes: pages are in the order of serialized keys, and decoding once, here, is enough.
+Nodes are asked for raw bytes: pages are in the order of serialized keys, and decoding once, here, is enough. Where a
+serde is a plug-in, which only nodes need, they are asked for the keys' bytes beside what they decoded.
 Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
 a partition may have more than it returned.
 
@@ -96,8 +97,8 @@ class Scatter:
         answers = await self._read_page(store, "Scan", request, deadline)
         responses = [query_service_pb2.ScanResponse.FromString(answer) for answer in answers]
         parts = [PartialPage(response.entries, bool(response.next_page_token)) for response in responses]
-        shown = _as_is if request.raw else partial(_typed_entry, store)
-        entries, token = self._page(request, parts, lambda entry: entry.key.raw, shown)
+        shown = _shown(request, store, _typed_entry)
+        entries, token = self._page(request, parts, _key, shown)
         return query_service_pb2.ScanResponse(
             entries=entries,
             next_page_token=token,
@@ -118,7 +119,7 @@ class Scatter:
         answers = await self._read_page(store, "ScanWindows", request, deadline)
         responses = [query_service_pb2.ScanWindowsResponse.FromString(answer) for answer in answers]
         parts = [PartialPage(response.windows, bool(response.next_page_token)) for response in responses]
-        shown = _as_is if request.raw else partial(_typed_window, store)
+        shown = _shown(request, store, _typed_window)
         windows, token = self._page(request, parts, _window_entry_key, shown)
         return query_service_pb2.ScanWindowsResponse(
             windows=windows,
@@ -140,7 +141,7 @@ class Scatter:
         answers = await self._read_page(store, "ScanSessions", request, deadline)
         responses = [query_service_pb2.ScanSessionsResponse.FromString(answer) for answer in answers]
         parts = [PartialPage(response.sessions, bool(response.next_page_token)) for response in responses]
-        shown = _as_is if request.raw else partial(_typed_session, store)
+        shown = _shown(request, store, _typed_session)
         sessions, token = self._page(request, parts, _session_entry_key, shown)
         return query_service_pb2.ScanSessionsResponse(
             sessions=sessions,
@@ -194,7 +195,8 @@ class Scatter:
         scope = self._scope(store, method, request)
         to_node = type(request)()
         to_node.CopyFrom(request)
-        to_node.raw, to_node.page_size = True, page_size(request)
+        to_node.raw_keys = store.nodes_decode and not request.raw
+        to_node.raw, to_node.page_size = not to_node.raw_keys, page_size(request)
         if scope.partitions is None:
             return [await self._ask_copy(scope, to_node, deadline)]
         read = partial(self._ask_group, scope, to_node, deadline)
@@ -294,16 +296,36 @@ class Scatter:
         return items, next_page_token(request, key_of(page.items[-1])) if page.has_more else ""
 
 
+def _shown(request: Request, store: StoreRoutes, typed: Callable[[StoreRoutes, Item], Item]) -> Callable[[Item], Item]:
+    """Return how this request's items are shown."""
+    if request.raw:
+        return _as_is
+    return _without_raw_key if store.nodes_decode else partial(typed, store)
+
+
 def _as_is(item: Item) -> Item:
     return item
 
 
+def _without_raw_key(item: Item) -> Item:
+    # A copy: the token of the next page is made from the item's key.
+    shown = type(item)()
+    shown.CopyFrom(item)
+    shown.ClearField("raw_key")
+    return shown
+
+
+def _key(item: query_service_pb2.Entry | query_service_pb2.KeyedWindow | query_service_pb2.KeyedSession) -> bytes:
+    """Return an item's serialized key."""
+    return item.raw_key or item.key.raw
+
+
 def _window_entry_key(window: query_service_pb2.KeyedWindow) -> bytes:
-    return WindowKey(window.key.raw, window.window.start_ms, window.sequence).to_entry_key()
+    return WindowKey(_key(window), window.window.start_ms, window.sequence).to_entry_key()
 
 
 def _session_entry_key(session: query_service_pb2.KeyedSession) -> bytes:
-    return SessionKey(session.key.raw, session.session.start_ms, session.session.end_ms).to_entry_key()
+    return SessionKey(_key(session), session.session.start_ms, session.session.end_ms).to_entry_key()
 
 
 def _typed_entry(store: StoreRoutes, entry: query_service_pb2.Entry) -> query_service_pb2.Entry:

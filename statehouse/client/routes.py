@@ -9,7 +9,7 @@ from statehouse.errors import LookupFailure
 from statehouse.membership import LEAVING_STATES, TaskState, target
 from statehouse.paging import serialized_key
 from statehouse.partitioning import partition_for
-from statehouse.serdes import SERDES, Serde
+from statehouse.serdes import Serde, known_serde
 from statehouse.topology import MURMUR2, GlobalId, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
@@ -72,11 +72,11 @@ class FleetRoutes:
                 routes[task.task] = KeyRoute(task.task, found)
         stores = {
             info.name: _Store(
-                SERDES[info.key_serde],
+                known_serde(info.key_serde),
                 tuple(routes.get(_task_of(info, number)) for number in range(info.partition_count)),
             )
             for info in fleet.stores
-            if info.partitioner == MURMUR2 and info.key_serde in SERDES and info.partition_count
+            if info.partitioner == MURMUR2 and info.partition_count
         }
         return cls(fleet.epoch, frozenset(nodes.values()), stores)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
+from statehouse.serde_plugins import SerdeOptions
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 LogLevel = Annotated[
@@ -41,6 +43,63 @@ class CommonSettings(DeclaredSettings):
         le=65_535,
     )
     log_level: LogLevel = setting("info", "Least level that is logged.", SettingGroup.OBSERVABILITY)
+
+
+class RegistrySettings(DeclaredSettings):
+    """What those need who read Avro and Protobuf."""
+
+    schema_registry_url: str = setting(
+        "",
+        "The schema registry, for the serdes avro and protobuf: an http(s) URL, or several separated by commas.",
+        SettingGroup.REGISTRY,
+        unset="none: such values are read raw only",
+    )
+    schema_registry_credentials: Path | None = setting(
+        None,
+        "File with user:password for the registry. It is read anew after a failed request.",
+        SettingGroup.REGISTRY,
+        unset="none",
+    )
+    schema_registry_ca: Path | None = setting(
+        None,
+        "File with the certificates that the registry's is checked with.",
+        SettingGroup.REGISTRY,
+        unset="those that the registry's client brings",
+    )
+    schema_registry_timeout_ms: int = setting(
+        2_000,
+        "Longest time that a read waits for a schema that this process does not know yet.",
+        SettingGroup.REGISTRY,
+        ge=1,
+        le=60_000,
+    )
+
+    @model_validator(mode="after")
+    def _url_is_one_and_has_no_password(self) -> Self:
+        # Checked for the whole, because what a single setting is refused for is printed, and it may hold a password.
+        for url in self.schema_registry_url.split(",") if self.schema_registry_url else ():
+            if not url.strip().startswith(("http://", "https://")):
+                raise ValueError("schema_registry_url must be http(s)://host:port, or several separated by commas")
+            if "@" in url:
+                raise ValueError(
+                    "schema_registry_url is printed, so it can't hold a password: write user:password to a file and "
+                    "name it in schema_registry_credentials"
+                )
+        return self
+
+    @property
+    def serde_options(self) -> SerdeOptions:
+        """The same for serdes."""
+        return SerdeOptions(
+            self.schema_registry_url,
+            _path(self.schema_registry_credentials),
+            _path(self.schema_registry_ca),
+            self.schema_registry_timeout_ms / 1000,
+        )
+
+
+def _path(file: Path | None) -> str:
+    return "" if file is None else str(file.expanduser())
 
 
 class HeartbeatSettings(CommonSettings):

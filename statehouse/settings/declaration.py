@@ -54,6 +54,7 @@ class SettingGroup(StrEnum):
     ROUTING = "Routing"
     READS = "Reads"
     WATCHES = "Watches"
+    REGISTRY = "Schema registry"
     OBSERVABILITY = "Observability"
 
 

@@ -7,13 +7,13 @@ from typing import Self
 
 from pydantic import model_validator
 
-from statehouse.settings.common import HeartbeatSettings, ServerSettings
+from statehouse.settings.common import HeartbeatSettings, RegistrySettings, ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
 
 _MIB = 1024 * 1024
 
 
-class NodeSettings(ServerSettings, HeartbeatSettings):
+class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     """A query node."""
 
     instance_id: str = setting(

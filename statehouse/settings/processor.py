@@ -7,13 +7,13 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from statehouse.settings.common import ApplicationSettings, HeartbeatSettings
+from statehouse.settings.common import ApplicationSettings, HeartbeatSettings, RegistrySettings
 from statehouse.settings.declaration import SettingGroup, setting
 
 _DAY_MS = 86_400_000
 
 
-class ProcessorSettings(HeartbeatSettings):
+class ProcessorSettings(HeartbeatSettings, RegistrySettings):
     """A processor. Spark's own settings pass through `spark_conf`."""
 
     checkpoint_dir: str = setting(

@@ -101,6 +101,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The processor's last report is older than the bound, or there is none."""
     ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND: _ErrorReason.ValueType  # 31
     """The input backlog is larger than the bound, or unknown."""
+    ERROR_REASON_SERDE_UNAVAILABLE: _ErrorReason.ValueType  # 40
+    """The store's serde can't decode for now: the schema registry can't be
+    reached, or the node has no plug-in for the serde. A raw read works.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The status details carry the same name as
@@ -183,6 +187,10 @@ ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND: ErrorReason.ValueType  # 30
 """The processor's last report is older than the bound, or there is none."""
 ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND: ErrorReason.ValueType  # 31
 """The input backlog is larger than the bound, or unknown."""
+ERROR_REASON_SERDE_UNAVAILABLE: ErrorReason.ValueType  # 40
+"""The store's serde can't decode for now: the schema registry can't be
+reached, or the node has no plug-in for the serde. A raw read works.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -41,6 +41,7 @@ class StoreSpec(_message.Message):
     RETAIN_DUPLICATES_FIELD_NUMBER: _builtins.int
     GLOBAL_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Store name."""
     kind: _builtins.str
@@ -48,9 +49,11 @@ class StoreSpec(_message.Message):
     of a custom kind, for which the nodes have a plug-in.
     """
     key_serde: _builtins.str
-    """Key serde: string, long, double, bytes or json."""
+    """Key serde: string, long, double, bytes or json; or the name of a serde for
+    which the nodes have a plug-in.
+    """
     value_serde: _builtins.str
-    """Value serde: string, long, double, bytes or json."""
+    """Value serde, likewise."""
     changelog_topic: _builtins.str
     """Changelog topic."""
     partition_count: _builtins.int
@@ -75,6 +78,10 @@ class StoreSpec(_message.Message):
     """Logging is disabled: the topic only carries updates. A replica starts empty
     at the topic's end and writes no checkpoint. There are no standbys.
     """
+    layout: _builtins.str
+    """Custom kinds: "window" or "session" if record keys have that kind's layout.
+    Empty: plain keys.
+    """
     @_builtins.property
     def conformance_vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConformanceVector]:
         """Inputs and outputs of the partitioner's hash; a reader whose own
@@ -98,10 +105,11 @@ class StoreSpec(_message.Message):
         window_size_ms: _builtins.int = ...,
         retain_duplicates: _builtins.bool = ...,
         ephemeral: _builtins.bool = ...,
+        layout: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,7 +116,7 @@ def test_a_newer_process_fences_the_older_which_says_so(
         ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "a heap"', "must be one of"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "session"', "needs a retention"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nkind = "window"\nretention_ms = 5', "window_size_ms"),
-        ('application_id = "a"\n[[stores]]\nname = "s"\nvalue_serde = "avro"', "unknown serde"),
+        ('application_id = "a"\n[[stores]]\nname = "s"\nvalue_serde = "Avro"', "name of a plug-in"),
         ('application_id = "a"\n[[stores]]\nname = "s"\nglobal = true', "name the topic of a global store"),
         (
             'application_id = "a"\n[[stores]]\nname = "s"\nchangelog_topic = "t"\nglobal = true\nephemeral = true',

@@ -281,9 +281,12 @@ def test_a_store_of_a_newer_processor_stops_no_other(fleet: Fleet) -> None:
     fleet.assign(TaskAssignment("n1"), TaskAssignment())
     fleet.wait_running([node])
     assert node.get(key).found
-    with pytest.raises(LookupFailure, match="newer can't be served by this version") as told:
+    fleet.put({key: "written later"}, store="newer")
+    raw = query_service_pb2.GetRequest(store="newer", key=types_pb2.Key(text=key), raw=True)
+    poll_until(lambda: node.call(node.query.Get, raw).value.raw == b"written later", 20, "the newer store's value, raw")
+    with pytest.raises(LookupFailure, match="no package installed here has the serde 'a-later-one'") as told:
         node.get(key, store="newer")
-    assert told.value.reason is Reason.TASK_FAILED
+    assert told.value.reason is Reason.SERDE_UNAVAILABLE
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
     fleet.wait_running([node])
     assert node.get(other).found

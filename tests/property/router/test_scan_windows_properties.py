@@ -44,6 +44,7 @@ async def pages(scatter: Scatter, request: query_service_pb2.ScanWindowsRequest,
             key = WindowKey(bytes.fromhex(each.key.text), each.window.start_ms, each.sequence)
             assert each.window.value.raw == repr(key).encode()
             assert each.window.timestamp_ms == WRITTEN_MS
+            assert not each.raw_key
             assert each.window.end_ms == key.start_ms + SPEC.window_size_ms
             found.append(key)
         if not page.next_page_token:
@@ -62,6 +63,7 @@ async def pages(scatter: Scatter, request: query_service_pb2.ScanWindowsRequest,
     reverse=st.booleans(),
     page_size=st.integers(1, 9),
     node_page_bytes=st.sampled_from([1, 100, 10**6]),
+    nodes_decode=st.booleans(),
 )
 def test_pages_are_the_range_in_order(
     windows: set[WindowKey],
@@ -72,6 +74,7 @@ def test_pages_are_the_range_in_order(
     reverse: bool,
     page_size: int,
     node_page_bytes: int,
+    nodes_decode: bool,
 ) -> None:
     first, last = span
     request = query_service_pb2.ScanWindowsRequest(

@@ -98,13 +98,49 @@ def test_a_global_store_is_a_topic(app: Application):
         app.store("products", frame("key", "value"))
 
 
+def test_a_custom_kind_may_build_on_windows_and_sessions(app: Application):
+    app.window_store("times", WINDOWS, MINUTE, kind="histogram")
+    app.session_store("carts", SESSIONS, kind="carts")
+    windows, sessions = (store.declaration for store in app.stores)
+    assert windows is not None
+    assert sessions is not None
+    assert (windows.kind, windows.layout, windows.built_on, windows.window_size_ms) == (
+        "histogram",
+        "window",
+        "window",
+        60_000,
+    )
+    assert (sessions.kind, sessions.layout, sessions.built_on) == ("carts", "session", "session")
+    with pytest.raises(ConfigurationError, match="a session store does not build on windows"):
+        app.window_store("more", WINDOWS, MINUTE, kind="session")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"kind": "window", "layout": "window", "retention_ms": 5, "window_size_ms": 1},
+            "layout goes with a custom kind",
+        ),
+        ({"kind": "histogram", "layout": "versioned"}, "layout 'versioned' must be window or session"),
+        ({"kind": "histogram", "layout": "window", "window_size_ms": 1}, "needs a retention above 0"),
+        ({"kind": "histogram", "layout": "window", "retention_ms": 5}, "a window must last above 0 ms"),
+        ({"kind": "carts", "layout": "session", "retention_ms": 5, "window_size_ms": 1}, "has no window_size_ms"),
+    ],
+)
+def test_a_layout_brings_the_rules_of_its_kind(given: dict[str, Any], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        StoreDeclaration("s", "q", 1, "t", **given)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"dataframe": frame("key")}, "lacks value"),
         ({"dataframe": frame("key", value="bigint")}, "value of its frame is bigint, it must be string or binary"),
         ({"dataframe": frame("key", "value", *REFUSAL)}, "lacks topic, partition, offset"),
-        ({"key_serde": "avro"}, "key serde: unknown serde 'avro'"),
+        ({"key_serde": "Avro"}, "key serde 'Avro' must be one of string, .* or the name of a plug-in"),
+        ({"value_serde": "protobufs"}, "value serde 'protobufs' is none of ours: write 'protobuf'"),
         ({"partitions": 0}, "must be at least 1"),
         ({"kind": "window"}, r"declare a window store with window_store"),
         ({"kind": "Word sketch"}, "name of a plug-in"),

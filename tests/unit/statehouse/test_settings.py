@@ -174,3 +174,26 @@ def test_a_process_leaves_keys_of_others_alone(tmp_path: Path) -> None:
     assert load(NodeSettings, {}, file).node_port == 7
     assert load(RouterSettings, {}, file).router_port == 8
     assert load(ProcessorSettings, {}, file).sink_tasks == 9
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://me:secret@registry", "can't hold a password"),
+        ("http://a,ftp://b", "must be http"),
+        ("registry:8081", "must be http"),
+    ],
+)
+def test_the_registrys_url_is_one_and_holds_no_password(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        NodeSettings(**_NODE, schema_registry_url=url)
+    assert "secret" not in str(refused.value)
+
+
+def test_serdes_get_what_settings_say_of_the_registry() -> None:
+    file = Path("/run/secrets/registry")
+    options = NodeSettings(
+        **_NODE, schema_registry_url="http://a,https://b", schema_registry_credentials=file
+    ).serde_options
+    assert (options.registry_url, options.credentials_file, options.ca_file) == ("http://a,https://b", str(file), "")
+    assert options.timeout_s == 2.0

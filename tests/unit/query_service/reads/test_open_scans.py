@@ -18,6 +18,7 @@ from query_service.reads.lookups import LookupHandler
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
+from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica
 from query_service.service import QueryServicer
 from query_service.states.checkpoint import Checkpoint
@@ -106,7 +107,14 @@ class Node:
         scans = ScanHandler(self.admission, self.open_scans, max_message_bytes=10**6)
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-            QueryServicer(lookups, scans, cast("Any", None), PositionWaits(max_waits=1, longest_s=1), METRICS),
+            QueryServicer(
+                lookups,
+                scans,
+                cast("Any", None),
+                PositionWaits(max_waits=1, longest_s=1),
+                SerdeFetches(timeout_s=1),
+                METRICS,
+            ),
             cast("Any", TolerantServer(self._server)),
         )
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")

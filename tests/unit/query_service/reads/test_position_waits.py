@@ -17,6 +17,7 @@ from query_service.reads.lookups import LookupHandler
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
+from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.service import QueryServicer
 from query_service.states.checkpoint import Checkpoint
@@ -62,7 +63,7 @@ class Node:
         lookups = LookupHandler(admission, self.open_scans, METRICS, max_batch_entries=10, max_message_bytes=10**6)
         scans = ScanHandler(admission, self.open_scans, max_message_bytes=10**6)
         self.waits = PositionWaits(max_waits=max_waits, longest_s=0.05)
-        servicer = QueryServicer(lookups, scans, cast("Any", None), self.waits, METRICS)
+        servicer = QueryServicer(lookups, scans, cast("Any", None), self.waits, SerdeFetches(timeout_s=1), METRICS)
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(servicer, cast("Any", TolerantServer(self._server)))
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")

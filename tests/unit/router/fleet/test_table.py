@@ -91,16 +91,20 @@ def test_a_store_of_a_newer_version_leaves_the_others_alone() -> None:
     fleet = assignment([HOLDERS])
     stores = {
         **fleet.stores,
-        "odd": StoreSpec("odd", "t", 1, 0, key_serde="avro"),
+        "odd": StoreSpec("odd", "t", 1, 0, key_serde="morse"),
         "none": StoreSpec("none", "t", 0, 0),
     }
     mixed = Assignment(1, stores=stores, tasks=fleet.tasks)
     first = compile_table(mixed, {})
     table = compile_table(mixed, members(member("a")), first)
-    assert set(table.stores) == {STORE}
-    assert set(table.unusable) == {"odd", "none"}
-    with pytest.raises(LookupFailure, match="avro"):
-        table.store("odd")
+    assert set(table.stores) == {STORE, "odd"}
+    assert set(table.unusable) == {"none"}
+    # A router needs no plug-in: whoever has the key's bytes is routed, and nodes decode.
+    assert table.locate("odd", b"k").partition == 0
+    assert table.store("odd").nodes_decode
+    assert not table.store(STORE).nodes_decode
+    with pytest.raises(LookupFailure, match="no partitions"):
+        table.store("none")
 
 
 def test_partitions_no_change_concerns_are_taken_over() -> None:

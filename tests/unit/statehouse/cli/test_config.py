@@ -44,7 +44,7 @@ def another(setting: Setting) -> Any:
         case "NUMBER":
             return setting.field.default / 2
         case "TEXT" | "PATH":
-            return "/elsewhere"
+            return "http://elsewhere" if setting.name.endswith("_url") else "/elsewhere"
         case choices:
             return choices.split("|")[0]
 

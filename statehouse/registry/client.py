@@ -1,0 +1,109 @@
+"""Reads schemas from the registry, with Confluent's client. All of it blocks."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statehouse.serde_plugins import SerdeOptions
+from statehouse.serdes import SerdeUnavailable
+
+_REFERENCES_MAX = 1_000
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredText:
+    """A schema as the registry has it, and the schemas that it refers to by name, those that others need first."""
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class RegistryClient:
+    """Reads schemas of one type. Several threads may use it."""
+
+    def __init__(self, options: SerdeOptions, schema_type: str, *, form: str | None = None) -> None:
+        """Take how to reach the registry, the type in the registry's words, and in which form it shall give schemas."""
+        self._options, self._schema_type, self._form = options, schema_type, form
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    def schema(self, schema_id: int) -> RegisteredText:
+        """Fetch a schema and all that it refers to.
+
+        Raises:
+            ValueError: the registry has no such schema, or one of another type.
+            SerdeUnavailable: the registry can't be reached, or refuses to say.
+
+        """
+        found = self._asked(f"schema {schema_id}", lambda client: client.get_schema(schema_id, fmt=self._form))
+        found_type = found.schema_type or "AVRO"  # the registry's default, which it may leave out
+        if found_type != self._schema_type:
+            raise ValueError(f"schema {schema_id} is of type {found_type}, not {self._schema_type}")
+        references: dict[str, str] = {}
+        self._resolve(found, references)
+        return RegisteredText(found.schema_str, tuple(references.items()))
+
+    def _resolve(self, schema: Any, into: dict[str, str]) -> None:  # noqa: ANN401 - the client's Schema, which is untyped
+        for reference in schema.references or ():
+            if reference.name in into:
+                continue
+            if len(into) >= _REFERENCES_MAX:
+                raise ValueError(f"the schema refers to more than {_REFERENCES_MAX} others")
+            what = f"version {reference.version} of {reference.subject}"
+            found = self._asked(
+                what,
+                lambda client, at=reference: client.get_version(at.subject, at.version, deleted=True, fmt=self._form),
+            ).schema
+            into[reference.name] = ""  # a cycle ends here; a registry refuses to make one
+            self._resolve(found, into)
+            del into[reference.name]
+            into[reference.name] = found.schema_str
+
+    def _asked(self, what: str, ask: Any) -> Any:  # noqa: ANN401 - a method of the untyped client, and its result
+        if not self._options.registry_url:
+            raise SerdeUnavailable("this process knows no schema registry: set schema_registry_url")
+        # Imported here: it takes a second, and only those who lack a schema need it.
+        from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - see above
+
+        where = f"the schema registry at {self._options.registry_url}"
+        try:
+            return ask(self._connected())
+        except SchemaRegistryError as error:
+            if error.http_status_code == _NOT_FOUND:
+                raise ValueError(f"{where} has no {what}") from error
+            self._forget()
+            raise SerdeUnavailable(f"{where} answered {error.http_status_code}: {error.error_message}") from error
+        except Exception as error:
+            self._forget()
+            raise SerdeUnavailable(f"{where} can't be read: {type(error).__name__}: {error}") from error
+
+    def _connected(self) -> Any:  # noqa: ANN401 - the client is untyped
+        from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 - see above
+
+        with self._lock:
+            if self._client is None:
+                given: dict[str, Any] = {
+                    "url": self._options.registry_url,
+                    "timeout": self._options.timeout_s,
+                    # Whoever reads again asks again; see `schemas`.
+                    "max.retries": 0,
+                }
+                if self._options.credentials_file:
+                    given["basic.auth.user.info"] = Path(self._options.credentials_file).read_text("utf-8").strip()
+                if self._options.ca_file:
+                    given["ssl.ca.location"] = self._options.ca_file
+                self._client = SchemaRegistryClient.new_client(given)
+            return self._client
+
+    def _forget(self) -> None:
+        """Make the client anew next time: the file of credentials may have changed."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            with suppress(Exception):  # it is given up anyway
+                client.close()

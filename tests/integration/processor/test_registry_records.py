@@ -1,0 +1,101 @@
+"""Avro and Protobuf records as typed columns in Spark; the schemas come over HTTP, from a server of the test's own."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from processor.operators.json_records import FieldType
+from processor.operators.registry_records import parse_avro, parse_protobuf
+from processor.rows import ORIGIN
+from statehouse.registry.wire_format import framed, with_indexes
+from statehouse.serde_plugins import SerdeOptions
+from tests.support.registry import registry_of
+
+OLD = {"type": "record", "name": "View", "fields": [{"name": "n", "type": "long"}, {"name": "page", "type": "string"}]}
+NEW = {**OLD, "fields": [*OLD["fields"], {"name": "ms", "type": ["null", "double"]}]}
+FIELDS = {"n": FieldType.INTEGER, "page": FieldType.TEXT}
+OPTIONAL = {"ms": FieldType.NUMBER}
+
+
+def avro(schema_id: int, schema: Any, value: dict[str, object]) -> bytes:
+    target = io.BytesIO()
+    fastavro.schemaless_writer(target, fastavro.parse_schema(schema), value)
+    return framed(schema_id, target.getvalue())
+
+
+def descriptor() -> descriptor_pb2.FileDescriptorProto:
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="view.proto", syntax="proto3")
+    view = file.message_type.add(name="View")
+    view.field.add(name="n", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
+    view.field.add(name="page", number=2, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    return file
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SerdeOptions]:
+    compiled = base64.b64encode(descriptor().SerializeToString()).decode()
+    schemas = {1: ("AVRO", json.dumps(OLD)), 2: ("AVRO", json.dumps(NEW)), 3: ("PROTOBUF", compiled)}
+    with registry_of(schemas) as url:
+        yield SerdeOptions(url)
+
+
+def frame(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
+    rows = [(b"k", value, "views", 0, offset, None) for offset, value in enumerate(values)]
+    schema = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    return spark.createDataFrame(rows, schema).coalesce(1)
+
+
+def test_avro_by_the_schema_that_each_was_written_with(spark: SparkSession, registry: SerdeOptions) -> None:
+    sound = avro(1, OLD, {"n": 2**62 + 1, "page": "home"})
+    values = {
+        sound: (2**62 + 1, "home", None),
+        avro(2, NEW, {"n": 1, "page": "cart", "ms": 0.5}): (1, "cart", 0.5),
+        avro(2, NEW, {"n": 1, "page": "cart", "ms": None}): (1, "cart", None),
+        None: ("null_value", "no value"),
+        b"{}": ("not_decodable", "zero byte"),
+        sound[:-1]: ("not_decodable", "not what schema 1 says"),
+        framed(9, b"x"): ("not_decodable", "has no schema 9"),
+        framed(3, b"x"): ("not_decodable", "of type PROTOBUF, not AVRO"),
+        avro(2, NEW, {"n": 1, "page": "cart", "ms": float("nan")}): ("wrong_type", "'ms' is DOUBLE"),
+    }
+    parsed = parse_avro(frame(spark, list(values)), FIELDS, registry=registry, optional=OPTIONAL)
+    assert {*ORIGIN, "n", "page", "ms", "reason", "detail"} == {*parsed.columns}
+    for (value, expected), row in zip(values.items(), parsed.orderBy("offset").collect(), strict=True):
+        if len(expected) == 3:
+            assert (row.n, row.page, row.ms, row.reason, row.detail) == (*expected, None, None)
+        else:
+            assert row.reason == expected[0], row
+            assert expected[1] in row.detail
+        # A dead letter is the record as it came.
+        assert row.value == value
+
+
+def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
+    pool = DescriptorPool()
+    pool.Add(descriptor())
+    message = GetMessageClass(pool.FindMessageTypeByName("View"))(n=2**62 + 1, page="home")
+    sound = framed(3, with_indexes([0], message.SerializeToString()))
+    parsed = parse_protobuf(frame(spark, [sound, framed(3, b"\x02\x08")]), FIELDS, registry=registry)
+    good, bad = parsed.orderBy("offset").collect()
+    assert (good.n, good.page, good.reason) == (2**62 + 1, "home", None)
+    assert (bad.reason, bad.n) == ("not_decodable", None)
+
+
+def test_without_a_registry_the_batch_fails_and_no_record_is_blamed(spark: SparkSession) -> None:
+    nowhere = SerdeOptions("http://127.0.0.1:1", timeout_s=0.5)
+    parsed = parse_avro(frame(spark, [framed(1, b"\x02\x02a")]), FIELDS, registry=nowhere)
+    with pytest.raises(PySparkException, match=r"schema registry at http://127\.0\.0\.1:1 can't be read"):
+        parsed.collect()
