@@ -68,7 +68,7 @@ class Nodes:
 
     async def _read(self, method: str, body: bytes) -> bytes:
         request = _REQUESTS[method].FromString(body)
-        assert request.raw
+        assert request.raw != request.raw_keys
         read = {
             "Scan": self.engine.scan,
             "ScanWindows": self.engine.scan_windows,
@@ -77,8 +77,8 @@ class Nodes:
         return cast("bytes", (await cast("Any", read)(request)).SerializeToString())
 
 
-def router(nodes: Nodes) -> Scatter:
-    """Return a router to two nodes, one of which has two of the partitions."""
+def router(nodes: Nodes, *, nodes_decode: bool = False) -> Scatter:
+    """Return a router to two nodes, one of which has two of the partitions; it leaves decoding to them if told so."""
     holders = [RoutedNode("a", "a", 1), RoutedNode("b", "b", 1), RoutedNode("a", "a", 1)]
     partitions = [
         PartitionRoutes.of("s", number, TaskId(0, number), 1, (RoutedReplica(node.instance_id, Role.ACTIVE, node),))
@@ -86,7 +86,11 @@ def router(nodes: Nodes) -> Scatter:
     ]
     served = nodes.served
     routes = SimpleNamespace(
-        spec=nodes.spec, key_serde=served.key_serde, value_serde=served.value_serde, partitions=partitions
+        spec=nodes.spec,
+        key_serde=served.key_serde,
+        value_serde=served.value_serde,
+        partitions=partitions,
+        nodes_decode=nodes_decode,
     )
     table = SimpleNamespace(store=lambda _name: routes, forwarding=b"")
     tables: Any = SimpleNamespace(current=lambda: table)

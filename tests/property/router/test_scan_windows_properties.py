@@ -95,6 +95,6 @@ def test_pages_are_the_range_in_order(
         if high is not None:
             request.to_key.raw = high
             expected = [each for each in expected if each.key <= high]
-    scatter = router(nodes_with(windows, node_page_bytes))
+    scatter = router(nodes_with(windows, node_page_bytes), nodes_decode=nodes_decode)
     found = asyncio.run(pages(scatter, request, len(windows)))
     assert found == sorted(expected, reverse=reverse)
