@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from processor.lifecycle import ApplicationState, ControllerState, QueryState
 from processor.listeners import ProcessorListeners
 from processor.query_progress import BatchProgress
-from processor.sink.batch_writer import BYTES, RETRIED, SKIPPED, Counts
+from processor.sink.batch_writer import BYTES, EARLY, RETRIED, SAVED, SKIPPED, Counts
 from processor.sink.protocol import WRITES
 from processor.states import ProcessorStates
 from statehouse.observability.metrics import count_pauses, new_registry
@@ -43,12 +43,25 @@ class ProcessorMetrics:
             ("query", "output"),
             registry=self.registry,
         )
+        self._saved = Counter(
+            "statehouse_processor_record_cache_saved_records",
+            "Rows not written, because a later one of the same key replaced them in the record cache.",
+            ("query", "output"),
+            registry=self.registry,
+        )
+        self._early = Counter(
+            "statehouse_processor_record_cache_early_records",
+            "Rows written before the end of their batch, because the record cache was full.",
+            ("query", "output"),
+            registry=self.registry,
+        )
         self._dead_letters = Counter(
             "statehouse_processor_dead_letters",
             "Records refused and kept in the dead-letter topic, by reason.",
             ("query", "reason"),
             registry=self.registry,
         )
+        self._of_outputs = {BYTES: self._bytes, SAVED: self._saved, EARLY: self._early}
         self._skipped = Counter(
             "statehouse_processor_skipped_partitions",
             "Changelog partitions of replayed batches that had been committed before.",
@@ -128,8 +141,8 @@ class ProcessorMetrics:
     def batch(self, query: str, batch_id: int, counts: Counts, took_s: float) -> None:
         """Record the counts of a committed batch."""
         for (output, kind), number in counts.items():
-            if kind == BYTES:
-                self._bytes.labels(query, output).inc(number)
+            if kind in self._of_outputs:
+                self._of_outputs[kind].labels(query, output).inc(number)
             elif output:
                 self._records.labels(query, output, kind).inc(number)
             elif kind == SKIPPED:

@@ -29,6 +29,7 @@ from processor.query_progress_listener import QueryProgressListener, Subscriptio
 from processor.settings import ProcessorSettings, ownership_settings, restart_policy
 from processor.sink.batch import OutputRows, StoreSink
 from processor.sink.protocol import OutputTopic, SinkTarget
+from processor.sink.record_cache_pool import RecordCachePool
 from processor.sources import KafkaSources
 from processor.spark_failures import beginning
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
@@ -142,9 +143,11 @@ class Processor:
         self._progress = Subscription(session, progress)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
         frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
+        caching = sum(any(output.record_cache for output in query.outputs) for query in app.queries)
+        record_cache = RecordCachePool(settings.record_cache_max_bytes, caching)
         for query, frame in zip(app.queries, frames, strict=True):
             figures = partial(progress.figures, query.name)
-            self._running.append(self._start_query(session, query, frame, topics, figures))
+            self._running.append(self._start_query(session, query, frame, topics, figures, record_cache))
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
@@ -223,7 +226,13 @@ class Processor:
         return controller
 
     def _start_query(
-        self, session: SparkSession, query: Query, frame: DataFrame, topics: ApplicationTopics, figures: Figures
+        self,
+        session: SparkSession,
+        query: Query,
+        frame: DataFrame,
+        topics: ApplicationTopics,
+        figures: Figures,
+        record_cache: RecordCachePool,
     ) -> _Running:
         settings, application_id = self._settings, self._topology.application_id
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
@@ -241,7 +250,6 @@ class Processor:
             dead_letters_partition_count=topics.dead_letters,
             transaction_timeout_s=settings.transaction_timeout_ms / 1000,
             write_timeout_s=settings.write_timeout_ms / 1000,
-            record_cache_max_bytes=settings.record_cache_max_bytes,
         )
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
         refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
@@ -259,7 +267,15 @@ class Processor:
             commits.publish(checkpoint.query_id(), latest, checkpoint.source_ends(latest), idle=True)
 
         def begin() -> StartedQuery:
-            sink = StoreSink(target, checkpoint, commits, on_batch, outputs, tasks=settings.sink_tasks)
+            sink = StoreSink(
+                target,
+                checkpoint,
+                commits,
+                on_batch,
+                outputs,
+                tasks=settings.sink_tasks,
+                record_cache=record_cache,
+            )
             with set_for_a_while(session, query_settings(query)):
                 started = (
                     frame.writeStream.queryName(query.name)

@@ -27,7 +27,8 @@ from processor.application import Application, Source
 from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch import OutputRows, sink_rows
-from processor.sink.batch_writer import OUTPUT, SINK_PARTITION, TIMESTAMP_MS, last_of_each_key
+from processor.sink.record_cache import last_of_each_key
+from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from statehouse.client.conversion import from_value
 from statehouse.composite import SessionKey, WindowKey

@@ -43,6 +43,8 @@ _DEAD_LETTERS_CONFIG: Final = {"cleanup.policy": "delete", **_APPEND_TIME}
 _ROLLED_BY_SIZE_ALONE: Final = {"segment.ms": str(2**63 - 1)}
 # Kafka Streams adds the same day to the history retention of a versioned store's changelog.
 _VERSIONS_KEPT_LONGER_MS: Final = 24 * 60 * 60 * 1000
+_MIN_LAG: Final = "min.compaction.lag.ms"
+_MAX_LAG: Final = "max.compaction.lag.ms"
 _POLL_S: Final = 0.25
 _REMIND_S: Final = 5.0
 
@@ -87,7 +89,8 @@ def create_topics(
     """Create missing topics and apply changed settings; return the partition counts.
 
     Raises:
-        ConfigurationError: the declared partition count of a store differs from its changelog's.
+        ConfigurationError: the declared partition count of a store differs from its changelog's, or settings of a
+            topic contradict each other.
 
     """
     dead_letters = dead_letters_topic(app.application_id)
@@ -104,6 +107,9 @@ def create_topics(
         )
         for output in app.outputs
     ]
+    for output, spec in zip(app.outputs, specs, strict=True):
+        there = topic_settings(admin, spec.name) if existing[spec.name] is not None else {}
+        check_compaction_lags(output, {**there, **spec.config})
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
     ensure_topics(admin, specs)
     create_control_topics(admin, app.application_id, settings.replication_factor)
@@ -128,6 +134,38 @@ def output_topic_config(output: Output, settings: ProcessorSettings, *, exists: 
     return _store_topic_config(output.declaration, settings) | dict(output.config)
 
 
+def check_compaction_lags(output: Output, settings: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if records of a topic would have to be compacted before they may be.
+
+    Kafka refuses that too, but doesn't say where the other of the two settings comes from.
+    """
+    longest, shortest = (_milliseconds(output, name, settings.get(name)) for name in (_MAX_LAG, _MIN_LAG))
+    if longest is None or shortest is None or longest >= shortest:
+        return
+    store = output.declaration
+    if _MIN_LAG in output.config:
+        lower = "lower the second"
+    elif store is not None and store.kind == VERSIONED and not store.ephemeral:
+        lower = "lower the store's history retention, which the second is a day longer than"
+    elif store is not None and not store.ephemeral:
+        lower = f"name {_MIN_LAG} in the store's config too, or lower the setting min_compaction_lag_ms"
+    else:
+        lower = f"name {_MIN_LAG} in its config too"
+    raise ConfigurationError(
+        f"topic {output.topic}: {_MAX_LAG}={longest} is below {_MIN_LAG}={shortest}: records would have to be "
+        f"compacted before they may be. Raise the first, or {lower}"
+    )
+
+
+def _milliseconds(output: Output, name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigurationError(f"topic {output.topic}: {name}={value!r} must be a number of milliseconds") from None
+
+
 def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettings) -> dict[str, str]:
     """Return the settings for a store's topic.
 
@@ -148,7 +186,7 @@ def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettin
             lag_ms = max(lag_ms, declaration.retention_ms + _VERSIONS_KEPT_LONGER_MS)
             ours |= _ROLLED_BY_SIZE_ALONE
     if not declaration.ephemeral:
-        ours["min.compaction.lag.ms"] = str(lag_ms)
+        ours[_MIN_LAG] = str(lag_ms)
     return ours
 
 

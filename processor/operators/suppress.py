@@ -33,7 +33,8 @@ from processor.rows import (
     WINDOW,
     WINDOW_START,
 )
-from processor.sink.batch_writer import SINK_PARTITION, TIMESTAMP_MS, placement_hashes
+from processor.sink.batch_writer import placement_hashes
+from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
 from statehouse.errors import ConfigurationError
 
 # These columns identify the entry of an update: the key, and its window or session.

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,12 +24,8 @@ from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TO
 from processor.sink.batch_writer import (
     CHANGELOG,
     COUNTS_SCHEMA,
-    OUTPUT,
     RETRIED,
-    SINK_PARTITION,
     SKIPPED,
-    TASK_COLUMNS,
-    TIMESTAMP_MS,
     TOMBSTONE,
     BatchWriter,
     Counts,
@@ -37,6 +33,8 @@ from processor.sink.batch_writer import (
 )
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import SinkTarget
+from processor.sink.record_cache_pool import RecordCachePool
+from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS
 
 log = structlog.get_logger(__name__)
 
@@ -146,9 +144,11 @@ class StoreSink:
         outputs: Sequence[OutputRows],
         *,
         tasks: int,
+        record_cache: RecordCachePool,
     ) -> None:
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
-        self._outputs, self._tasks = outputs, tasks
+        self._outputs, self._tasks, self._record_cache = outputs, min(target.partition_count, tasks), record_cache
+        self._is_cached = any(output.record_cache for output in target.outputs)
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -179,19 +179,22 @@ class StoreSink:
                 self.failure = error
                 raise
 
-    def _commit(self, frame: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
-        if not self._target.query_id:
-            self._target = replace(self._target, query_id=self._checkpoint.query_id())
-        count = self._target.partition_count
-        task = BatchWriter(self._target, batch_id)
+    def _write(self, frame: DataFrame, task: BatchWriter) -> Counts:
         with _PLANNING:
-            rows = sink_rows(frame, self._outputs).repartitionById(min(count, self._tasks), SINK_PARTITION)
+            rows = sink_rows(frame, self._outputs).repartitionById(self._tasks, SINK_PARTITION)
             with _own_workers(frame.sparkSession.sparkContext):
                 written = rows.mapInArrow(task, COUNTS_SCHEMA)
         counts: Counts = Counter()
         for _, output, kind, records in written.collect():
             counts[output, kind] += records
+        return counts
+
+    def _commit(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        if not self._target.query_id:
+            self._target = replace(self._target, query_id=self._checkpoint.query_id())
+        with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
+            counts = self._write(frame, BatchWriter(self._target, batch_id, cache_bytes // self._tasks))
         source_ends = self._checkpoint.source_ends(batch_id)
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id

@@ -72,7 +72,6 @@ class SinkTarget:
     """Spark's id from the checkpoint; set at the first batch, because Spark chooses it when the query starts."""
     transaction_timeout_s: float = field(kw_only=True)
     write_timeout_s: float = field(kw_only=True)
-    record_cache_max_bytes: int = field(kw_only=True)
 
     @property
     def partition_count(self) -> int:

@@ -45,10 +45,10 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings):
     )
     record_cache_max_bytes: int = setting(
         10_000_000,
-        "Bytes of a batch's rows, by sink partition, within which only a key's last row is written. Kafka Streams has "
-        "10 MiB for all stores of an instance.",
+        "The record cache: one pool for all stores, where a key's later update replaces the earlier one until the "
+        "batch ends or the cache is full. 0 turns it off. Kafka Streams has 10 MiB.",
         SettingGroup.BATCHES,
-        ge=1,
+        ge=0,
     )
     sink_tasks: int = setting(
         1,

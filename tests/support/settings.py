@@ -12,7 +12,6 @@ from processor.settings import ProcessorSettings, ownership_settings, restart_po
 SINK_LIMITS: Final[dict[str, Any]] = {
     "transaction_timeout_s": 60.0,
     "write_timeout_s": 60.0,
-    "record_cache_max_bytes": 10_000_000,
 }
 """What every sink's target needs."""
 

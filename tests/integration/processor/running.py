@@ -14,7 +14,7 @@ from statehouse.client import Client
 from statehouse.errors import LookupFailure
 from statehouse.topology import dead_letters_topic
 from tests.integration.processor.support import headers, messages
-from tests.support.fleet import Servers
+from tests.support.fleet import ServerProcess, Servers
 from tests.support.polling import poll_until
 
 SERVED_S = 120.0
@@ -23,9 +23,11 @@ SERVED_S = 120.0
 class Running:
     """What a test asks of it."""
 
-    def __init__(self, application_id: str, bootstrap: str, client: Client, router: str, state_dir: Path) -> None:
+    def __init__(
+        self, application_id: str, bootstrap: str, client: Client, router: str, node: ServerProcess, state_dir: Path
+    ) -> None:
         self.application_id, self.bootstrap, self.client = application_id, bootstrap, client
-        self.router, self.state_dir = router, state_dir
+        self.router, self.node, self.state_dir = router, node, state_dir
 
     def becomes(self, ask: Callable[[], Any], expected: Any, what: str) -> None:
         found: list[Any] = [None]
@@ -58,13 +60,13 @@ def running_example(module: str, bootstrap: str, directory: Path, **settings: An
     given = ProcessorSettings(bootstrap=bootstrap, checkpoint_dir=str(directory / "checkpoints"), **settings)
     processor = Processor(topology, given)
     with Servers(bootstrap, topology.application_id, directory) as servers:
-        servers.node("n1")
+        node = servers.node("n1")
         router = servers.router()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 processor.start()
             with Client(router.target) as client:
-                yield Running(topology.application_id, bootstrap, client, router.target, directory / "n1")
+                yield Running(topology.application_id, bootstrap, client, router.target, node, directory / "n1")
         finally:
             processor.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from examples.compaction import sample as readings
+from examples.compaction import topology as compaction
 from examples.kafka_samples import send
 from examples.lru_counts.topology import MAX_ENTRIES
 from examples.samples import Sample, create_topics
@@ -108,6 +112,37 @@ def test_topics_have_the_settings_that_the_code_names_and_get_those_it_names_lat
     with running("examples.topic_configs.topology") as app:
         app.becomes(lambda: app.store("counts"), data.counts(patients(app.bootstrap)), "the counts, as before")
         assert settings(app.bootstrap) == ("536870912", "0.4", "2000000"), "what the code doesn't name is left alone"
+
+
+@pytest.mark.long
+def test_a_wiped_node_reads_a_compacted_changelog_in_a_third_of_the_records(running: Run, broker: EmbeddedKafka):
+    create_topics(broker.bootstrap, {compaction.READINGS: {}}, PARTITIONS)
+    send(broker.bootstrap, readings.RECORDS)
+    expected = {sample.key: sample.value for sample in readings.RECORDS}
+    count = len(readings.RECORDS)
+    with running("examples.compaction.topology") as app:
+        for store in (compaction.DEFAULT, compaction.COMPACTED):
+            app.becomes(lambda store=store: app.store(store), expected, store)
+        compacted = changelog_topic(app.application_id, compaction.COMPACTED)
+        # What is appended rolls a segment that is old enough; the cleaner leaves the newest one alone.
+        poll_until(lambda: len(messages(app.bootstrap, compacted)) <= count // 3, SERVED_S, "the cleaner's work")
+
+        app.node.stop()
+        shutil.rmtree(app.state_dir)
+        app.node.start()
+
+        def restored() -> Counter[str]:
+            found: Counter[str] = Counter()
+            for task in app.node.node().tasks:
+                for store in task.stores:
+                    found[store.store] += store.restored_records
+            return found
+
+        for store in (compaction.DEFAULT, compaction.COMPACTED):
+            app.becomes(lambda store=store: app.store(store), expected, f"{store} on the node that was wiped")
+        records = restored()
+        assert records[compaction.DEFAULT] == count, "nothing of it is compacted yet"
+        assert len(expected) <= records[compaction.COMPACTED] <= count // 3
 
 
 def test_a_bounded_count_begins_anew_after_it_was_displaced(running: Run):

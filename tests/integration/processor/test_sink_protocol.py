@@ -3,10 +3,9 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import zip_longest
 
 import pyarrow as pa
 import pytest
@@ -14,15 +13,9 @@ from confluent_kafka import KafkaException, Producer
 
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
-from processor.sink.batch_writer import (
-    OUTPUT,
-    SINK_PARTITION,
-    TASK_COLUMNS,
-    TIMESTAMP_MS,
-    BatchWriter,
-    last_of_each_key,
-)
+from processor.sink.batch_writer import BatchWriter
 from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, WriteTimeout, produce_record
+from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
@@ -161,7 +154,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     columns = dict.fromkeys(TASK_COLUMNS)
     batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
 
-    counts = [row for counted in BatchWriter(target, 0)([batch]) for row in counted.to_pylist()]
+    counts = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
     by_kind: Counter[tuple[str, str]] = Counter()
     for row in counts:
         by_kind[row["output"], row["kind"]] += row["records"]
@@ -186,72 +179,61 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
         "source_offset": "9",
     }
 
-    again = [row for counted in BatchWriter(target, 0)([batch]) for row in counted.to_pylist()]
+    again = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
     assert {row["kind"] for row in again} == {"skipped"}
     assert len(messages(target.bootstrap, target.outputs[0].topic)) == 3
 
 
 def test_a_task_without_rows_does_nothing(target: SinkTarget):
-    assert list(BatchWriter(target, 0)([])) == []
+    assert list(BatchWriter(target, 0, CACHE_BYTES)([])) == []
 
 
-def rows_of(
-    *rows: tuple[int, str | None, str], times: Sequence[int | None] = (), offset: int | None = None
-) -> pa.Table:
-    """Rows of (output, key, value); a value that begins with ! is a dead letter."""
-    columns = dict.fromkeys(TASK_COLUMNS)
-    given = [
-        {
-            OUTPUT: output,
-            KEY: key and key.encode(),
-            VALUE: value.encode(),
-            REASON: "bad" if value[0] == "!" else None,
-            TIMESTAMP_MS: time,
-            OFFSET: offset,
-        }
-        for (output, key, value), time in zip_longest(rows, times)
+CACHE_BYTES = 10_000_000
+TASK_TYPE = pa.schema(
+    [
+        (SINK_PARTITION, pa.int32()),
+        (OUTPUT, pa.int32()),
+        (KEY, pa.binary()),
+        (VALUE, pa.binary()),
+        (TIMESTAMP_MS, pa.int64()),
+        (TOPIC, pa.string()),
+        (PARTITION, pa.int32()),
+        (OFFSET, pa.int64()),
+        (REASON, pa.string()),
+        (DETAIL, pa.string()),
     ]
-    schema = pa.schema(
-        [
-            (SINK_PARTITION, pa.int32()),
-            (OUTPUT, pa.int32()),
-            (KEY, pa.binary()),
-            (VALUE, pa.binary()),
-            (TIMESTAMP_MS, pa.int64()),
-            (OFFSET, pa.int64()),
-            (REASON, pa.string()),
-        ]
-    )
-    return pa.Table.from_pylist([columns | {SINK_PARTITION: 0} | row for row in given], schema=schema)
+)
 
 
-def test_of_rows_without_offsets_the_latest_by_time_is_the_last():
-    given = [(0, "a", "new"), (0, "b", "first"), (0, "a", "old"), (0, "b", "second"), (0, "c", "1"), (0, "c", "2")]
-    times = [9, 5, 3, 5, None, None]
-    kept = last_of_each_key(rows_of(*given, times=times), [0])[VALUE].to_pylist()
-    assert kept == [b"new", b"second", b"2"]
-    of_a_source = last_of_each_key(rows_of(*given, times=times, offset=7), [0])[VALUE].to_pylist()
-    assert of_a_source == [b"old", b"second", b"2"], "as they came"
+def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(target: SinkTarget):
+    """What it saves is counted by store; when it is full, rows are written early."""
+    cached = replace(target.outputs[0], record_cache=True)
+    target = replace(target, outputs=(cached, replace(cached, name="other")))
+    columns = dict.fromkeys(TASK_COLUMNS)
+    rows = [
+        {SINK_PARTITION: number % 3, OUTPUT: number % 2, KEY: b"%d" % (number % 6), VALUE: b"%03d" % number}
+        for number in range(600)
+    ]
+    given = [columns | row for row in rows]
+    batches = [pa.RecordBatch.from_pylist(given[first : first + 100], TASK_TYPE) for first in range(0, 600, 100)]
 
+    def counts(batch_id: int, cache_bytes: int) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        for counted in BatchWriter(target, batch_id, cache_bytes)(batches):
+            for row in counted.to_pylist():
+                found[row["output"], row["kind"]] += row["records"]
+        return +found
 
-def test_the_record_cache_keeps_the_last_row_of_each_key_of_its_outputs():
-    given = [(0, "a", "1"), (1, "a", "2"), (0, "b", "3"), (0, "a", "4"), (1, "a", "5"), (0, "a", "!6"), (0, "a", "!7")]
-    rows = rows_of(*given)
-    kept = [value.decode() for value in last_of_each_key(rows, [0])[VALUE].to_pylist()]
-    assert kept == ["2", "3", "4", "5", "!6", "!7"], "dead letters and other outputs go on as they are"
-    assert last_of_each_key(rows, [0, 1])[VALUE].to_pylist() == [b"3", b"4", b"5", b"!6", b"!7"]
-
-
-def test_a_full_record_cache_is_flushed_early(target: SinkTarget):
-    outputs = (replace(target.outputs[0], record_cache=True),)
-    rows = rows_of(*((0, "k", str(number)) for number in range(100)))
-    whole = BatchWriter(replace(target, outputs=outputs), 0)
-    assert [share.num_rows for share in whole._through_cache(rows)] == [1]
-    tight = BatchWriter(replace(target, outputs=outputs, record_cache_max_bytes=rows.nbytes // 4), 0)
-    shares = list(tight._through_cache(rows))
-    assert [share.num_rows for share in shares] == [1] * len(shares)
-    assert 4 <= len(shares) <= 6
-    assert shares[-1][VALUE].to_pylist() == [b"99"]
+    of_each = {"changelog": 3, "bytes": 12, "saved": 297}
+    assert counts(0, CACHE_BYTES) == {(name, kind): n for name in ("store", "other") for kind, n in of_each.items()}
+    expected = [b"%03d" % number for number in range(594, 600)]
+    assert sorted(message.value() for message in messages(target.bootstrap, cached.topic)) == expected
+    tight = counts(1, 3 * 44)  # half of it holds one of six rows
+    for name in ("store", "other"):
+        assert tight[name, "early"] > 0
+        assert tight[name, "changelog"] == 300 - tight[name, "saved"] > 3
+    last = {message.key(): message.value() for message in messages(target.bootstrap, cached.topic)}
+    assert sorted(last.values()) == expected
 
 
 @pytest.mark.parametrize("takes_s", [0.0, 0.2, pytest.param(2.5, marks=pytest.mark.long)])

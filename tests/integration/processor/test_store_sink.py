@@ -16,6 +16,7 @@ from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.sink.batch import Draining, OutputRows, StoreSink
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import OutputTopic, SinkTarget
+from processor.sink.record_cache_pool import RecordCachePool
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
@@ -68,7 +69,9 @@ def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, 
         target = SinkTarget(
             kafka.bootstrap, application, "query", tuple(outputs), f"{application}-dead", 1, **SINK_LIMITS
         )
-        return StoreSink(target, Checkpoint(), publisher, lambda *batch: batches.append(batch), rows, tasks=2)
+        cache = RecordCachePool(10_000_000, 1)
+        on_batch = lambda *batch: batches.append(batch)  # noqa: E731
+        return StoreSink(target, Checkpoint(), publisher, on_batch, rows, tasks=2, record_cache=cache)
 
     return new_sink
 
@@ -176,6 +179,8 @@ def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
             (STORE, "changelog"): 1,
             (STORE, "tombstone"): 1,
             (STORE, "bytes"): 3,
+            (STORE, "saved"): 1,
+            (STORE, "early"): 0,
             ("judged", "changelog"): 3,
             ("judged", "bytes"): 33,
             ("", "not_json"): 1,

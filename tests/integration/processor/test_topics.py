@@ -101,6 +101,59 @@ def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
     assert latest["retention.ms"] == latest["segment.ms"] == "600000"
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "remedy"),
+    [
+        (
+            "store",
+            {},
+            "name min.compaction.lag.ms in the store's config too, or lower the setting min_compaction_lag_ms",
+        ),
+        ("store", {"min.compaction.lag.ms": "60001"}, "lower the second"),
+        ("versioned", {}, "lower the store's history retention, which the second is a day longer than"),
+        ("topic", {"min.compaction.lag.ms": "60001"}, "lower the second"),
+    ],
+)
+def test_compaction_lags_that_contradict_each_other_are_refused_before_any_topic_is_made(
+    client: AdminClient, unique_name: Callable[[str], str], kind: str, config: dict[str, str], remedy: str
+):
+    application = unique_name("app")
+    app = declared(application, "scores")
+    config = config | {"max.compaction.lag.ms": "60000"}
+    if kind == "store":
+        app.store("boards", frame(), config=config)
+    elif kind == "versioned":
+        app.versioned_store("boards", frame(timestamp=TIME), timedelta(hours=1), config=config)
+    else:
+        app.query("boards", frame()).topic(unique_name("topic"), config=config)
+    (output,) = app.outputs
+    with pytest.raises(ConfigurationError) as refused:
+        create_topics(client, app, {"scores": 1}, SETTINGS)
+    shortest = {"versioned": 3_600_000 + 86_400_000}.get(kind, int(config.get("min.compaction.lag.ms", 600_000)))
+    said = f"topic {output.topic}: max.compaction.lag.ms=60000 is below min.compaction.lag.ms={shortest}: "
+    assert str(refused.value).startswith(said)
+    assert str(refused.value).endswith(f"Raise the first, or {remedy}")
+    assert partition_counts(client, [output.topic])[output.topic] is None
+
+
+def test_compaction_lags_are_compared_with_what_an_existing_topic_has(
+    kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
+):
+    application = unique_name("app")
+    topic = changelog_topic(application, "boards")
+    create_topic(kafka.bootstrap, topic, 1, {"max.compaction.lag.ms": "5000"})
+    app = declared(application, "scores")
+    app.store("boards", frame())
+    with pytest.raises(ConfigurationError, match=r"max.compaction.lag.ms=5000 is below min.compaction.lag.ms=600000"):
+        create_topics(client, app, {"scores": 1}, SETTINGS)
+    create_topics(client, app, {"scores": 1}, SETTINGS.model_copy(update={"min_compaction_lag_ms": 5000}))
+    assert settings_of(client, topic)["min.compaction.lag.ms"] == "5000"
+    wrong = declared(application, "scores")
+    wrong.store("boards", frame(), config={"max.compaction.lag.ms": "1h"})
+    with pytest.raises(ConfigurationError, match=r"max.compaction.lag.ms='1h' must be a number of milliseconds"):
+        create_topics(client, wrong, {"scores": 1}, SETTINGS)
+
+
 def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted(
     kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
 ):

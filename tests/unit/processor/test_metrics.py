@@ -4,7 +4,7 @@ from processor.metrics import ProcessorMetrics
 
 COUNTS = Counter(
     {("boards", "changelog"): 3, ("boards", "tombstone"): 1, ("ranks", "changelog"): 5, ("", "not_json"): 2}
-) + Counter({("", "skipped"): 4, ("boards", "bytes"): 70})
+) + Counter({("", "skipped"): 4, ("boards", "bytes"): 70, ("boards", "saved"): 12, ("boards", "early"): 0})
 
 
 def test_a_batchs_counts_become_metrics():
@@ -24,6 +24,7 @@ def test_a_batchs_counts_become_metrics():
         == 1
     )
     assert value("statehouse_processor_changelog_bytes_total", {"query": "scores", "output": "boards"}) == 70
+    assert value("statehouse_processor_record_cache_saved_records_total", {"query": "scores", "output": "boards"}) == 12
     assert value("statehouse_processor_dead_letters_total", {"query": "scores", "reason": "not_json"}) == 2
     assert value("statehouse_processor_skipped_partitions_total", {"query": "scores"}) == 4
     assert value("statehouse_processor_batch_id", {"query": "scores"}) == 7

@@ -1,0 +1,81 @@
+"""The record cache of a processor that runs: what it saves, by its metrics, and what is written if it is small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.application import Application
+from processor.operators.text_records import parse_text
+from processor.runner import Processor, Topology
+from processor.settings import ProcessorSettings
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import changelog_topic
+from tests.integration.processor.support import messages, store_of
+from tests.support.kafka import create_topic, produce
+from tests.support.polling import poll_until
+
+pytestmark = pytest.mark.timeout(240)
+
+UPDATES, KEYS, DEADLINE_S = 3_000, 12, 90.0
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("max_bytes", [400, pytest.param(10_000_000, marks=LONG), pytest.param(0, marks=LONG)])
+def test_rows_are_written_saved_and_counted_by_store(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], spark: SparkSession, tmp_path: Path, max_bytes: int
+) -> None:
+    application, events = unique_name("app"), unique_name("events")
+    create_topic(kafka.bootstrap, events)
+    produce(kafka.bootstrap, events, ((b"%d" % (n % KEYS), b"%d" % n) for n in range(UPDATES)))
+    last = {b"%d" % (n % KEYS): b"%d" % n for n in range(UPDATES - KEYS, UPDATES)}
+
+    def build(app: Application) -> None:
+        read = app.query("both", parse_text(app.stream(events)))
+        read.store("all", partitions=3)
+        read.store("some", where=F.col("key") < "5")
+        app.store("other", parse_text(app.stream(events)), partitions=2)
+
+    settings = ProcessorSettings(
+        bootstrap=kafka.bootstrap, checkpoint_dir=str(tmp_path), record_cache_max_bytes=max_bytes, max_offsets=UPDATES
+    )
+    processor = Processor(Topology(application, build), settings)
+    expected = {"all": last, "some": {key: value for key, value in last.items() if key < b"5"}, "other": last}
+    queries = {"all": "both", "some": "both", "other": "other"}
+    given = {"all": UPDATES, "other": UPDATES, "some": sum(b"%d" % (n % KEYS) < b"5" for n in range(UPDATES))}
+    topics = {store: changelog_topic(application, store) for store in expected}
+
+    def counted(store: str, metric: str, **labels: str) -> float | None:
+        named = {"query": queries[store], "output": store} | labels
+        return processor.metrics.registry.get_sample_value(f"statehouse_processor_{metric}_records_total", named)
+
+    try:
+        processor.start()
+        for store, entries in expected.items():
+            poll_until(
+                lambda: store_of(messages(kafka.bootstrap, topics[store])) == entries,  # noqa: B023
+                DEADLINE_S,
+                f"the entries of {store}",
+            )
+            poll_until(lambda: counted(store, "record_cache_saved") is not None, DEADLINE_S, "its metrics")  # noqa: B023
+        written = Counter({store: len(messages(kafka.bootstrap, topic)) for store, topic in topics.items()})
+        for store, entries in expected.items():
+            assert counted(store, "changelog", kind="changelog") == written[store]
+            assert counted(store, "record_cache_saved") == given[store] - written[store]
+            early = counted(store, "record_cache_early")
+            assert early is not None
+            if max_bytes == 0:
+                assert (written[store], early) == (given[store], 0), "all of them"
+            else:
+                assert len(entries) <= written[store] < given[store]
+                assert early <= written[store]
+                assert early or written[store] == len(entries), "a key's updates are one record"
+        early = sum(counted(store, "record_cache_early") or 0 for store in expected)
+        assert (early > 0) is (max_bytes == 400), "it is flushed early when it is full"
+    finally:
+        processor.stop()
