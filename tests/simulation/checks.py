@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.node import SimulatedNode
 
 _NOBODY = TaskAssignment()
-# Staleness is told in whole milliseconds, rounded down.
-_ROUNDING_S = 0.001
+# Times are told in whole milliseconds, rounded down; and a wall clock in seconds, as a float, is not exact.
+_ROUNDING_S = 0.001 + 1e-6
 
 
 @dataclass(frozen=True)
