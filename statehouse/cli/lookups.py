@@ -12,14 +12,7 @@ from statehouse.cli import output, routes
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     TIME_HELP,
-    ActiveOnlyOption,
     AfterInputOption,
-    AtLeastOption,
-    KeyArgument,
-    MaxInputBacklogOption,
-    MaxLagOption,
-    MaxProcessorAgeOption,
-    MaxStalenessOption,
     OutputOption,
     RouterOption,
     StoreArgument,
@@ -27,17 +20,17 @@ from statehouse.cli.options import (
     epoch_ms,
     input_records,
     router_address,
-    token,
 )
 from statehouse.cli.output import OutputFormat
-from statehouse.client import Answer, Client, Freshness, Session, Stamp, StoreValue, Window
+from statehouse.cli.reads import KeyArgument, PrefixOption, takes_bounds_and_keys
+from statehouse.client import Answer, Client, Freshness, KeyLike, Session, Stamp, StoreValue, Window
+from statehouse.consistency import ANY
 
 _TIMEOUT_S = 5.0
 Item = TypeVar("Item")
 
-FromKeyOption = Annotated[str | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
-ToKeyOption = Annotated[str | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")]
-PrefixOption = Annotated[str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")]
+FromKeyOption = Annotated[KeyLike | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
+ToKeyOption = Annotated[KeyLike | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")]
 LimitOption = Annotated[int, typer.Option(min=0, help="Most to show; 0 shows all.")]
 PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to ask for at a time.")]
 LatestFirstOption = Annotated[bool, typer.Option("--reverse", help="Latest first.")]
@@ -45,18 +38,14 @@ RawValuesOption = Annotated[bool, typer.Option("--raw", help="Show values as the
 RawScanOption = Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")]
 
 
+@takes_bounds_and_keys
 def get(
     store: StoreArgument,
     key: KeyArgument,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"For a versioned store: the value at this time. {TIME_HELP}")
     ] = None,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     after_input: AfterInputOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Show the value as the bytes in the changelog.")] = False,
     explain: Annotated[
@@ -74,9 +63,6 @@ def get(
     as_of_ms = epoch_ms("--as-of", as_of)
     if explain and as_of_ms is not None:
         raise typer.BadParameter("--explain excludes --as-of")
-    freshness = Freshness(
-        active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-    )
     records = input_records(after_input)
     with Client(router_address(router), timeout=timeout, direct=False) as client:
         seen = client.await_input(store, *records) if records else None
@@ -101,6 +87,7 @@ def get(
         raise typer.Exit(ExitCode.NOT_FOUND)
 
 
+@takes_bounds_and_keys
 def scan(
     store: StoreArgument,
     from_key: FromKeyOption = None,
@@ -112,12 +99,7 @@ def scan(
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Of a versioned store: the entries at this time. {TIME_HELP}")
     ] = None,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -138,9 +120,7 @@ def scan(
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
             as_of_ms=as_of_ms,
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         )
         shown = _print_items(
@@ -153,6 +133,7 @@ def scan(
     output.note(f"{shown} {'entry' if shown == 1 else 'entries'}")
 
 
+@takes_bounds_and_keys
 def scan_windows(
     store: StoreArgument,
     from_key: FromKeyOption = None,
@@ -169,12 +150,7 @@ def scan_windows(
     ] = False,
     limit: LimitOption = 0,
     page_size: PageSizeOption = 100,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -197,9 +173,7 @@ def scan_windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         )
         shown = _print_items(
@@ -212,6 +186,7 @@ def scan_windows(
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
 
 
+@takes_bounds_and_keys
 def scan_sessions(
     store: StoreArgument,
     from_key: FromKeyOption = None,
@@ -228,12 +203,7 @@ def scan_sessions(
     ] = False,
     limit: LimitOption = 0,
     page_size: PageSizeOption = 100,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -256,9 +226,7 @@ def scan_sessions(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         )
         shown = _print_items(
@@ -277,6 +245,7 @@ def scan_sessions(
     output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
 
 
+@takes_bounds_and_keys
 def windows(
     store: StoreArgument,
     key: KeyArgument,
@@ -289,12 +258,7 @@ def windows(
     reverse: LatestFirstOption = False,
     limit: LimitOption = 0,
     page_size: PageSizeOption = 100,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -313,15 +277,14 @@ def windows(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
 
 
+@takes_bounds_and_keys
 def sessions(
     store: StoreArgument,
     key: KeyArgument,
@@ -334,12 +297,7 @@ def sessions(
     reverse: LatestFirstOption = False,
     limit: LimitOption = 0,
     page_size: PageSizeOption = 100,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -358,15 +316,14 @@ def sessions(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         )
         shown = _print_spans(fmt, found, limit)
     output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
 
 
+@takes_bounds_and_keys
 def history(
     store: StoreArgument,
     key: KeyArgument,
@@ -380,12 +337,7 @@ def history(
     reverse: Annotated[bool, typer.Option("--reverse", help="Newest first.")] = False,
     limit: LimitOption = 0,
     page_size: PageSizeOption = 100,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
@@ -404,9 +356,7 @@ def history(
             to_ms=to_ms,
             reverse=reverse,
             page_size=min(page_size, limit or page_size),
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         )
         shown = _print_items(
@@ -423,17 +373,13 @@ def history(
     output.note(f"{shown} {'version' if shown == 1 else 'versions'}")
 
 
+@takes_bounds_and_keys
 def query(
     store: StoreArgument,
     key: KeyArgument,
     name: Annotated[str, typer.Argument(metavar="QUERY", help="One of the store's own queries.", show_default=False)],
     arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments beside the key.")] = "{}",
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -454,9 +400,7 @@ def query(
             key,
             name,
             given,
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
         )
     if fmt is OutputFormat.JSON:
         output.print_json(answer)
@@ -465,15 +409,11 @@ def query(
     print_stamps((answer.replica,))
 
 
+@takes_bounds_and_keys
 def count(
     store: StoreArgument,
     exact: Annotated[bool, typer.Option("--exact", help="Count by a scan instead of the engines' estimate.")] = False,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -486,9 +426,7 @@ def count(
         counted = client.count(
             store,
             exact=exact,
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
         )
     if fmt is OutputFormat.JSON:
         output.print_json(counted)
@@ -497,15 +435,11 @@ def count(
     print_stamps(counted.replicas)
 
 
+@takes_bounds_and_keys
 def locate(
     store: StoreArgument,
     key: KeyArgument,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     fmt: OutputOption = OutputFormat.TABLE,
     router: RouterOption = None,
     timeout: TimeoutOption = _TIMEOUT_S,
@@ -518,9 +452,7 @@ def locate(
         place = client.locate(
             store,
             key,
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
         )
     if fmt is OutputFormat.JSON:
         output.print_json(place)
@@ -548,7 +480,7 @@ def _print_answer(answer: Answer) -> None:
     )
 
 
-def _refuse_prefix_with_range(prefix: str | None, from_key: str | None, to_key: str | None) -> None:
+def _refuse_prefix_with_range(prefix: KeyLike | None, from_key: KeyLike | None, to_key: KeyLike | None) -> None:
     if prefix is not None and (from_key is not None or to_key is not None):
         raise typer.BadParameter("--prefix excludes --from and --to")
 

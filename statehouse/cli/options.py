@@ -12,7 +12,6 @@ import typer
 
 from statehouse.cli.output import OutputFormat
 from statehouse.client import InputRecord
-from statehouse.positions import Token
 
 RUN_DIR: Final = Path(".statehouse")
 DEFAULT_APPLICATION: Final = "leaderboard"
@@ -33,49 +32,6 @@ RouterOption = Annotated[
     ),
 ]
 TimeoutOption = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for each answer.")]
-ActiveOnlyOption = Annotated[bool, typer.Option("--active-only", help="Only the active replica may answer.")]
-MaxLagOption = Annotated[
-    int | None,
-    typer.Option(min=0, metavar="RECORDS", help="Largest lag the answering replica may have.", show_default=False),
-]
-MaxStalenessOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-staleness-ms",
-        min=0,
-        metavar="MS",
-        help="Longest time since the answering replica was last known to be at the end.",
-        show_default=False,
-    ),
-]
-MaxProcessorAgeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-processor-age-ms",
-        min=0,
-        metavar="MS",
-        help="Longest time since the processor last reported a batch, or that it had nothing to do.",
-        show_default=False,
-    ),
-]
-MaxInputBacklogOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="RECORDS",
-        help="Most records that the processor may have had yet to process when it last reported.",
-        show_default=False,
-    ),
-]
-AtLeastOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TOKEN",
-        help="What the answering replica must have seen, or wait for: a token, as -o json shows it, or "
-        "STORE:PARTITION:POSITION. May be repeated.",
-        show_default=False,
-    ),
-]
 AfterInputOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,10 +43,6 @@ AfterInputOption = Annotated[
 ]
 RunDirOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the local cluster keeps everything.")]
 StoreArgument = Annotated[str, typer.Argument(help="Store to read.", show_default=False)]
-KeyArgument = Annotated[
-    str,
-    typer.Argument(help="Key, as its serde writes it: text, a number, JSON, or hex bytes.", show_default=False),
-]
 
 
 def epoch_ms(option: str, given: str | None) -> int | None:
@@ -109,30 +61,6 @@ def epoch_ms(option: str, given: str | None) -> int | None:
     except ValueError:
         raise typer.BadParameter(f"{given!r} is no time: {TIME_HELP}", param_hint=option) from None
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
-
-
-def token(given: list[str] | None) -> Token | None:
-    """Read the values of `--at-least`; for each store partition the largest position counts.
-
-    Raises:
-        typer.BadParameter: a value is neither a token nor a position.
-
-    """
-    if not given:
-        return None
-    merged = Token()
-    for text in given:
-        store, colon, place = text.partition(":")
-        try:
-            if not colon:
-                merged |= Token.parse(text)
-            else:
-                partition, position = map(int, place.split(":"))
-                merged |= Token({(store, partition): position})
-        except ValueError as error:
-            message = f"{text!r} is neither a token nor STORE:PARTITION:POSITION: {error}"
-            raise typer.BadParameter(message, param_hint="--at-least") from None
-    return merged
 
 
 def input_records(given: list[str] | None) -> list[InputRecord]:

@@ -9,38 +9,25 @@ from typing import Annotated
 import typer
 
 from statehouse.cli import output
-from statehouse.cli.options import (
-    ActiveOnlyOption,
-    AtLeastOption,
-    MaxInputBacklogOption,
-    MaxLagOption,
-    MaxProcessorAgeOption,
-    MaxStalenessOption,
-    RouterOption,
-    StoreArgument,
-    router_address,
-    token,
-)
-from statehouse.client import Client, Freshness, Update, WatchPosition
+from statehouse.cli.options import RouterOption, StoreArgument, router_address
+from statehouse.cli.reads import PrefixOption, takes_bounds_and_keys
+from statehouse.client import Client, Freshness, KeyLike, Update, WatchPosition
+from statehouse.consistency import ANY
 
 
+@takes_bounds_and_keys
 def watch(
     store: StoreArgument,
     key: Annotated[
-        str | None, typer.Argument(help="Key to watch; without it, and without a prefix, all.", show_default=False)
+        KeyLike | None, typer.Argument(help="Key to watch; without it, and without a prefix, all.", show_default=False)
     ] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")] = None,
+    prefix: PrefixOption = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.", show_default=False)] = None,
     resume: Annotated[
         list[str] | None,
         typer.Option(metavar="POSITION", help="Where an earlier watch got to, as it said at its end; may be repeated."),
     ] = None,
-    active_only: ActiveOnlyOption = False,
-    max_lag: MaxLagOption = None,
-    max_staleness_ms: MaxStalenessOption = None,
-    max_processor_age_ms: MaxProcessorAgeOption = None,
-    max_input_backlog: MaxInputBacklogOption = None,
-    at_least: AtLeastOption = None,
+    freshness: Freshness = ANY,
     raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
     router: RouterOption = None,
 ) -> None:
@@ -62,9 +49,7 @@ def watch(
             prefix=prefix,
             partition=partition,
             resume=positions,
-            freshness=Freshness(
-                active_only, max_lag, max_staleness_ms, token(at_least), max_processor_age_ms, max_input_backlog
-            ),
+            freshness=freshness,
             raw=raw,
         ) as watched,
     ):

@@ -125,6 +125,10 @@ def test_the_command_line_reads(cluster: LocalCluster):
     assert code == ExitCode.DONE
     assert scores(json.loads(out)["value"]) == KART
 
+    code, out, _ = cli(cluster, "get", STORE, "0x36", "--hex-keys", "-o", "json")
+    assert code == ExitCode.DONE
+    assert scores(json.loads(out)["value"]) == KART
+
     code, out, _ = cli(cluster, "get", STORE, "99", "-o", "json")
     assert code == ExitCode.NOT_FOUND
     assert json.loads(out)["found"] is False

@@ -75,7 +75,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         return self._got(request)
 
     def _got(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
-        key = request.key.text or request.key.raw.decode()
+        key = _text(request.key)
         response = query_service_pb2.GetResponse(found=key in self.values, replica=STAMP)
         if key in self.values:
             response.value.CopyFrom(_value(self.values[key], raw=request.raw))
@@ -143,7 +143,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         starts, token = self._span_page(request, length_ms=0)
         response = query_service_pb2.FetchWindowsResponse(replica=STAMP, next_page_token=token)
         for start_ms in starts:
-            value = _value(self.values[request.key.text], raw=request.raw)
+            value = _value(self.values[_text(request.key)], raw=request.raw)
             response.windows.add(start_ms=start_ms, end_ms=start_ms + 1_000, value=value, timestamp_ms=WRITTEN_MS)
         return response
 
@@ -155,7 +155,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         starts, token = self._span_page(request, length_ms=500)
         response = query_service_pb2.FetchSessionsResponse(replica=STAMP, next_page_token=token)
         for start_ms in starts:
-            value = _value(self.values[request.key.text], raw=request.raw)
+            value = _value(self.values[_text(request.key)], raw=request.raw)
             response.sessions.add(start_ms=start_ms, end_ms=start_ms + 500, value=value, timestamp_ms=WRITTEN_MS)
         return response
 
@@ -198,7 +198,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         starts, token = self._span_page(request, length_ms=999)
         response = query_service_pb2.GetHistoryResponse(replica=STAMP, next_page_token=token, history_start_ms=0)
         for start_ms in starts:
-            value = _value(self.values[request.key.text], raw=request.raw)
+            value = _value(self.values[_text(request.key)], raw=request.raw)
             end_ms = start_ms + 1_000 if start_ms < 2_000 else None
             response.versions.add(value=value, valid_from_ms=start_ms, valid_to_ms=end_ms)
         return response
@@ -208,10 +208,10 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.GetAsOfResponse:
         """Every key has had its value since 1,000."""
         self._take(request, request.store, context)
-        found = request.key.text in self.values and (not request.HasField("as_of_ms") or request.as_of_ms >= 1_000)
+        found = _text(request.key) in self.values and (not request.HasField("as_of_ms") or request.as_of_ms >= 1_000)
         response = query_service_pb2.GetAsOfResponse(found=found, replica=STAMP)
         if found:
-            response.value.CopyFrom(_value(self.values[request.key.text], raw=request.raw))
+            response.value.CopyFrom(_value(self.values[_text(request.key)], raw=request.raw))
             response.timestamp_ms = 1_000
         return response
 
@@ -354,11 +354,15 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         starts = [
             start_ms
             for start_ms in ((2_000, 1_000, 0) if request.reverse else (0, 1_000, 2_000))
-            if request.key.text in self.values and first_ms <= start_ms + length_ms and start_ms <= last_ms
+            if _text(request.key) in self.values and first_ms <= start_ms + length_ms and start_ms <= last_ms
         ]
         begin = int(request.page_token or 0)
         end = begin + paging.page_size(request)
         return starts[begin:end], str(end) if end < len(starts) else ""
+
+
+def _text(key: types_pb2.Key) -> str:
+    return key.text or key.raw.decode()
 
 
 def _value(value: Any, *, raw: bool) -> types_pb2.Value:

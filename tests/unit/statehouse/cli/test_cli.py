@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from statehouse.cli.exits import ExitCode, code_of, run_reporting
@@ -85,6 +86,54 @@ def test_bounds_are_passed_on(run: Run, router: FakeRouter):
         run(*command, "--max-processor-age-ms", "10000", "--max-input-backlog", "0")
         bound = types_pb2.Freshness(max_processor_age_ms=10_000, max_input_backlog=0)
         assert router.requests[-1].freshness == bound, command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["get", "boards", "KEY"],
+        ["get", "boards", "KEY", "--as-of", "2000"],
+        ["get", "boards", "KEY", "--explain"],
+        ["scan", "boards", "--from", "KEY"],
+        ["scan", "boards", "--to", "KEY"],
+        ["scan", "boards", "--prefix", "KEY"],
+        ["scan-windows", "boards", "--prefix", "KEY"],
+        ["scan-sessions", "boards", "--from", "KEY", "--to", "KEY"],
+        ["windows", "boards", "KEY"],
+        ["sessions", "boards", "KEY"],
+        ["history", "boards", "KEY"],
+        ["query", "boards", "KEY", "estimate"],
+        ["locate", "boards", "KEY"],
+        ["watch", "boards", "KEY"],
+        ["watch", "boards", "--prefix", "KEY"],
+    ],
+    ids=" ".join,
+)
+def test_keys_may_be_given_as_bytes_in_hex(run: Run, router: FakeRouter, arguments: list[str]):
+    router.ending = LookupFailure(Reason.INVALID_REQUEST, "it ends here")  # what watches wait for
+    typed = run(*(each.replace("KEY", "6") for each in arguments))
+    for given in ("36", "0x36"):
+        result = run(*(each.replace("KEY", given) for each in arguments), "--hex-keys")
+        request = router.requests[-1].lookup if "--explain" in arguments else router.requests[-1]
+        keys = [value for _, value in request.ListFields() if isinstance(value, types_pb2.Key)]
+        assert keys == [types_pb2.Key(raw=b"6")] * arguments.count("KEY")
+        assert (result.exit_code, _without_times(result.stdout)) == (typed.exit_code, _without_times(typed.stdout))
+    for wrong in ("x", "6", "0xg0"):
+        refused = run(*(each.replace("KEY", wrong) for each in arguments), "--hex-keys")
+        assert refused.exit_code == ExitCode.USAGE
+        assert "not bytes in hex" in refused.stderr
+
+
+def _without_times(printed: str) -> str:
+    return re.sub(r"\d+\.\d ms", "", printed)
+
+
+def test_every_command_that_takes_keys_takes_them_as_bytes():
+    root = typer.main.get_command(app)
+    for name in root.list_commands(None):
+        command = root.get_command(None, name)
+        names = {parameter.name for parameter in command.params}
+        assert ("hex_keys" in names) == bool(names & {"key", "prefix", "from_key", "to_key"}), name
 
 
 def test_a_token_is_shown_in_json_and_taken_back_beside_positions(run: Run, router: FakeRouter):

@@ -1,0 +1,158 @@
+"""What reads have in common: keys, which may be given as bytes, and bounds on freshness."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+import typer
+
+from statehouse.client import Freshness, KeyLike
+from statehouse.positions import Token
+
+KeyArgument = Annotated[
+    KeyLike,
+    typer.Argument(help="Key, as its serde writes it: text, a number, JSON, or hex bytes.", show_default=False),
+]
+PrefixOption = Annotated[KeyLike | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")]
+HexKeysOption = Annotated[
+    bool, typer.Option("--hex-keys", help="Keys are given as their serialized bytes, in hex; also with 0x before.")
+]
+ActiveOnlyOption = Annotated[bool, typer.Option("--active-only", help="Only the active replica may answer.")]
+MaxLagOption = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="RECORDS", help="Largest lag the answering replica may have.", show_default=False),
+]
+MaxStalenessOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-staleness-ms",
+        min=0,
+        metavar="MS",
+        help="Longest time since the answering replica was last known to be at the end.",
+        show_default=False,
+    ),
+]
+MaxProcessorAgeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-processor-age-ms",
+        min=0,
+        metavar="MS",
+        help="Longest time since the processor last reported a batch, or that it had nothing to do.",
+        show_default=False,
+    ),
+]
+MaxInputBacklogOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="RECORDS",
+        help="Most records that the processor may have had yet to process when it last reported.",
+        show_default=False,
+    ),
+]
+AtLeastOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOKEN",
+        help="What the answering replica must have seen, or wait for: a token, as -o json shows it, or "
+        "STORE:PARTITION:POSITION. May be repeated.",
+        show_default=False,
+    ),
+]
+
+_BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
+    "active_only": (ActiveOnlyOption, False),
+    "max_lag": (MaxLagOption, None),
+    "max_staleness_ms": (MaxStalenessOption, None),
+    "max_processor_age_ms": (MaxProcessorAgeOption, None),
+    "max_input_backlog": (MaxInputBacklogOption, None),
+    "at_least": (AtLeastOption, None),
+}
+_HEX_KEYS: Final = "hex_keys"
+# What typer reads in place of a key: it knows no type that is text or bytes.
+_TYPED: Final[dict[Any, Any]] = {KeyLike: str, KeyLike | None: str | None}
+
+
+def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function that reads.
+
+    In the place of its `freshness` the command has an option for each bound. If it takes keys (parameters that are
+    `KeyLike`), it has --hex-keys too, with which they reach the function as bytes.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    keys = [name for name, hint in hints.items() if _is_key(hint)]
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
+        bounds = {name: arguments.pop(name) for name in _BOUNDS}
+        bounds["at_least"] = token(bounds["at_least"])
+        if keys and arguments.pop(_HEX_KEYS):
+            arguments |= {name: _from_hex(name, arguments[name]) for name in keys}
+        function(freshness=Freshness(**bounds), **arguments)
+
+    parameters: list[Parameter] = []
+    for each in signature(function).parameters.values():
+        if each.name == "freshness":
+            parameters += [_option(_HEX_KEYS, HexKeysOption, False)] if keys else []
+            parameters += [_option(name, *declared) for name, declared in _BOUNDS.items()]
+        else:
+            hint = hints[each.name]
+            if each.name in keys:
+                typed, *extras = get_args(hint)
+                hint = Annotated[(_TYPED[typed], *extras)]
+            parameters.append(each.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _is_key(hint: Any) -> bool:  # noqa: ANN401 - an annotated type
+    return bool(get_args(hint)) and get_args(hint)[0] in _TYPED
+
+
+def _option(name: str, annotation: Any, default: Any) -> Parameter:  # noqa: ANN401 - an annotated type
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _from_hex(name: str, given: str | None) -> bytes | None:
+    """Read a key that is given in hex.
+
+    Raises:
+        typer.BadParameter: the text is no hex.
+
+    """
+    if given is None:
+        return None
+    try:
+        return bytes.fromhex(given.removeprefix("0x"))
+    except ValueError as error:
+        hint = {"key": "KEY", "from_key": "--from", "to_key": "--to"}.get(name, f"--{name}")
+        raise typer.BadParameter(f"{given!r} is not bytes in hex: {error}", param_hint=hint) from None
+
+
+def token(given: list[str] | None) -> Token | None:
+    """Read the values of `--at-least`; for each store partition the largest position counts.
+
+    Raises:
+        typer.BadParameter: a value is neither a token nor a position.
+
+    """
+    if not given:
+        return None
+    merged = Token()
+    for text in given:
+        store, colon, place = text.partition(":")
+        try:
+            if not colon:
+                merged |= Token.parse(text)
+            else:
+                partition, position = map(int, place.split(":"))
+                merged |= Token({(store, partition): position})
+        except ValueError as error:
+            message = f"{text!r} is neither a token nor STORE:PARTITION:POSITION: {error}"
+            raise typer.BadParameter(message, param_hint="--at-least") from None
+    return merged
