@@ -82,20 +82,42 @@ def parse_json_table(
         ValueError: the name of a field has a quote or a backslash.
 
     """
-    key_text = F.col(KEY).cast("string")
-    if key_type is FieldType.TEXT:
-        table_key = F.when(F.is_valid_utf8(key_text), key_text)
+    return parse_table_documents(
+        frame, F.col(VALUE).cast("string"), fields, key=F.col(KEY).cast("string"), optional=optional, key_type=key_type
+    )
+
+
+def parse_table_documents(
+    frame: DataFrame,
+    text: Column,
+    fields: Mapping[str, FieldType],
+    refusals: Sequence[Refused] = (),
+    *,
+    key: Column,
+    key_field: str | None = None,
+    key_type: FieldType = FieldType.TEXT,
+    optional: Mapping[str, FieldType] | None = None,
+) -> DataFrame:
+    """Read a table's records from a column of JSON text. `key`: the text of the key, JSON if it has a `key_field`.
+
+    Raises:
+        ValueError: the name of a field has a quote or a backslash.
+
+    """
+    if key_field is None and key_type is FieldType.TEXT:
+        table_key = F.when(F.is_valid_utf8(key), key)
     else:
-        frame = _with_values(_with_document(frame, key_text), {TABLE_KEY: ("$[0]", key_type)})
+        path = "$[0]" if key_field is None else _path(key_field)
+        frame = _with_values(_with_document(frame, key), {TABLE_KEY: (path, key_type)})
         table_key = F.col(TABLE_KEY).cast("string")
     keyed = frame.withColumn(TABLE_KEY, table_key).drop(_DOCUMENT, f"_type_{TABLE_KEY}")
-    refusals: list[Refused] = [
+    what = "the key" if key_field is None else f"the key's field {key_field!r}"
+    checks: list[Refused] = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "a table's record needs a key"),
-        (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"the key is not {key_type.words}"),
+        *refusals,
+        (F.col(TABLE_KEY).isNull(), DeadLetterReason.WRONG_TYPE, f"{what} is not {key_type.words}"),
     ]
-    parsed = parse_documents(
-        keyed, F.col(VALUE).cast("string"), fields, refusals, optional=optional or {}, deletes=True
-    )
+    parsed = parse_documents(keyed, text, fields, checks, optional=optional or {}, deletes=True)
     return parsed.withColumn(DELETED, F.col(VALUE).isNull())
 
 

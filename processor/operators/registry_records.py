@@ -15,15 +15,15 @@ from functools import cache
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.operators.json_records import FieldType, Refused, parse_documents
-from processor.rows import VALUE, DeadLetterReason
+from processor.operators.json_records import FieldType, Refused, parse_documents, parse_table_documents
+from processor.rows import KEY, VALUE, DeadLetterReason
 from statehouse.serde_plugins import SerdeOptions, Serdes
 from statehouse.serdes import DocumentSerde, FetchNeeded
 
-_DECODED: Final = "_decoded"
+_DECODED: Final = "_decoded_"
 _TYPE: Final = pa.struct([("document", pa.string()), ("fault", pa.string())])
 _FAULT_LENGTH_MAX: Final = 300
 
@@ -63,6 +63,45 @@ def parse_protobuf(
     return _parse(frame, "protobuf", fields, registry, optional or {})
 
 
+def parse_avro_table(
+    frame: DataFrame,
+    fields: Mapping[str, FieldType],
+    *,
+    registry: SerdeOptions,
+    optional: Mapping[str, FieldType] | None = None,
+    key_type: FieldType = FieldType.TEXT,
+    key_field: str | None = None,
+) -> DataFrame:
+    """Read the records of a table: as `parse_avro`, but a null value deletes the row, and the key is read too.
+
+    Adds `table_key` and `deleted` as `parse_json_table` does. The key is text or a number in text; with `key_field` it
+    is an Avro record, too, and `table_key` is this field of it.
+
+    Raises:
+        ValueError: the name of a field has a quote or a backslash.
+
+    """
+    return _parse_table(frame, "avro", fields, registry, optional, key_type, key_field)
+
+
+def parse_protobuf_table(
+    frame: DataFrame,
+    fields: Mapping[str, FieldType],
+    *,
+    registry: SerdeOptions,
+    optional: Mapping[str, FieldType] | None = None,
+    key_type: FieldType = FieldType.TEXT,
+    key_field: str | None = None,
+) -> DataFrame:
+    """Read the records of a table whose values, and with `key_field` whose keys, are Protobuf: see `parse_avro_table`.
+
+    Raises:
+        ValueError: the name of a field has a quote or a backslash.
+
+    """
+    return _parse_table(frame, "protobuf", fields, registry, optional, key_type, key_field)
+
+
 def _parse(
     frame: DataFrame,
     serde: str,
@@ -70,18 +109,51 @@ def _parse(
     registry: SerdeOptions,
     optional: Mapping[str, FieldType],
 ) -> DataFrame:
+    decoded, fault = _with_decoded(frame, serde, registry, VALUE)
+    refusals: list[Refused] = [
+        (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),
+        fault,
+    ]
+    parsed = parse_documents(decoded, _document(VALUE), fields, refusals, optional=optional)
+    return parsed.drop(_DECODED + VALUE)
+
+
+def _parse_table(
+    frame: DataFrame,
+    serde: str,
+    fields: Mapping[str, FieldType],
+    registry: SerdeOptions,
+    optional: Mapping[str, FieldType] | None,
+    key_type: FieldType,
+    key_field: str | None,
+) -> DataFrame:
+    frame, fault = _with_decoded(frame, serde, registry, VALUE)
+    refusals, key = [fault], F.col(KEY).cast("string")
+    if key_field is not None:
+        frame, fault = _with_decoded(frame, serde, registry, KEY)
+        refusals.append(fault)
+        key = _document(KEY)
+    parsed = parse_table_documents(
+        frame, _document(VALUE), fields, refusals, key=key, key_field=key_field, key_type=key_type, optional=optional
+    )
+    return parsed.drop(_DECODED + VALUE, _DECODED + KEY)
+
+
+def _with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: str) -> tuple[DataFrame, Refused]:
+    """Add a column's documents, and say when a record is refused because it has none."""
+
     def decode(values: pa.Array) -> pa.Array:
         return pa.array([_decoded(serde, registry, value) for value in values.to_pylist()], type=_TYPE)
 
     udf = F.arrow_udf(decode, "document string, fault string")
-    decoded = frame.withColumn(_DECODED, udf(F.col(VALUE)))
-    fault = F.col(f"{_DECODED}.fault")
-    refusals: list[Refused] = [
-        (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),
-        (fault.isNotNull(), DeadLetterReason.NOT_DECODABLE, fault),
-    ]
-    parsed = parse_documents(decoded, F.col(f"{_DECODED}.document"), fields, refusals, optional=optional)
-    return parsed.drop(_DECODED)
+    fault = F.col(f"{_DECODED}{column}.fault")
+    detail = fault if column == VALUE else F.concat(F.lit(f"the {column}: "), fault)
+    refused = (fault.isNotNull(), DeadLetterReason.NOT_DECODABLE, detail)
+    return frame.withColumn(_DECODED + column, udf(F.col(column))), refused
+
+
+def _document(column: str) -> Column:
+    return F.col(f"{_DECODED}{column}.document")
 
 
 def _decoded(name: str, registry: SerdeOptions, value: bytes | None) -> dict[str, str | None] | None:

@@ -17,7 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.operators.json_records import FieldType
-from processor.operators.registry_records import parse_avro, parse_protobuf
+from processor.operators.registry_records import (
+    parse_avro,
+    parse_avro_table,
+    parse_protobuf,
+    parse_protobuf_table,
+)
 from processor.rows import ORIGIN
 from statehouse.registry.wire_format import framed, with_indexes
 from statehouse.serde_plugins import SerdeOptions
@@ -53,7 +58,11 @@ def registry() -> Iterator[SerdeOptions]:
 
 
 def frame(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
-    rows = [(b"k", value, "views", 0, offset, None) for offset, value in enumerate(values)]
+    return table(spark, [(b"k", value) for value in values])
+
+
+def table(spark: SparkSession, records: list[tuple[bytes | None, bytes | None]]) -> DataFrame:
+    rows = [(key, value, "views", 0, offset, None) for offset, (key, value) in enumerate(records)]
     schema = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
     return spark.createDataFrame(rows, schema).coalesce(1)
 
@@ -83,6 +92,48 @@ def test_avro_by_the_schema_that_each_was_written_with(spark: SparkSession, regi
         assert row.value == value
 
 
+def test_a_table_of_avro_with_keys_in_text(spark: SparkSession, registry: SerdeOptions) -> None:
+    value = avro(1, OLD, {"n": 7, "page": "home"})
+    records: list[tuple[bytes | None, bytes | None]] = [
+        (b"6.0", value),
+        (b"6", None),
+        (b"6", framed(9, b"x")),
+        (b"x", value),
+        (None, value),
+    ]
+    parsed = parse_avro_table(table(spark, records), FIELDS, registry=registry, key_type=FieldType.INTEGER)
+    assert {*ORIGIN, "n", "page", "table_key", "deleted", "reason", "detail"} == {*parsed.columns}
+    found = [(row.table_key, row.deleted, row.n, row.reason) for row in parsed.orderBy("offset").collect()]
+    assert found == [
+        ("6", False, 7, None),
+        ("6", True, None, None),
+        ("6", False, None, "not_decodable"),
+        (None, False, 7, "wrong_type"),
+        (None, False, 7, "null_key"),
+    ]
+    texts = parse_avro_table(table(spark, [(b"ann", value)]), FIELDS, registry=registry).collect()
+    assert [(row.table_key, row.page) for row in texts] == [("ann", "home")]
+
+
+def test_a_table_of_avro_with_keys_that_are_records_too(spark: SparkSession, registry: SerdeOptions) -> None:
+    key, value = avro(1, OLD, {"n": 5, "page": "key"}), avro(2, NEW, {"n": 7, "page": "home", "ms": None})
+    records: list[tuple[bytes | None, bytes | None]] = [(key, value), (key, None), (b"5", value), (None, value)]
+    by_number = parse_avro_table(
+        table(spark, records), FIELDS, registry=registry, key_field="n", key_type=FieldType.INTEGER
+    )
+    found = [(row.table_key, row.deleted, row.page, row.reason) for row in by_number.orderBy("offset").collect()]
+    assert found == [
+        ("5", False, "home", None),
+        ("5", True, None, None),
+        (None, False, "home", "not_decodable"),
+        (None, False, "home", "null_key"),
+    ]
+    by_text = parse_avro_table(table(spark, records[:1]), FIELDS, registry=registry, key_field="page")
+    assert [row.table_key for row in by_text.collect()] == ["key"]
+    wrong = parse_avro_table(table(spark, records[:1]), FIELDS, registry=registry, key_field="n").collect()
+    assert [(row.reason, row.detail) for row in wrong] == [("wrong_type", "the key's field 'n' is not a string")]
+
+
 def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
     pool = DescriptorPool()
     pool.Add(descriptor())
@@ -92,6 +143,12 @@ def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
     good, bad = parsed.orderBy("offset").collect()
     assert (good.n, good.page, good.reason) == (2**62 + 1, "home", None)
     assert (bad.reason, bad.n) == ("not_decodable", None)
+
+    rows: list[tuple[bytes | None, bytes | None]] = [(sound, sound), (b"k", None)]
+    by_field = parse_protobuf_table(table(spark, rows[:1]), FIELDS, registry=registry, key_field="page").collect()
+    assert [(row.table_key, row.n, row.deleted) for row in by_field] == [("home", 2**62 + 1, False)]
+    by_text = parse_protobuf_table(table(spark, rows[1:]), FIELDS, registry=registry).collect()
+    assert [(row.table_key, row.n, row.deleted, row.reason) for row in by_text] == [("k", None, True, None)]
 
 
 def test_without_a_registry_the_batch_fails_and_no_record_is_blamed(spark: SparkSession) -> None:

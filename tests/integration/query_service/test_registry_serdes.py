@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from statehouse.assignment import TaskAssignment
 from statehouse.client import Answer, Client, Lookup
-from statehouse.composite import WindowKey
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
@@ -124,6 +124,7 @@ def shop(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iter
         fleet.add_store("totals", value_serde="protobuf")
         fleet.add_store("visits", value_serde="json-schema")
         fleet.add_store("keyed", key_serde="avro", value_serde="avro")
+        fleet.add_store("sittings", kind="session", key_serde="avro", value_serde="avro", retention_ms=60 * MINUTE_MS)
         fleet.add_store("odd", value_serde=WITHOUT_PLUG_IN)
         fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
         node = fleet.node("n1", schema_registry_url=registry.url, schema_registry_timeout_ms=1000)
@@ -192,6 +193,36 @@ def test_keys_are_routed_by_their_bytes_and_shown_as_json(shop: Shop) -> None:
     failure = shop.why("keyed", '{"user":"ann"}')
     assert failure.reason is Reason.INVALID_KEY
     assert "send raw bytes" in failure.message
+
+
+def test_sessions_of_a_range_of_keys_are_shown_as_json(shop: Shop) -> None:
+    key, write = shop.avro("sittings", KEY, MessageField.KEY), shop.avro("sittings", FIRST)
+    # More than a few, so that both partitions have some: whose keys are where depends on the schema's id.
+    names = [f"u{number}" for number in range(10)]
+    keys = {name: key({"user": name}) for name in names}
+    stored = [
+        (keys[name], SessionKey(keys[name], start, start + MINUTE_MS).to_bytes(), write({"id": start // MINUTE_MS}))
+        for name in names
+        for start in (MINUTE_MS, 10 * MINUTE_MS)
+    ]
+    partitions = shop.fleet.partitions
+    records = [(partition_for(key, partitions), composite, value, 0) for key, composite, value in stored]
+    produce_placed(shop.fleet.bootstrap, shop.topic("sittings"), iter(records))
+    poll_until(lambda: len(list(shop.client.scan_sessions("sittings", raw=True))) == len(stored), 20, "all sessions")
+
+    found = [
+        (each.key, each.start_ms, each.end_ms, each.value)
+        for each in shop.client.scan_sessions("sittings", page_size=1)
+    ]
+    assert found == [
+        (f'{{"user":"{name}"}}', start, start + MINUTE_MS, {"id": start // MINUTE_MS})
+        for name in names
+        for start in (MINUTE_MS, 10 * MINUTE_MS)
+    ]
+    some = shop.client.scan_sessions("sittings", from_key=keys["u2"], to_key=keys["u3"], to_ms=2 * MINUTE_MS)
+    assert [(each.key, each.value) for each in some] == [('{"user":"u2"}', {"id": 1}), ('{"user":"u3"}', {"id": 1})]
+    raw = list(shop.client.scan_sessions("sittings", reverse=True, raw=True))
+    assert [(each.key, each.value) for each in raw] == [(key, value) for key, _, value in reversed(stored)]
 
 
 def test_a_serde_without_a_plug_in_is_routed_and_read_raw(shop: Shop) -> None:
