@@ -11,9 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import NamedTuple
 
 import structlog
 from prometheus_client import Metric
@@ -60,7 +59,7 @@ class ListenerThreads:
     def tell(self, protocol: type, event: str, *arguments: object, is_batch: bool = False, **options: object) -> None:
         """Queue a call of the method `event` for each listener of the protocol."""
         for thread in self._told[protocol]:
-            thread.put(partial(getattr(thread.listener, event), *arguments, **options), is_batch=is_batch)
+            thread.put(_Event(event, arguments, options), is_batch=is_batch)
 
     def dropped(self) -> Mapping[str, int]:
         """Return how many events were dropped, by name of listener."""
@@ -90,21 +89,28 @@ class ListenerThreads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+class _Event(NamedTuple):
+    """A call of a listener's method."""
+
+    method: str
+    arguments: tuple[object, ...]
+    options: Mapping[str, object]
+
+
 class _ListenerThread:
     """Calls one listener, one event at a time."""
 
     def __init__(self, name: str, listener: object) -> None:
-        self.name = name
-        self.listener: Any = listener
+        self.name, self._listener = name, listener
         self.dropped = self.failed = 0
-        self._events: deque[partial[Any]] = deque()
+        self._events: deque[_Event] = deque()
         self._changed = threading.Condition()
         self._ending = False
         self._drops_said = self._failures_said = -_COMPLAINT_INTERVAL_S
         self._thread = threading.Thread(target=self._run, name=f"listener-{name}", daemon=True)
         self._thread.start()
 
-    def put(self, event: partial[Any], *, is_batch: bool) -> None:
+    def put(self, event: _Event, *, is_batch: bool) -> None:
         """Queue an event, or count it as dropped if the queue is full."""
         with self._changed:
             if len(self._events) < (_QUEUED_BATCHES_MAX if is_batch else _QUEUED_EVENTS_MAX):
@@ -136,14 +142,13 @@ class _ListenerThread:
                     return
                 event = self._events.popleft()
             try:
-                event()
-            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
-                self._complain(event, error)
+                getattr(self._listener, event.method)(*event.arguments, **event.options)
+            except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything, and even SystemExit ends a thread
+                self._complain(event.method, error)
 
-    def _complain(self, event: partial[Any], error: Exception) -> None:
+    def _complain(self, method: str, error: BaseException) -> None:
         self.failed += 1
         now = time.monotonic()
         if now - self._failures_said >= _COMPLAINT_INTERVAL_S:
             self._failures_said = now
-            method = event.func.__name__
             log.error("listener failed", listener=self.name, method=method, failures=self.failed, exc_info=error)

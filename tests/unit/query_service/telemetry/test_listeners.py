@@ -75,6 +75,29 @@ def test_a_listener_that_raises_is_counted_and_told_of_the_rest() -> None:
     assert hub.failed() == {"raising": 3, "other": 0}
 
 
+class Nameless:
+    """A callable without a name, as `functools.partial` makes them too."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not this one"), SystemExit(1)], ids=["error", "exit"])
+def test_a_listener_whose_methods_have_no_names_may_raise_too(error: BaseException) -> None:
+    recorder, hub = Recorder(), Listeners()
+    recorder.on_batch_restored = Nameless(error)  # type: ignore[method-assign]
+    hub.add("nameless", recorder)
+    hub.on_batch_restored(WHERE, 1, 1)
+    hub.on_batch_restored(WHERE, 2, 1)
+    hub.on_restore_end(WHERE, 2)
+    hub.close(30)
+    assert recorder.events == [("end", 2)]
+    assert hub.failed() == {"nameless": 2}
+
+
 def test_a_listener_that_hangs_loses_batches_but_no_start_or_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_QUEUED_EVENTS_MAX", 8)
     monkeypatch.setattr(module, "_QUEUED_BATCHES_MAX", 4)
