@@ -205,13 +205,19 @@ class NodeConnections:
         backoff = Backoff(_FOLLOW)
         while True:
             try:
-                async for response in self._router.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest()):
-                    backoff.succeeded()
-                    self._take(FleetRoutes.of(response.fleet))
+                call = self._router.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest())
+                try:
+                    async for response in call:
+                        self._take(FleetRoutes.of(response.fleet))
+                        backoff.succeeded()
+                finally:
+                    call.cancel()
             except grpc.aio.UsageError:
                 return  # the client was closed first
             except grpc.RpcError as error:
                 log.debug("%s sends no description of the fleet: %s", self._router.target, error)
+            except Exception:
+                log.exception("defect in following the fleet: its last description counts, and it is asked for again")
             # Random, so that a restarted router's clients don't all reconnect at one moment.
             await asyncio.sleep(backoff.failed() * random.uniform(0.5, 1.0))  # noqa: S311 - nothing secret
 

@@ -68,6 +68,8 @@ async def test_a_defect_in_following_the_fleet_reaches_the_log_and_no_lookup(
     assert await name(client) == "a"
     await poll_until_async(lambda: "a defect in routes" in caplog.text, 10, "the defect")
     assert await name(client) == "a"
+    monkeypatch.undo()
+    await goes_straight(client, fleet.nodes["a"])
 
 
 async def test_lookups_go_to_the_active_as_soon_as_the_fleet_is_known(start: Start, connect: Connect) -> None:
