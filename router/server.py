@@ -55,7 +55,8 @@ class RouterServer:
     ) -> None:
         """Build everything and bind the port; must run on the event loop that will serve.
 
-        `on_broken(error)` is called when callers can't reach the router any more. `share_port`: several processes share
+        `on_broken(error)` is called when callers can't reach the router any more, or it can't follow the fleet.
+        `share_port`: several processes share
         that port.
         """
         attempt_timeout_s = settings.attempt_timeout_ms / 1_000
@@ -85,6 +86,7 @@ class RouterServer:
             self._on_table,
             session_timeout_s=settings.session_timeout_ms / 1_000,
             rack=settings.router_rack,
+            on_defect=on_broken,
         )
         budget = RetryBudget(settings.retry_budget_percent, settings.retry_budget_per_s)
         self._holds = Holds(
@@ -195,7 +197,8 @@ class RouterServer:
 class ControlTopicReaders:
     """The readers of the control topics: their threads decode records and hand them to the event loop.
 
-    `on_broken(error)` is called on the event loop when a defect has ended a reader.
+    `on_broken(error)` is called on the event loop when a defect has ended a reader, or what a record leads to has one:
+    a router that lacks a record would only look healthy.
     """
 
     def __init__(
@@ -208,6 +211,7 @@ class ControlTopicReaders:
         on_broken: Callable[[Exception], None],
     ) -> None:
         self._tracker, self._inputs, self._queries, self._loop = tracker, inputs, queries, loop
+        self._on_broken = on_broken
         self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
 
         def reader(topic: str, on_record: OnRecord, on_contact: Callable[[], None] = lambda: None) -> ControlLogReader:
@@ -280,9 +284,15 @@ class ControlTopicReaders:
 
     def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(callback, *args)
+            self._loop.call_soon_threadsafe(self._or_break, callback, *args)
         except RuntimeError:  # the loop is closed: the process is ending
             log.debug("record after the end")
+
+    def _or_break(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            callback(*args)
+        except Exception as error:  # noqa: BLE001 - `serve` raises it
+            self._on_broken(error)
 
 
 def _report_unreadable(key: str, error: Exception) -> None:

@@ -20,8 +20,15 @@ from statehouse.serde_plugins import Serdes
 _REBUILD_PAUSE_S = 0.02
 
 
+def _raise(error: Exception) -> None:
+    """Raise a defect: the event loop's handler gets it."""
+    raise error
+
+
 class FleetTracker:
     """Builds tables, publishes them to `tables` and calls `on_table` with each. `rack`: the router's own.
+
+    `on_defect(error)` is called when a table can't be built: the last one stays, and grows stale.
 
     A member leaves by its tombstone. One that falls silent stays: its last known address may still answer, and calls
     find out sooner than heartbeats would. It is forgotten only if the assignment doesn't name it, once its last
@@ -35,9 +42,10 @@ class FleetTracker:
         *,
         session_timeout_s: float,
         rack: str = "",
+        on_defect: Callable[[Exception], None] = _raise,
     ) -> None:
         self._tables, self._on_table, self._session_timeout_s = tables, on_table, session_timeout_s
-        self._rack = rack
+        self._rack, self._on_defect = rack, on_defect
         self._serdes = Serdes()
         self._assignment: Assignment | None = None
         self._named: frozenset[str] = frozenset()
@@ -97,7 +105,7 @@ class FleetTracker:
             return
         loop = asyncio.get_running_loop()
         due_at = max(loop.time(), self._built_at + _REBUILD_PAUSE_S)
-        self._pending = loop.call_at(due_at, self._rebuild)
+        self._pending = loop.call_at(due_at, self._rebuild_or_break)
 
     def _remembered(self) -> dict[str, Member]:
         """Return the members, without those that are long gone.
@@ -111,6 +119,12 @@ class FleetTracker:
             for name, member in self._members.items()
             if name in self._named or newest - self._heard_at[name] < limit_s
         }
+
+    def _rebuild_or_break(self) -> None:
+        try:
+            self._rebuild()
+        except Exception as error:  # noqa: BLE001 - the owner ends the process
+            self._on_defect(error)
 
     def _rebuild(self) -> None:
         self._pending = None

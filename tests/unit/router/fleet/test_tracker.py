@@ -181,6 +181,46 @@ async def test_a_broken_reader_ends_the_router(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
 
 
+@pytest.mark.parametrize("where", ["a record", "the table"])
+async def test_a_defect_in_what_a_record_leads_to_ends_the_router(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    class Reader:
+        """Delivers one record of an assignment, and says that this is all."""
+
+        caught_up = True
+
+        def __init__(
+            self,
+            _bootstrap: str,
+            topic: str,
+            on_record: Callable[..., None],
+            on_contact: Callable[[], None],
+            **_more: object,
+        ) -> None:
+            self._records = [(b"k", b"v", 0)] if topic.endswith("assignment") else []
+            self._on_record, self._on_contact = on_record, on_contact
+
+        def start(self) -> None:
+            for record in self._records:
+                self._on_record(*record)
+            self._on_contact()
+
+        def stop(self) -> None: ...
+
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(router.server, "ControlLogReader", Reader)
+    plan = assignment([TaskAssignment("a")])
+    monkeypatch.setattr(router.server.AssignmentReader, "feed", lambda *_: plan)
+    if where == "a record":
+        monkeypatch.setattr(FleetTracker, "on_assignment", breaks)
+    else:
+        monkeypatch.setattr(router.fleet.tracker, "compile_table", breaks)
+    settings = RouterSettings(application_id="app", router_port=0, proxy="none")
+    with pytest.raises(RuntimeError, match="a defect"):
+        await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
+
+
 def test_the_command_reads_flags_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STATEHOUSE_APPLICATION_ID", raising=False)
     monkeypatch.delenv("STATEHOUSE_CONFIG", raising=False)
