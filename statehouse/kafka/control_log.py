@@ -125,11 +125,16 @@ class ControlLogReader:
                             asked = self._ask_for_end(admin)
                         except KafkaException as error:
                             log.debug("the end can't be read at the moment", topic=self._topic, error=str(error))
+                        if asked is not None and asked.offset < position:
+                            log.warning("a control topic has become shorter: it is read again", topic=self._topic)
+                            consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+                            position = 0
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
                 for message in consumer.client.consume(_BATCH, _POLL_S):
-                    position = max(position, self._deliver(message))
+                    # It may go back: the client itself begins again where a log that it was reading has become shorter.
+                    position = self._delivered(message, position)
                     consumer.note(message)
                 if asked is not None and asked.is_overdue and consumer.is_silent:
                     log.warning("nothing arrives from a log that has more: a new client is made", topic=self._topic)
@@ -137,14 +142,14 @@ class ControlLogReader:
         finally:
             consumer.close()
 
-    def _deliver(self, message: Message) -> int:
-        """Deliver a message; return the position that it proves, 0 for an error that proves none."""
+    def _delivered(self, message: Message, position: int) -> int:
+        """Deliver a message; return the position after it, which is the present one for an error that proves none."""
         error = message.error()
         if error is not None:
             if error.code() == codes.PARTITION_EOF:
                 return int(message.offset())
             log.warning("control topic can't be read at the moment", topic=self._topic, error=error.str())
-            return 0
+            return position
         self._on_record(message.key(), message.value(), message.timestamp()[1])
         return int(message.offset()) + 1
 

@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from statehouse.kafka import control_log
 from statehouse.kafka.control_log import ControlLogReader
+from tests.support.polling import poll_until
 
 DEADLINE_S = 10.0
 
@@ -148,3 +149,65 @@ def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
     assert healed.wait_caught_up(DEADLINE_S)
     assert lost.closed.is_set()
     healed.stop()
+
+
+class RecreatedLog(Log):
+    """Has five records. Then it is recreated with two, which come one by one as they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recreated, self.let_through = threading.Event(), threading.Semaphore(0)
+        self.next = 0
+
+    @property
+    def end(self) -> int:
+        return 2 if self.recreated.is_set() else 5
+
+    def assign(self, _partitions: object) -> None:
+        self.next = 0
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Record]:
+        self.closed.wait(0.001)
+        if self.recreated.is_set():
+            if self.next == 2 or not self.let_through.acquire(blocking=False):
+                return []
+            self.next = 0 if self.next == 5 else self.next  # as the client does when its offset is out of range
+        elif self.next == 5:
+            return []
+        self.next += 1
+        return [_At(self.next - 1)]
+
+
+@pytest.mark.parametrize("first", ["its end", "its records"])
+def test_a_recreated_log_is_confirmed_only_when_it_has_been_read(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    log = RecreatedLog()
+    delivered: list[bytes | None] = []
+    contacts: list[int] = []
+    asked: list[int] = []
+    following = reader(
+        monkeypatch,
+        log,
+        on_broken=lambda _: None,
+        confirm_interval_s=0.0,
+        on_record=lambda key, _value, _time: delivered.append(key),
+        on_contact=lambda: contacts.append(len(delivered)),
+    )
+
+    def ends(*_: object, **__: object) -> dict[tuple[str, int], int]:
+        if first == "its records" and log.recreated.is_set() and len(delivered) == 5:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        asked.append(log.end)
+        return {("topic", 0): log.end}
+
+    monkeypatch.setattr(control_log, "last_stable_offsets", ends)
+    following.start()
+    poll_until(lambda: contacts and contacts[-1] == 5, DEADLINE_S, "the first log is read")
+    log.recreated.set()
+    if first == "its records":
+        log.let_through.release()
+    poll_until(lambda: 2 in asked, DEADLINE_S, "the end of the new log is known")
+    confirmed = len(contacts)
+    log.let_through.release(2)
+    poll_until(lambda: len(contacts) > confirmed + 1, DEADLINE_S, "the new log is confirmed")
+    following.stop()
+    assert set(contacts) == {5, 7}, "records delivered at each confirmation: of the first log, then of both"
