@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVarTuple
 
 import structlog
 
@@ -25,14 +25,16 @@ log = structlog.get_logger(__name__)
 # How often the end of the commits topic is asked for. Only a reader that has lost its brokers needs it.
 _COMMITS_CONFIRM_S: Final = 2.0
 
-TakeRecord = Callable[[bytes | None, bytes | None, int], None]
-"""Takes a record's key and value, and its time in epoch milliseconds."""
+Told = TypeVarTuple("Told")
 
 
 class ControlTopics:
     """Reads the topics on threads, and brings their records to the event loop and to the node's ownership.
 
     `reports` has what the processor last reported for each store.
+
+    A log that has not been compacted holds old assignments, too. The node acts on none of them: it would remove the
+    databases of stores that tasks got since then. So it acts when it has read the log to its end once.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
@@ -59,11 +61,13 @@ class ControlTopics:
         self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
+        self._is_assignment_known = False
         self._assignment_log = ControlLogReader(
             settings.bootstrap,
             assignment_topic(settings.application_id),
             self._on_loop(self._take_assignment),
             client_id=client_id,
+            on_contact=self._on_loop(self._assignment_read),
             on_broken=on_thread_defect,
             confirm_interval_s=settings.heartbeat_interval_ms / 2000,
         )
@@ -72,7 +76,7 @@ class ControlTopics:
             members_topic(settings.application_id),
             self._on_loop(self._take_member),
             client_id=client_id,
-            on_contact=self._members_in_touch,
+            on_contact=self._on_loop(self._members_read),
             on_broken=on_thread_defect,
         )
         self._commits_log = ControlLogReader(
@@ -83,6 +87,11 @@ class ControlTopics:
             on_broken=on_thread_defect,
             confirm_interval_s=_COMMITS_CONFIRM_S,
         )
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The assignment that the node acts on; None until it knows the newest one."""
+        return self._ownership.assignment if self._is_assignment_known else None
 
     @property
     def silence_s(self) -> float | None:
@@ -106,8 +115,16 @@ class ControlTopics:
 
     def _take_assignment(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         assignment = self._ownership.take_assignment(key, value)
-        if assignment is None:
-            return
+        if assignment is not None and self.assignment is not None:
+            self._act_on(assignment)
+
+    def _assignment_read(self) -> None:
+        """All assignments that existed at the start are known: the newest of them counts."""
+        is_first, self._is_assignment_known = not self._is_assignment_known, True
+        if is_first and self.assignment is not None:
+            self._act_on(self.assignment)
+
+    def _act_on(self, assignment: Assignment) -> None:
         view = self._compile_view()
         for store, reason in view.unusable.items():
             log.error("store can't be served by this version; its state is kept up to date", store=store, reason=reason)
@@ -137,32 +154,28 @@ class ControlTopics:
         self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
 
     def _compile_view(self) -> FleetView:
-        view = view_of(self._ownership.assignment, self._ownership.members, self._serdes)
+        view = view_of(self.assignment, self._ownership.members, self._serdes)
         self._on_view(view)
         return view
-
-    def _members_in_touch(self) -> None:
-        """Called on the reader's thread, each time all records have been handed to the event loop."""
-        self._loop.call_soon_threadsafe(self._members_read)
 
     def _members_read(self) -> None:
         """All members that existed at the start are known: from now on this node may write heartbeats."""
         self._ownership.succeed()
         self.members_known.set()
 
-    def _on_loop(self, take: TakeRecord) -> Callable[..., None]:
-        """Bring a control log's records from its thread to the event loop."""
+    def _on_loop(self, take: Callable[[*Told], None]) -> Callable[[*Told], None]:
+        """Bring what a control log's reader tells from its thread to the event loop."""
 
-        def take_or_break(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        def take_or_break(*told: *Told) -> None:
             try:
-                take(key, value, timestamp_ms)
+                take(*told)
             except Exception as error:  # noqa: BLE001 - the node must not go on without this record
                 self._on_defect(error)
 
-        def on_record(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
-            self._loop.call_soon_threadsafe(take_or_break, key, value, timestamp_ms)
+        def on_thread(*told: *Told) -> None:
+            self._loop.call_soon_threadsafe(take_or_break, *told)
 
-        return on_record
+        return on_thread
 
 
 def report_unreadable(key: str, error: Exception) -> None:

@@ -269,6 +269,16 @@ def test_a_store_that_a_task_gets_later_is_served_without_a_restart(fleet: Fleet
     poll_until(lambda: node.get(key).value.text == "1", 30, "the other serde")
     assert node.log.count("store opened") == opened
 
+    # The log still has the assignments of before that store. A restart acts on none of them: they would remove it.
+    taken = node.log.count("assignment taken")
+    node.stop()
+    node.start()
+    fleet.wait_running([node])
+    assert node.get(key, store="later").found
+    stores = next(task.stores for task in node.node().tasks if task.task == "0_0")
+    assert [(each.store, each.restored_records) for each in stores] == [(STORE, 0), ("later", 0)]
+    assert node.log.count("assignment taken") == taken + 1
+
 
 def test_a_store_of_a_newer_processor_stops_no_other(fleet: Fleet) -> None:
     key, other = fleet.keys_in(0)[0], fleet.keys_in(1)[0]
