@@ -15,7 +15,14 @@ from processor.outputs import Output
 from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
-from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, partition_counts, topic_settings
+from statehouse.kafka.topics import (
+    CONTROL_TOPIC_CONFIG,
+    TopicSpec,
+    check_replicas,
+    ensure_topics,
+    partition_counts,
+    topic_settings,
+)
 from statehouse.topology import (
     SESSION,
     VERSIONED,
@@ -111,6 +118,7 @@ def create_topics(
         there = topic_settings(admin, spec.name) if existing[spec.name] is not None else {}
         check_compaction_lags(output, {**there, **spec.config})
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
+    check_replicas(admin, [*specs, *_control_topics(app.application_id, settings.replication_factor)])
     ensure_topics(admin, specs)
     create_control_topics(admin, app.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, app.global_stores)
@@ -203,8 +211,12 @@ def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) 
 
 def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:
     """Create the members, assignment and commits topics, or apply changed settings."""
+    ensure_topics(admin, _control_topics(application_id, replication_factor))
+
+
+def _control_topics(application_id: str, replication_factor: int) -> list[TopicSpec]:
     names = [name(application_id) for name in (members_topic, assignment_topic, commits_topic)]
-    ensure_topics(admin, [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG, replication_factor) for name in names])
+    return [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG, replication_factor) for name in names]
 
 
 def _largest(sources: Sequence[Source], counts: Mapping[str, int]) -> int:

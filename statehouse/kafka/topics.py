@@ -27,6 +27,8 @@ _SETTLE_POLL_S = 0.05
 _BROKERS_WAIT_S = 10.0
 _BROKERS_POLL_S = 0.5
 
+_MIN_IN_SYNC = "min.insync.replicas"
+
 # Small segments so that compaction can reach all but the newest minutes of a control topic.
 CONTROL_TOPIC_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -113,6 +115,47 @@ def topic_settings(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> d
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
+    return {name: entry.value for name, entry in future.result().items()}
+
+
+def check_replicas(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 10.0) -> None:
+    """Refuse topics that demand more replicas for a write than they have: the brokers would refuse every write.
+
+    Raises:
+        ConfigurationError: `min.insync.replicas` of a topic is above its replication factor.
+        KafkaException: the brokers can't be reached, or refuse.
+
+    """
+    described = _described(admin, [spec.name for spec in specs], timeout_s)
+    brokers = _broker_settings(admin, timeout_s) if None in described.values() else {}
+    for spec in specs:
+        topic = described[spec.name]
+        if topic is None:
+            replicas = spec.replication_factor
+            replicas = int(brokers["default.replication.factor"]) if replicas < 0 else replicas
+            settings = brokers
+        else:
+            replicas = min(len(partition.replicas) for partition in topic.partitions)
+            settings = topic_settings(admin, spec.name, timeout_s)
+        needed = spec.config.get(_MIN_IN_SYNC, settings[_MIN_IN_SYNC])
+        if not needed.isdecimal():
+            raise ConfigurationError(f"topic {spec.name}: {_MIN_IN_SYNC}={needed!r} must be a number of replicas")
+        if int(needed) <= replicas:
+            continue
+        whose = "" if _MIN_IN_SYNC in spec.config else " (the brokers' default)"
+        raise ConfigurationError(
+            f"topic {spec.name}: {_MIN_IN_SYNC}={needed}{whose} is above its replication factor, {replicas}: brokers "
+            "would refuse every write. Lower the first, or "
+            + ("set replication_factor" if topic is None else "give the topic more replicas")
+        )
+
+
+def _broker_settings(admin: AdminClient, timeout_s: float) -> dict[str, str]:
+    """Return the settings of some broker; those that new topics take are the same at each."""
+    broker = next(iter(admin.list_topics(timeout=timeout_s).brokers))
+    (future,) = admin.describe_configs(
+        [ConfigResource(ResourceType.BROKER, str(broker))], request_timeout=timeout_s
+    ).values()
     return {name: entry.value for name, entry in future.result().items()}
 
 

@@ -154,6 +154,36 @@ def test_compaction_lags_are_compared_with_what_an_existing_topic_has(
         create_topics(client, wrong, {"scores": 1}, SETTINGS)
 
 
+def test_more_replicas_for_a_write_than_there_are_is_refused_before_any_topic_is_made(
+    kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
+):
+    for replication_factor in (1, -1):
+        settings = SETTINGS.model_copy(update={"replication_factor": replication_factor})
+        app = declared(unique_name("app"), "scores")
+        app.store("boards", frame(), config={"min.insync.replicas": "2"})
+        (output,) = app.outputs
+        with pytest.raises(ConfigurationError) as refused:
+            create_topics(client, app, {"scores": 1}, settings)
+        assert str(refused.value) == (
+            f"topic {output.topic}: min.insync.replicas=2 is above its replication factor, 1: brokers would refuse "
+            "every write. Lower the first, or set replication_factor"
+        )
+        assert partition_counts(client, [output.topic])[output.topic] is None
+
+    create_topic(kafka.bootstrap, output.topic, 1)
+    with pytest.raises(ConfigurationError, match=r"factor, 1: .* give the topic more replicas"):
+        create_topics(client, app, {"scores": 1}, SETTINGS)
+    create_topic(kafka.bootstrap, members_topic(app.application_id), 1, {"min.insync.replicas": "3"})
+    app = declared(app.application_id, "scores")
+    app.store("boards", frame(), config={"min.insync.replicas": "1"})
+    with pytest.raises(ConfigurationError, match=r"-members: min.insync.replicas=3 .*is above"):
+        create_topics(client, app, {"scores": 1}, SETTINGS)
+    wrong = declared(unique_name("app"), "scores")
+    wrong.store("boards", frame(), config={"min.insync.replicas": "all"})
+    with pytest.raises(ConfigurationError, match=r"min.insync.replicas='all' must be a number of replicas"):
+        create_topics(client, wrong, {"scores": 1}, SETTINGS)
+
+
 def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted(
     kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
 ):

@@ -27,6 +27,7 @@ from processor.operators.table_joins import Side, table_table_join
 from processor.query_progress_listener import QueryProgressListener, Subscription
 from processor.spark_failures import beginning
 from processor.testing import Record, TopologyTest
+from statehouse.composite import WindowKey
 from statehouse.errors import ConfigurationError
 from tests.support.polling import poll_until
 
@@ -102,6 +103,77 @@ def ward(name: str | None) -> str | None:
 
 def patient(name: str, ward: str | None) -> str:
     return json.dumps({"name": name} | ({} if ward is None else {"ward": ward}))
+
+
+def build_windows(app: Application) -> None:
+    visits = parse_json(app.stream("visits"), {"page": FieldType.TEXT}).withWatermark("timestamp", "1 minute")
+    by_key = visits.withColumn("key", F.col("key").cast("string"))
+    counted = F.count("*").cast("string").alias("value")
+    minute = timedelta(minutes=1)
+    app.window_store("tumbling", by_key.groupBy(F.window("timestamp", "1 minute"), "key").agg(counted), minute)
+    hops = by_key.groupBy(F.window("timestamp", "1 minute", "20 seconds"), "key").agg(counted)
+    app.window_store("hopping", hops, minute)
+    orders = app.stream("orders").withColumn("key", F.col("key").cast("string"))
+    orders = orders.withWatermark("timestamp", "1 minute").alias("order")
+    near = F.expr(
+        "visit.key = order.key AND order.timestamp BETWEEN visit.timestamp AND visit.timestamp + INTERVAL 1 MINUTE"
+    )
+    for how in ("inner", "leftOuter", "fullOuter"):
+        both = (
+            by_key.alias("visit")
+            .join(orders, near, how)
+            .select(
+                F.coalesce("visit.key", "order.key").alias("key"),
+                F.to_json(F.struct("visit.page", F.col("order.value").cast("string").alias("order"))).alias("value"),
+                F.coalesce("order.timestamp", "visit.timestamp").alias("timestamp"),
+            )
+        )
+        app.query(how, both, output_mode="append").topic(how)
+
+
+def test_windows_hop_and_streams_are_joined_within_a_time(spark: SparkSession, tmp_path: Path):
+    topology = TopologyTest("app", build_windows, spark, tmp_path, partitions=1)
+    topology.pipe("visits", visit("ann", "home", 5), visit("ann", "cart", 35), visit("bob", "home", 5))
+    topology.pipe("orders", Record("ann", "book", BEGAN_MS + 40_000), Record("cid", "pen", BEGAN_MS))
+    topology.run()
+    minute, hop = 60_000, 20_000
+
+    def starts(second: int, length: int, step: int) -> list[int]:
+        at = BEGAN_MS + second * 1_000
+        return [start for start in range(at - at % step - length, at + 1, step) if start <= at < start + length]
+
+    for store, step in (("tumbling", minute), ("hopping", hop)):
+        expected = Counter(
+            (key, start)
+            for key, second in (("ann", 5), ("ann", 35), ("bob", 5))
+            for start in starts(second, minute, step)
+        )
+        found = {
+            (
+                WindowKey.from_bytes(record.key or b"").key.decode(),
+                WindowKey.from_bytes(record.key or b"").start_ms,
+            ): int(record.value or b"0")
+            for record in topology.records(store)
+        }
+        assert found == expected, store
+    assert len(starts(5, minute, hop)) == 3
+
+    # Past the watermark's delay and the join's width, what met nothing is known to have met nothing.
+    for second in (600, 1_200):
+        topology.pipe("visits", visit("zoe", "home", second)).pipe(
+            "orders", Record("yan", "mug", BEGAN_MS + second * 1_000)
+        ).run()
+    met = {("ann", "home", "book"), ("ann", "cart", "book")}
+    alone, unasked = {("bob", "home", None)}, {("cid", None, "pen")}
+
+    def joined(topic: str) -> set[tuple[str, str | None, str | None]]:
+        found = ((record.key or b"", json.loads(record.value or b"")) for record in topology.records(topic))
+        rows = {(key.decode(), row.get("page"), row.get("order")) for key, row in found}
+        return {row for row in rows if row[0] not in ("zoe", "yan")}
+
+    assert joined("inner") == met
+    assert joined("leftOuter") == met | alone
+    assert joined("fullOuter") == met | alone | unasked
 
 
 def build_foreign(app: Application) -> None:

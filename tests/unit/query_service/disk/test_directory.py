@@ -8,9 +8,11 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import typer
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from query_service.cli import state
@@ -42,6 +44,16 @@ def task(tmp_path: Path) -> TaskDirectory:
     folder.write_checkpoints({"counts": AT})
     folder.release()
     return folder
+
+
+@pytest.mark.parametrize(("parent", "is_warned_of"), [("/tmp", True), ("/var/tmp", False)])  # noqa: S108 - the subject
+def test_a_state_directory_that_a_reboot_empties_is_warned_of(parent: str, is_warned_of: bool) -> None:
+    with TemporaryDirectory(dir=parent) as directory, capture_logs() as logs:
+        StateDirectory(Path(directory), "app")
+        assert (Path(directory) / "app").is_dir()
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
+        "state_dir is under /tmp: a reboot costs a full restore; set state_dir"
+    ] * is_warned_of
 
 
 def test_a_lock_that_the_file_system_refuses_leaves_no_file_open(
