@@ -51,7 +51,7 @@ class ProcessorMetrics:
         )
         self._early = Counter(
             "statehouse_processor_record_cache_early_records",
-            "Rows written before the end of their batch, because the record cache was full.",
+            "Rows that left the record cache before the end of their batch, because it was full.",
             ("query", "output"),
             registry=self.registry,
         )

@@ -44,7 +44,7 @@ class ProcessorStates:
             self._queries |= dict.fromkeys(queries, QueryState.CREATED)
 
     def application_to(self, wanted: ApplicationState) -> None:
-        """Change the application's state.
+        """Change the application's state. With it end the queries that were never started, or were given up.
 
         Raises:
             RefusedTransition: it can't follow the present one.
@@ -52,6 +52,9 @@ class ProcessorStates:
         """
         with self._lock:
             self._to(wanted)
+            if wanted is ApplicationState.NOT_RUNNING:
+                for query in self._queries:
+                    self._query_to(query, QueryState.NOT_RUNNING)
             self._to(settled_state(self._application, self._queries.values()))
 
     def query_to(self, query: str, wanted: QueryState) -> None:
@@ -62,11 +65,7 @@ class ProcessorStates:
 
         """
         with self._lock:
-            old = self._queries[query]
-            if wanted is old:
-                return
-            self._queries[query] = next_state(old, wanted)
-            self._listeners.on_query_state(query, old, wanted)
+            self._query_to(query, wanted)
             self._to(settled_state(self._application, self._queries.values()))
 
     def controller_to(self, wanted: ControllerState) -> None:
@@ -88,6 +87,12 @@ class ProcessorStates:
         with self._lock:
             if can_follow(self._application, ApplicationState.ERROR):
                 self._to(ApplicationState.ERROR)
+
+    def _query_to(self, query: str, wanted: QueryState) -> None:
+        old = self._queries[query]
+        if wanted is not old:
+            self._queries[query] = next_state(old, wanted)
+            self._listeners.on_query_state(query, old, wanted)
 
     def _to(self, wanted: ApplicationState) -> None:
         old = self._application

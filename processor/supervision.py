@@ -76,7 +76,11 @@ class SupervisedQuery:
         self._restarts = Restarts(policy)
         self._restart_at: float | None = None
         self._committed: int | None = None
-        self._started = begin()
+        try:
+            self._started = begin()
+        except BaseException:
+            on_state(QueryState.ERROR)
+            raise
         on_state(QueryState.RUNNING)
 
     @property

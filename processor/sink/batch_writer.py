@@ -46,7 +46,7 @@ BYTES: Final = "bytes"
 SAVED: Final = "saved"
 """Counts the rows of an output that weren't written, because a later one replaced them in the record cache."""
 EARLY: Final = "early"
-"""Counts the rows of an output that were written early, because the record cache was full."""
+"""Counts the rows of an output that left the record cache early, because it was full."""
 
 _THREADS_MAX: Final = 8
 _ROWS_MAX: Final = 1000  # converted to Python objects at once

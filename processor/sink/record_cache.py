@@ -2,8 +2,8 @@
 
 Each batch borrows a part of the pool while it is written, and its tasks have equal parts of that. A task's part is for
 all its partitions and stores. When it is full, the updates that were replaced are dropped; if the others fill more than
-half of it, those of the keys updated longest ago are written early, until they don't. What is left is written when the
-batch ends, which is when Kafka Streams flushes its cache: at the commit.
+half of it, those of the keys updated longest ago leave early, until they don't: nothing replaces them any more. All is
+written when the batch ends, which is when Kafka Streams flushes its cache: at the commit.
 """
 
 from __future__ import annotations

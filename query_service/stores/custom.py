@@ -15,11 +15,19 @@ from typing import Protocol, runtime_checkable
 from query_service.states.faults import TaskFault
 from query_service.stores.base import StateStore
 from query_service.stores.engine import Engine
+from query_service.stores.key_value import KeyValueStore
+from query_service.stores.windows import TimedStore
 from statehouse.errors import ConfigurationError
 from statehouse.serdes import JsonValue
-from statehouse.topology import STORE_KINDS, StoreSpec
+from statehouse.topology import KEY_VALUE, SESSION, STORE_KINDS, WINDOW, StoreSpec
 
 GROUP = "statehouse.stores"
+
+_DECLARED = {
+    KEY_VALUE: "declare it with app.store(..., kind=...), or without a layout",
+    WINDOW: 'declare it with app.window_store(..., kind=...), or with layout = "window"',
+    SESSION: 'declare it with app.session_store(..., kind=...), or with layout = "session"',
+}
 
 
 class StoreSupplier(Protocol):
@@ -61,7 +69,7 @@ class CustomQueries(Protocol):
 
 
 class PluginFailed(TaskFault):
-    """A plug-in raised an exception, or returned an object that is not a store."""
+    """A plug-in raised an exception, or returned an object that is no store, or none of the declared layout."""
 
 
 def custom_supplier(spec: StoreSpec) -> StoreSupplier:
@@ -110,5 +118,11 @@ class _Checked:
             raise PluginFailed(
                 f"store {spec.name}: the supplier of kind {spec.kind!r} returned a {type(store).__name__}, which lacks "
                 "methods of StateStore"
+            )
+        built_on = store.built_on if isinstance(store, TimedStore) else KEY_VALUE
+        if isinstance(store, TimedStore | KeyValueStore) and built_on != spec.built_on:
+            raise PluginFailed(
+                f"store {spec.name}: kind {spec.kind!r} builds on {built_on} stores, and is declared to build "
+                f"on {spec.built_on} stores: {_DECLARED[built_on]}"
             )
         return store

@@ -187,7 +187,7 @@ class VersionedStore(EngineStore):
             key: the key.
             left: the part of the key's `history_range` that is left to read, in the order asked for.
             first_ms: start of the span, inclusive; None is the start of the history.
-            last_ms: end of the span, inclusive; None is no end.
+            last_ms: end of the span, inclusive; None is no end. A span that ends before it starts has no versions.
             limit: largest number of versions.
             max_bytes: largest size of values, unless the first is larger.
             walk: the read.
@@ -204,6 +204,8 @@ class VersionedStore(EngineStore):
                 if asked_ms is not None:
                     self._refuse_before(asked_ms, start_ms)
             span = (start_ms if first_ms is None else first_ms, _LAST_MS if last_ms is None else last_ms)
+            if span[0] > span[1]:
+                return page.page(more=False), start_ms
             for version in (_newest_first if left.reverse else _oldest_first)(view, prefix, left, span, walk):
                 if not page.add(version, len(version.value) + _TIME.size):
                     return page.page(more=True), start_ms

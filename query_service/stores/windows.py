@@ -23,6 +23,7 @@ from statehouse import ordered_keys
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ContractError
 from statehouse.paging import KeyRange, after_prefix
+from statehouse.topology import SESSION, WINDOW
 
 K = TypeVar("K", WindowKey, SessionKey)
 
@@ -35,22 +36,24 @@ class KeyLayout(Generic[K]):
     """The form of a kind of composite key.
 
     Attributes:
+        kind: the built-in kind whose keys have this form.
         read: parses a key of the changelog.
         decode: parses a key of the store.
         time_ms: returns the time that decides when the entry expires.
 
     """
 
+    kind: str
     read: Callable[[bytes], K]
     decode: Callable[[bytes], K]
     time_ms: Callable[[K], int]
 
 
 WINDOWS: KeyLayout[WindowKey] = KeyLayout(
-    WindowKey.from_bytes, WindowKey.from_entry_key, lambda window: window.start_ms
+    WINDOW, WindowKey.from_bytes, WindowKey.from_entry_key, lambda window: window.start_ms
 )
 SESSIONS: KeyLayout[SessionKey] = KeyLayout(
-    SessionKey.from_bytes, SessionKey.from_entry_key, lambda session: session.end_ms
+    SESSION, SessionKey.from_bytes, SessionKey.from_entry_key, lambda session: session.end_ms
 )
 
 
@@ -74,6 +77,11 @@ class TimedStore(EngineStore, Generic[K]):
         self._layout: KeyLayout[K] = layout
         self._segments = Segments(retention_ms)
         self._retain_duplicates = retain_duplicates
+
+    @property
+    def built_on(self) -> str:
+        """The built-in kind whose keys its records have."""
+        return self._layout.kind
 
     @property
     def stream_time_ms(self) -> int:

@@ -94,4 +94,6 @@ def test_only_what_may_follow_happens_and_listeners_see_all_of_it(log: list[tupl
         assert all(before[1] is after[0] for before, after in itertools.pairwise(changes)), "no change is left out"
         last = {"application": states.application, "controller": states.controller, **states.queries}[who]
         assert (changes[-1][1] if changes else "CREATED") == last
+    if states.application is ApplicationState.NOT_RUNNING:
+        assert set(states.queries.values()) == {QueryState.NOT_RUNNING}
     assert states.application is settled_state(states.application, states.queries.values())

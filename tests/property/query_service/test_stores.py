@@ -273,7 +273,7 @@ class VersionedModel(StoreModel):
         assert page.more == (len(expected) > limit)
 
     def expected_history(self, key: bytes, first_ms: int, last_ms: int) -> list[Version]:
-        versions = sorted(self.model.get(key, {}).items())
+        versions = sorted(self.model.get(key, {}).items()) if first_ms <= last_ms else []
         ends = [*(at for at, _ in versions[1:]), None]
         return [
             Version(value, at, end)

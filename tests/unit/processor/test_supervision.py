@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from processor.commits import Superseded
+from processor.lifecycle import QueryState
 from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
 from statehouse.errors import ConfigurationError
 from tests.support.settings import policy
@@ -103,6 +104,14 @@ def test_it_ends_with_the_reason_when_it_dies_too_often(query: SupervisedQuery, 
     starts.made[-1].query.die()
     with pytest.raises(QueryDied, match=r"query boards ended \(restarts before: 2\): .*the disk is full"):
         query.look(now)
+
+
+def test_a_query_that_can_not_be_started_is_in_error(starts: Starts):
+    states: list[QueryState] = []
+    starts.refusals.append(ConfigurationError("no such directory"))
+    with pytest.raises(ConfigurationError):
+        SupervisedQuery("boards", starts, POLICY, on_state=states.append)
+    assert states == [QueryState.ERROR]
 
 
 def test_a_batch_that_was_committed_meanwhile_is_progress(starts: Starts):

@@ -9,9 +9,11 @@ from functools import partial
 
 import pytest
 
+from query_service.reads import serde_fetches
 from query_service.reads.serde_fetches import SerdeFetches
 from statehouse.errors import LookupFailure, Reason
 from statehouse.serdes import FetchNeeded, SerdeUnavailable
+from tests.support.polling import poll_until_async
 
 
 @pytest.fixture
@@ -86,3 +88,38 @@ async def test_there_is_a_bound_on_what_is_under_way_and_on_what_a_read_may_ask_
     assert refused.value.reason is Reason.OVERLOADED
     done.set()
     await asyncio.gather(*waiting)
+
+
+async def test_there_is_a_bound_on_the_reads_that_wait(fetches: SerdeFetches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serde_fetches, "_WAITING_MAX", 3)
+    done = threading.Event()
+    need = FetchNeeded("slow", lambda: done.wait(5))  # type: ignore[arg-type, return-value]
+    waiting = [asyncio.create_task(fetches.run(need)) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(LookupFailure, match="3 reads wait") as refused:
+        await fetches.run(need)
+    assert refused.value.reason is Reason.OVERLOADED
+    done.set()
+    await asyncio.gather(*waiting)
+    await fetches.run(FetchNeeded("next", lambda: None))
+
+
+async def test_a_fetch_that_many_wait_for_fails_in_the_log_once(
+    fetches: SerdeFetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(serde_fetches.log, "error", lambda event, **_: logged.append(event))
+    monkeypatch.setattr(serde_fetches.log, "exception", lambda event, **_: logged.append(event), raising=False)
+    may_fail = threading.Event()
+
+    def fails() -> None:
+        may_fail.wait(5)
+        raise RuntimeError("a defect")
+
+    waiting = [asyncio.create_task(fetches.run(FetchNeeded("defect", fails))) for _ in range(5)]
+    await asyncio.sleep(0)
+    may_fail.set()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, SerdeUnavailable) for each in outcomes)
+    await poll_until_async(lambda: logged, 5, "the log")
+    assert logged == ["a serde's fetch failed"]

@@ -19,6 +19,13 @@ from tests.support.plugins import install
 
 MODULE = """
 from query_service.stores.key_value import KeyValueStore
+from query_service.stores.windows import SESSIONS, WINDOWS, TimedStore
+
+def windows(spec, engine):
+    return TimedStore(engine, WINDOWS, spec.retention_ms)
+
+def sessions(spec, engine):
+    return TimedStore(engine, SESSIONS, spec.retention_ms)
 
 def plain(spec, engine):
     assert spec.kind == "plain"
@@ -81,6 +88,23 @@ def test_a_plug_in_that_fails_is_named_and_leaves_the_database_free(
         with pytest.raises(PluginFailed, match=message):
             open_store(spec(kind), tmp_path / "db", StoreResources())
     RocksDBEngine(tmp_path / "db").close()
+
+
+@pytest.mark.parametrize("layout", ["", "window", "session"])
+@pytest.mark.parametrize("kind", ["plain", "windows", "sessions"])
+def test_a_kind_is_declared_with_the_layout_that_it_builds_on(
+    folder: Path, tmp_path: Path, kind: str, layout: str
+) -> None:
+    """Or no record would be readable, and queries would fail without a reason."""
+    install(folder, "plug_in", GROUP, {kind: f"plug_in:{kind}"}, MODULE)
+    declared = spec(kind, layout=layout, retention_ms=60_000, in_memory=True)
+    right = {"plain": "", "windows": "window", "sessions": "session"}[kind]
+    if layout == right:
+        open_store(declared, tmp_path / "db", StoreResources()).close()
+        return
+    advice = {"plain": "without a layout", "windows": "app.window_store", "sessions": "app.session_store"}[kind]
+    with pytest.raises(PluginFailed, match=f"kind '{kind}' builds on .*{advice}"):
+        open_store(declared, tmp_path / "db", StoreResources())
 
 
 def test_a_kind_of_two_packages_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ class Filtering(KeyValueStore):
         (KeyValueStore, (b"v", 5), (b"v", 5), b"\0\0\0\0\0\0\0\5v"),
         (Untouched, (b"v", 5), (b"v", 5), b"\0\0\0\0\0\0\0\5v"),
         (Filtering, (b"v", 5), (b"v", 5), b"\0\0\0\0\0\0\0\5v"),
+        (type("Finer", (Filtering,), {}), (b"v", 5), (b"v", 5), b"\0\0\0\0\0\0\0\5v"),
+        (type("FinerWrites", (OwnWrites, Filtering), {}), (b"<v>", NO_TIMESTAMP), (b"<v>", NO_TIMESTAMP), b"<v>"),
         (OwnWrites, (b"<v>", NO_TIMESTAMP), (b"<v>", NO_TIMESTAMP), b"<v>"),
         (OwnReads, (b"V", NO_TIMESTAMP), (b"v", NO_TIMESTAMP), b"v"),
         (OwnScans, (b"v", NO_TIMESTAMP), (b"V", NO_TIMESTAMP), b"v"),
