@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.timeout(240)
 
 UPDATES, KEYS, DEADLINE_S = 3_000, 12, 90.0
+# A batch that took long before it was written, and one that did not, are nearer to each other than an interval.
+INTERVAL_S, TOLERANCE_S = 4.0, 2.0
 LONG = pytest.mark.long
 
 
@@ -77,5 +81,37 @@ def test_rows_are_written_saved_and_counted_by_store(
                 assert early or written[store] == len(entries), "a key's updates are one record"
         early = sum(counted(store, "record_cache_early") or 0 for store in expected)
         assert (early > 0) is (max_bytes == 400), "it is flushed early when it is full"
+    finally:
+        processor.stop()
+
+
+def test_batches_begin_a_commit_interval_apart(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], spark: SparkSession, tmp_path: Path
+) -> None:
+    application, events = unique_name("app"), unique_name("events")
+    create_topic(kafka.bootstrap, events, 1)
+    settings = ProcessorSettings(
+        bootstrap=kafka.bootstrap, checkpoint_dir=str(tmp_path), commit_interval_ms=round(INTERVAL_S * 1000)
+    )
+    processor = Processor(
+        Topology(application, lambda app: app.store("latest", parse_text(app.stream(events)))), settings
+    )
+    topic = changelog_topic(application, "latest")
+
+    def is_published(number: int) -> bool:
+        return store_of(messages(kafka.bootstrap, topic)) == {b"k": b"%d" % number}
+
+    try:
+        processor.start()
+        published_at = []
+        for number in range(3):
+            # Written as soon as the batch before is done: without an interval the next one would take it at once.
+            produce(kafka.bootstrap, events, [(b"k", b"%d" % number)])
+            poll_until(partial(is_published, number), DEADLINE_S, f"update {number}")
+            published_at.append(time.monotonic())
+        assert published_at[2] - published_at[0] >= 2 * INTERVAL_S - TOLERANCE_S
+        produce(kafka.bootstrap, events, ((b"k", b"%d" % number) for number in range(3, 100)))
+        poll_until(partial(is_published, 99), DEADLINE_S, "the last update")
+        assert len(messages(kafka.bootstrap, topic)) <= 3 + 2, "those of an interval are one, or two if it ends between"
     finally:
         processor.stop()
