@@ -17,9 +17,10 @@ _FOUND = b"\x08\x01"
 _NOT_FOUND = b"\x08\x00"
 _VALUE = b"\x12"
 _REPLICA = b"\x1a"
-# Found, with a timestamp. A varint takes Python long, and a new message for each answer takes longer. So there is one,
-# and answers are written in one thread only, that of the event loop.
+# Found, with a timestamp. A varint takes Python long, and a new message or a bound method for each answer takes longer.
+# So there is one of each, and answers are written in one thread only, that of the event loop.
 _TIMED = query_service_pb2.GetResponse(found=True)
+_serialized_timed = _TIMED.SerializeToString
 
 
 def stamped(stamp: types_pb2.ReplicaStamp) -> bytes:
@@ -43,11 +44,9 @@ def answer(served: ServedStore, found: Timestamped | None, *, raw: bool, stamp: 
     if found is None:
         return _NOT_FOUND + stamp
     data, timestamp_ms = found
-    head = _FOUND if timestamp_ms < 0 else _found_at(timestamp_ms)
+    if timestamp_ms < 0:
+        head = _FOUND
+    else:
+        _TIMED.timestamp_ms = timestamp_ms
+        head = _serialized_timed()
     return head + delimited(_VALUE, serialized_value(served, data, raw=raw)) + stamp
-
-
-def _found_at(timestamp_ms: int) -> bytes:
-    """Return the fields `found` and `timestamp_ms` of a GetResponse, serialized."""
-    _TIMED.timestamp_ms = timestamp_ms
-    return _TIMED.SerializeToString()

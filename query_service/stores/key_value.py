@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from query_service.states.checkpoint import Checkpoint
@@ -78,16 +78,11 @@ class KeyValueStore(EngineStore):
     def _page(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> RangePage[tuple[bytes, bytes, int]]:
         page = PageBuilder[tuple[bytes, bytes, int]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
-            entries = walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse))
-            for key, value, timestamp_ms in self._split(entries):
+            for key, data in walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse)):
+                value, timestamp_ms = split(data) if self.keeps_timestamps else (data, NO_TIMESTAMP)
                 if not page.add((key, value, timestamp_ms), len(key) + len(value)):
                     return page.page(more=True)
         return page.page(more=False)
-
-    def _split(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, int]]:
-        if self.keeps_timestamps:
-            return ((key, *split(data)) for key, data in entries)
-        return ((key, data, NO_TIMESTAMP) for key, data in entries)
 
     def approximate_count(self) -> int:
         """Return the engine's estimate of the number of keys."""
