@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ class RegistryClient:
         self._options, self._schema_type, self._form = options, schema_type, form
         self._lock = threading.Lock()
         self._client: Any = None
+        self._users: Counter[Any] = Counter()
+        """How many threads are asking with each client."""
 
     def schema(self, schema_id: int) -> RegisteredText:
         """Fetch a schema and all that it refers to.
@@ -71,18 +74,23 @@ class RegistryClient:
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - see above
 
         where = f"the schema registry at {self._options.registry_url}"
+        client = None
         try:
-            return ask(self._connected())
+            client = self._borrowed()
+            return ask(client)
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 raise ValueError(f"{where} has no {what}") from error
-            self._forget()
+            self._give_up(client)
             raise SerdeUnavailable(f"{where} answered {error.http_status_code}: {error.error_message}") from error
         except Exception as error:
-            self._forget()
+            self._give_up(client)
             raise SerdeUnavailable(f"{where} can't be read: {type(error).__name__}: {error}") from error
+        finally:
+            if client is not None:
+                self._give_back(client)
 
-    def _connected(self) -> Any:  # noqa: ANN401 - the client is untyped
+    def _borrowed(self) -> Any:  # noqa: ANN401 - the client is untyped
         from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 - see above
 
         with self._lock:
@@ -98,12 +106,21 @@ class RegistryClient:
                 if self._options.ca_file:
                     given["ssl.ca.location"] = self._options.ca_file
                 self._client = SchemaRegistryClient.new_client(given)
+            self._users[self._client] += 1
             return self._client
 
-    def _forget(self) -> None:
+    def _give_up(self, client: Any) -> None:  # noqa: ANN401 - as above
         """Make the client anew next time: the file of credentials may have changed."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
+            if self._client is client:
+                self._client = None
+
+    def _give_back(self, client: Any) -> None:  # noqa: ANN401 - as above
+        """Close the client if it was given up, and no other thread is asking with it."""
+        with self._lock:
+            self._users[client] -= 1
+            is_over = not self._users[client] and self._client is not client
+            self._users += Counter()  # drops those without users
+        if is_over:
             with suppress(Exception):  # it is given up anyway
                 client.close()
