@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf import struct_pb2
 
-from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import types_pb2
 from statehouse.wire import delimited
 
@@ -352,19 +352,6 @@ def shown_value(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Value:
         with suppress(ValueError):
             return serde.value(data)
     return types_pb2.Value(raw=data)
-
-
-def serde(name: str) -> Serde:
-    """Return a serde by its name.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-
-    """
-    try:
-        return SERDES[name]
-    except KeyError:
-        raise ConfigurationError(f"unknown serde {name!r}: one of {', '.join(SERDES)}") from None
 
 
 def known_serde(name: str) -> Serde:

@@ -17,7 +17,7 @@ from statehouse import paging
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.status import to_status
-from statehouse.serdes import json_value, serde
+from statehouse.serdes import SERDES, json_value
 from statehouse.v1 import (
     errors_pb2,
     fleet_service_pb2,
@@ -84,7 +84,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
 
     def Scan(self, request: query_service_pb2.ScanRequest, context: Any) -> query_service_pb2.ScanResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
-        keys = paging.key_range(request, serde("string"))
+        keys = paging.key_range(request, SERDES["string"])
         found = sorted(
             (
                 key
@@ -109,7 +109,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.ScanWindowsResponse:
         """Every key has a window of a second at 0 and one at 1,000."""
         self._take(request, request.store, context)
-        keys = paging.entry_key_range(request, serde("string"))
+        keys = paging.entry_key_range(request, SERDES["string"])
         first_ms, last_ms = paging.time_span(request)
         found = sorted(
             (
@@ -164,7 +164,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.ScanSessionsResponse:
         """Every key has a session from 0 to 500 and one from 1,000."""
         self._take(request, request.store, context)
-        keys = paging.entry_key_range(request, serde("string"))
+        keys = paging.entry_key_range(request, SERDES["string"])
         first_ms, last_ms = paging.time_span(request)
         found = sorted(
             (
@@ -369,7 +369,7 @@ def _value(value: Any, *, raw: bool) -> types_pb2.Value:
     if isinstance(value, bytes):  # as stored, whatever it is
         return types_pb2.Value(raw=value)
     data = json.dumps(value, separators=(",", ":")).encode()
-    return types_pb2.Value(raw=data) if raw else serde("json").value(data)
+    return types_pb2.Value(raw=data) if raw else SERDES["json"].value(data)
 
 
 @contextmanager

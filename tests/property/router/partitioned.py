@@ -19,7 +19,7 @@ from router.lookups.dispatch import Call, NodeAnswer
 from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
 from statehouse.partitioning import partition_for
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -40,7 +40,7 @@ class Nodes:
 
     def __init__(self, spec: StoreSpec, new_store: Callable[[], StateStore], node_page_bytes: int) -> None:
         self.spec = spec
-        self.served = ServedStore(spec, serde(spec.key_serde), serde(spec.value_serde))
+        self.served = ServedStore(spec, SERDES[spec.key_serde], SERDES[spec.value_serde])
         at = Checkpoint("t", "id", 0, 1)
         self.replicas = [StoreReplica(spec, number, new_store(), at, _METRICS) for number in range(PARTITIONS)]
         self.engine = ScanHandler(cast("Any", self), _OPEN_SCANS, max_message_bytes=4 * node_page_bytes)

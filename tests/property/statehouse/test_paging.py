@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from statehouse import paging
 from statehouse.errors import LookupFailure, Reason
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.v1 import query_service_pb2, types_pb2
 
 KEYS = st.sets(st.binary(max_size=3), max_size=30)
 OPTIONAL_KEY = st.none() | st.binary(max_size=2)
-BYTES = serde("bytes")
+BYTES = SERDES["bytes"]
 
 
 def inside(keys: set[bytes], bounds: paging.KeyRange) -> list[bytes]:

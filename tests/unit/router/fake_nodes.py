@@ -18,7 +18,7 @@ from statehouse.paging import key_range, next_page_token
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.proxy import NONE
 from statehouse.rpc.status import to_status
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.unit.router.fleets import STORE, assignment, member, report
@@ -114,7 +114,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         if missing := set(partitions) - self.data.keys():
             await _abort(context, LookupFailure(Reason.PARTITION_NOT_OWNED, f"no {min(missing)} here"))
         held = {key: value for partition in partitions for key, value in self.data[partition].items()}
-        wanted = key_range(request, serde("string"))
+        wanted = key_range(request, SERDES["string"])
         keys = sorted(held, reverse=request.reverse)
         keys = [key for key in keys if key >= wanted.start and (wanted.stop is None or key < wanted.stop)]
         limit = min(request.page_size, self.page_limit)

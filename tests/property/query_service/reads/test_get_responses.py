@@ -9,7 +9,7 @@ from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
 from query_service.stores.timestamps import NO_TIMESTAMP
 from statehouse.errors import LookupFailure, Reason
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.topology import StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import framed, frames, result_of
@@ -28,11 +28,10 @@ STAMPS = st.builds(
     position=st.none() | st.integers(-(2**63), 2**63 - 1),
     lag=st.none() | st.integers(0, 2**63 - 1),
 )
-SERDES = ("string", "bytes", "long", "double", "json")
 
 
 def _served(name: str) -> ServedStore:
-    return ServedStore(StoreSpec("s", "t", 1, 0, value_serde=name), serde("string"), serde(name))
+    return ServedStore(StoreSpec("s", "t", 1, 0, value_serde=name), SERDES["string"], SERDES[name])
 
 
 def _stored(name: str, length: int) -> bytes:
@@ -47,7 +46,7 @@ TIMES = st.one_of(
     st.integers(1_600_000_000_000, 1_900_000_000_000),
     st.integers(0, 63).flatmap(lambda bits: st.integers(max(0, 2**bits - 2), 2**bits - 1)),
 )
-ANSWERS = st.tuples(st.sampled_from(SERDES), st.none() | LENGTHS, TIMES, st.booleans(), STAMPS)
+ANSWERS = st.tuples(st.sampled_from([*SERDES]), st.none() | LENGTHS, TIMES, st.booleans(), STAMPS)
 
 
 @given(st.lists(ANSWERS, max_size=5))
@@ -58,7 +57,7 @@ def test_bytes_are_the_message(answers: list[tuple[str, int | None, int, bool, t
         data = None if length is None else _stored(name, length)
         message = query_service_pb2.GetResponse(found=data is not None, replica=stamp)
         if data is not None:
-            value = types_pb2.Value(raw=data) if raw else serde(name).value(data)
+            value = types_pb2.Value(raw=data) if raw else SERDES[name].value(data)
             message.value.CopyFrom(value)
             if timestamp_ms >= 0:
                 message.timestamp_ms = timestamp_ms

@@ -20,7 +20,7 @@ from query_service.stores.versioned import VersionedStore
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.control.v1 import page_token_pb2
 from statehouse.errors import LookupFailure, Reason
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.topology import VERSIONED, Role, StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -33,7 +33,7 @@ class Prices:
 
     def __init__(self, open_scans: OpenScans) -> None:
         metrics, at = NodeMetrics(), Checkpoint("t", "id", 0, 1)
-        served = ServedStore(SPEC, serde("string"), serde("string"))
+        served = ServedStore(SPEC, SERDES["string"], SERDES["string"])
         self.replica = StoreReplica(
             SPEC, 0, VersionedStore(MemoryEngine(10**6), RETENTION_MS), at, metrics.of("s", Role.ACTIVE)
         )

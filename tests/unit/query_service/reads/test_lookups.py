@@ -14,7 +14,7 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.errors import LookupFailure, Reason, reason_from_number
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.topology import Role, StoreSpec
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.query_service.one_node import admission_of
@@ -34,7 +34,7 @@ class OneStore:
 
     def __init__(self, store: StateStore, metrics: NodeMetrics) -> None:
         spec = StoreSpec("s", "t", 1, 0)
-        self._served = ServedStore(spec, serde("string"), serde("string"))
+        self._served = ServedStore(spec, SERDES["string"], SERDES["string"])
         self._replica = StoreReplica(spec, 0, store, Checkpoint("t", "id", 1, 1), metrics.of("s", Role.ACTIVE))
 
     def place(self, request: query_service_pb2.GetRequest) -> Any:

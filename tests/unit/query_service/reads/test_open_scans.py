@@ -35,7 +35,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import KeyRange
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW, Role, StoreSpec
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 
@@ -81,7 +81,7 @@ class OneStore:
     """Stands for the admission of a node that holds one store with one partition."""
 
     def __init__(self, kind: str, store: StateStore) -> None:
-        self.served = ServedStore(StoreSpec("s", "t", 1, 0, kind), serde("bytes"), serde("bytes"))
+        self.served = ServedStore(StoreSpec("s", "t", 1, 0, kind), SERDES["bytes"], SERDES["bytes"])
         self.replica = StoreReplica(self.served.spec, 0, store, AT, METRICS.of("s", Role.ACTIVE))
         self.partition, self.partitions = Admission.partition, Admission.partitions
 

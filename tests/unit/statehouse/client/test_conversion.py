@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statehouse.cli.fleet import _task_row
 from statehouse.client import Freshness, conversion
-from statehouse.serdes import serde
+from statehouse.serdes import SERDES
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 json_documents = st.recursive(
@@ -22,7 +22,7 @@ json_documents = st.recursive(
 
 @given(json_documents)
 def test_json_comes_back_as_it_was_stored(document: object):
-    wire = serde("json").value(json.dumps(document).encode())
+    wire = SERDES["json"].value(json.dumps(document).encode())
 
     assert conversion.from_value(wire) == document
 
@@ -32,14 +32,14 @@ def test_json_comes_back_as_it_was_stored(document: object):
     [(b"4000", 4000), (b"9000.0", 9000), (b"12.5", 12.5), (b"-3", -3), (b"1e300", 1e300), (b"0.1", 0.1)],
 )
 def test_a_number_without_a_fraction_is_an_integer(stored: bytes, shown: object):
-    number = conversion.from_value(serde("json").value(stored))
+    number = conversion.from_value(SERDES["json"].value(stored))
 
     assert number == shown
     assert type(number) is type(shown)
 
 
 def test_field_names_are_sorted_as_the_wire_has_no_order():
-    wire = serde("json").value(b'{"b":1,"c":2,"a":3}')
+    wire = SERDES["json"].value(b'{"b":1,"c":2,"a":3}')
 
     assert list(conversion.from_value(wire)) == ["a", "b", "c"]
 
