@@ -15,6 +15,7 @@ from query_service.reads.decoded_values import decoded_value
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
 from query_service.reads.open_scans import OpenScans
+from query_service.reads.page_responses import within_message
 from query_service.reads.position_waits import PositionNotReached
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.replicas.replica import StoreReplica
@@ -68,7 +69,7 @@ class LookupHandler:
     ) -> None:
         self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
         self._max_batch_entries = max_batch_entries
-        self._max_page_bytes = paging.page_bytes(max_message_bytes)
+        self._max_message_bytes, self._max_page_bytes = max_message_bytes, paging.page_bytes(max_message_bytes)
 
     def get(self, request: query_service_pb2.GetRequest) -> bytes:
         """Read one key; return a serialized GetResponse.
@@ -183,17 +184,20 @@ class LookupHandler:
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
         first_ms, last_ms = paging.time_span(request)
-        page, token = await self._timed_page(
+        page = await self._timed_page(
             replica, store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
         )
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
-        response = query_service_pb2.FetchWindowsResponse(replica=stamp, next_page_token=token)
+        response = query_service_pb2.FetchWindowsResponse(replica=stamp)
         for window, data, timestamp_ms in page.entries:
             value = shown_value(served.value_serde, data, raw=request.raw)
             end_ms = window.start_ms + served.spec.window_size_ms
             response.windows.add(
                 start_ms=window.start_ms, end_ms=end_ms, value=value, timestamp_ms=shown_timestamp(timestamp_ms)
             )
+        page = within_message(response, response.windows, page, self._max_message_bytes)
+        if page.more:
+            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
 
     async def fetch_sessions(
@@ -210,7 +214,7 @@ class LookupHandler:
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
         first_ms, last_ms = paging.time_span(request)
         # A session is stored by its end, which may be long after the span: only the first bound limits the segments.
-        page, token = await self._timed_page(
+        page = await self._timed_page(
             replica,
             store,
             key,
@@ -219,7 +223,7 @@ class LookupHandler:
             (first_ms, paging.LAST_MS),
         )
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
-        response = query_service_pb2.FetchSessionsResponse(replica=stamp, next_page_token=token)
+        response = query_service_pb2.FetchSessionsResponse(replica=stamp)
         for session, data, timestamp_ms in page.entries:
             value = shown_value(served.value_serde, data, raw=request.raw)
             response.sessions.add(
@@ -228,6 +232,9 @@ class LookupHandler:
                 value=value,
                 timestamp_ms=shown_timestamp(timestamp_ms),
             )
+        page = within_message(response, response.sessions, page, self._max_message_bytes)
+        if page.more:
+            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
 
     def get_as_of(self, request: query_service_pb2.GetAsOfRequest) -> query_service_pb2.GetAsOfResponse:
@@ -286,6 +293,7 @@ class LookupHandler:
                 valid_from_ms=version.timestamp_ms,
                 valid_to_ms=version.valid_to_ms,
             )
+        page = within_message(response, response.versions, page, self._max_message_bytes)
         if page.more:
             last = version_entry_key(key, page.entries[-1].timestamp_ms)
             response.next_page_token = paging.next_page_token(request, last)
@@ -333,17 +341,15 @@ class LookupHandler:
         request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
         accept: Callable[[K], bool],
         span_ms: tuple[int, int],
-    ) -> tuple[RangePage[tuple[K, bytes, int]], str]:
-        """Return a page of one key's entries, and the token of the next page; empty if this is the last."""
+    ) -> RangePage[tuple[K, bytes, int]]:
+        """Return a page of one key's entries."""
         prefix = ordered_keys.escaped(key)
         keys = paging.after_page(paging.KeyRange(prefix, paging.after_prefix(prefix), request.reverse), request)
         limit = paging.page_size(request)
-        page = await self._open_scans.run(
+        return await self._open_scans.run(
             [replica],
             lambda walk: store.scan_with_timestamps(keys, accept, *span_ms, limit, self._max_page_bytes, walk),
         )
-        token = paging.next_page_token(request, page.entries[-1][0].to_entry_key()) if page.more else ""
-        return page, token
 
 
 def _size(page: RangePage[tuple[K, bytes, int]]) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
+from query_service.reads.page_responses import within_message
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
@@ -33,7 +34,7 @@ class ScanHandler:
 
     def __init__(self, admission: Admission, open_scans: OpenScans, *, max_message_bytes: int) -> None:
         self._admission, self._open_scans = admission, open_scans
-        self._max_page_bytes = paging.page_bytes(max_message_bytes)
+        self._max_message_bytes, self._max_page_bytes = max_message_bytes, paging.page_bytes(max_message_bytes)
 
     async def scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
         """Read a page of the partitions that the request names, or of all partitions of a global store.
@@ -69,6 +70,7 @@ class ScanHandler:
                 timestamp_ms=shown_timestamp(timestamp_ms),
                 raw_key=key if request.raw_keys else b"",
             )
+        page = within_message(response, response.entries, page, self._max_message_bytes)
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0])
         return response
@@ -103,6 +105,7 @@ class ScanHandler:
                 sequence=entry.sequence,
                 raw_key=entry.key if request.raw_keys else b"",
             )
+        page = within_message(response, response.windows, page, self._max_message_bytes)
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
@@ -141,6 +144,7 @@ class ScanHandler:
                 ),
                 raw_key=entry.key if request.raw_keys else b"",
             )
+        page = within_message(response, response.sessions, page, self._max_message_bytes)
         if page.more:
             response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
         return response
