@@ -1,4 +1,4 @@
-"""The processor's commands: `statehouse process`, `statehouse assign` and `statehouse reset`."""
+"""The processor's commands: `statehouse process`, `controller`, `assign` and `reset`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from processor.controller_process import run_standby
 from processor.ownership.observed import observe
 from processor.ownership.preview import added_nodes, preview, show
 from processor.reset import ResetPlan, carry_out, plan_reset
@@ -21,7 +22,7 @@ from statehouse.cli.options import OutputOption
 from statehouse.cli.output import OutputFormat
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability import logs
-from statehouse.settings import AssignPlanSettings, LoadedSettings
+from statehouse.settings import AssignPlanSettings, ControllerSettings, LoadedSettings
 
 
 @takes_settings(ProcessorSettings)
@@ -44,14 +45,29 @@ def process(
     sys.path.insert(0, str(Path.cwd()))
     logs.configure(settings.log_level)
     if static is not None:
-        ownership = ownership_settings(settings)
-        raise typer.Exit(
-            run_static(static, settings.bootstrap, ownership, replication_factor=settings.replication_factor)
-        )
+        if settings.controller == "none":
+            raise typer.BadParameter("a static topology is served by its controller alone: leave --controller none out")
+        raise typer.Exit(run_static(static, settings))
     # Spark is slow to import, and a static topology doesn't need it.
     from processor.runner import run  # noqa: PLC0415
 
     raise typer.Exit(run(app or "", settings))
+
+
+@takes_settings(ControllerSettings)
+def controller(
+    loaded: LoadedSettings[ControllerSettings],
+    standby: Annotated[bool, typer.Option("--standby", help="Stand by; the only way that this command runs.")] = False,
+) -> None:
+    """Stand by as ownership controller: assign tasks to nodes when the processor can't.
+
+    It takes over one session timeout after the acting controller's last sign of life, with the stores of the last
+    assignment and that controller's settings. Any number may stand by. A processor that starts takes over again.
+    """
+    if not standby:
+        raise typer.BadParameter("give --standby: the controller that acts first is the processor's own")
+    logs.configure(loaded.settings.log_level)
+    raise typer.Exit(run_standby(loaded.settings))
 
 
 class AssignAction(StrEnum):

@@ -55,7 +55,9 @@ class ControllerState(StrEnum):
     SUSPENDED = "SUSPENDED"
     """It is out of touch with Kafka, and plans nothing."""
     FENCED = "FENCED"
-    """A newer controller publishes."""
+    """Another controller has taken over."""
+    STANDBY = "STANDBY"
+    """Another controller plans and publishes; this one takes over if that one falls silent."""
     ERROR = "ERROR"
     NOT_RUNNING = "NOT_RUNNING"
 
@@ -81,10 +83,11 @@ _QUERY: Final = {
 _ENDS: Final = {ControllerState.FENCED, ControllerState.ERROR, ControllerState.NOT_RUNNING}
 _CONTROLLER: Final = {
     ControllerState.CREATED: {ControllerState.STARTING, ControllerState.NOT_RUNNING},
-    ControllerState.STARTING: {ControllerState.RUNNING, *_ENDS},
+    ControllerState.STARTING: {ControllerState.RUNNING, ControllerState.STANDBY, *_ENDS},
     ControllerState.RUNNING: {ControllerState.SUSPENDED, *_ENDS},
     ControllerState.SUSPENDED: {ControllerState.RUNNING, *_ENDS},
-    ControllerState.FENCED: {ControllerState.NOT_RUNNING},
+    ControllerState.FENCED: {ControllerState.STANDBY, ControllerState.NOT_RUNNING},
+    ControllerState.STANDBY: {ControllerState.STARTING, ControllerState.ERROR, ControllerState.NOT_RUNNING},
     ControllerState.ERROR: {ControllerState.NOT_RUNNING},
     ControllerState.NOT_RUNNING: set[ControllerState](),
 }

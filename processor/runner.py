@@ -25,6 +25,8 @@ from processor.listeners import ProcessorListener, ProcessorListeners, StateLogL
 from processor.metrics import ProcessorMetrics
 from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
+from processor.ownership.observed import check_published
+from processor.ownership.settings import StoreDeclaration
 from processor.query_progress_listener import QueryProgressListener, Subscription
 from processor.settings import ProcessorSettings, ownership_settings, restart_policy
 from processor.sink.batch import OutputRows, StoreSink
@@ -138,7 +140,11 @@ class Processor:
         self.states.declare([query.name for query in app.queries])
         topics = self._create_topics(app)
         self._serve_metrics()
-        self._controller = self._start_controller(app, topics)
+        declared = self._declared(app, topics)
+        if settings.controller == "own":
+            self._controller = self._start_controller(application_id, declared)
+        else:
+            check_published(settings.bootstrap, application_id, declared, settings.source_wait_ms / 1000)
         progress = QueryProgressListener([query.name for query in app.queries], self.metrics)
         self._progress = Subscription(session, progress)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
@@ -209,12 +215,14 @@ class Processor:
             self._metrics_server = MetricsServer(self.metrics.registry, host, port)
             log.info("metrics served", host=host, port=self._metrics_server.port)
 
-    def _start_controller(self, app: Application, topics: ApplicationTopics) -> OwnershipController:
+    def _declared(self, app: Application, topics: ApplicationTopics) -> list[StoreDeclaration]:
         declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
-        stores = [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
+        return [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
+
+    def _start_controller(self, application_id: str, stores: Sequence[StoreDeclaration]) -> OwnershipController:
         controller = OwnershipController(
             self._settings.bootstrap,
-            app.application_id,
+            application_id,
             stores,
             ownership_settings(self._settings),
             on_fatal=self._fail,

@@ -6,34 +6,25 @@ compacted topics can be changelogs, also those of a Kafka Streams application: o
 
 from __future__ import annotations
 
-import signal
-import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import structlog
-from confluent_kafka import KafkaException
 
-from processor.lifecycle import ApplicationState, ControllerState
-from processor.listeners import ProcessorListeners, StateLogListener
+from processor.controller_process import ControllerCallbacks, run_controller
 from processor.ownership.controller import OwnershipController
-from processor.ownership.settings import OwnershipSettings, StoreDeclaration
-from processor.states import ProcessorStates
+from processor.ownership.settings import StoreDeclaration
+from processor.settings import ProcessorSettings, ownership_settings
 from processor.topics import create_control_topics, warn_of_uncompacted
-from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts
 from statehouse.topology import changelog_topic, checked_name, updates_topic
 
 log = structlog.get_logger(__name__)
-
-_WAIT_S = 0.2
-_LISTENERS_END_S = 1.0
-
 
 # The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count.
 _KEYS: Final = {
@@ -93,69 +84,36 @@ def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StoreDe
         raise ConfigurationError(f"{path}: {error}") from error
 
 
-def run_static(path: Path, bootstrap: str, settings: OwnershipSettings, *, replication_factor: int = -1) -> int:
+def run_static(path: Path, settings: ProcessorSettings) -> int:
     """Run the ownership controller of a static topology until SIGINT or SIGTERM; return the exit code (1: error)."""
-    # A signal handler can interrupt any code: it must not lock.
-    asked: list[int] = []
-    failures: list[Exception] = []
 
-    def ask(signum: int, _frame: FrameType | None) -> None:
-        asked.append(signum)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
-    listeners = ProcessorListeners()
-    listeners.add("log", StateLogListener())
-    listeners.add_installed()
-    states = ProcessorStates(listeners)
-    states.application_to(ApplicationState.STARTING)
-    try:
+    def controller(callbacks: ControllerCallbacks) -> OwnershipController:
         topology = StaticTopology.load(path)
-        controller = _controller(
-            topology, bootstrap, settings, replication_factor, failures.append, states.controller_to
-        )
-    except (StatehouseError, KafkaException) as error:
-        log.error("static topology can't be served", reason=str(error))  # noqa: TRY400 - the text is the message
-        states.fail()
-        _end(states, listeners)
-        return 1
-    controller.start()
-    states.application_to(ApplicationState.RUNNING)
-    log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
-    while not asked and not failures:
-        time.sleep(_WAIT_S)
-    if failures:
-        states.fail()
-    controller.stop()
-    _end(states, listeners)
-    for failure in failures:
-        log.error("ownership ended", reason=str(failure))
-    return 1 if failures else 0
+        made = _controller(topology, settings, callbacks)
+        log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
+        return made
 
-
-def _end(states: ProcessorStates, listeners: ProcessorListeners) -> None:
-    """Tell the listeners of the end, and wait a moment for them."""
-    states.application_to(ApplicationState.PENDING_SHUTDOWN)
-    states.application_to(ApplicationState.NOT_RUNNING)
-    listeners.close(_LISTENERS_END_S)
+    return run_controller(controller, settings.bind_host, settings.metrics_port)
 
 
 def _controller(
-    topology: StaticTopology,
-    bootstrap: str,
-    settings: OwnershipSettings,
-    replication_factor: int,
-    on_fatal: Any,  # noqa: ANN401 - the controller's own callback type
-    on_state: Callable[[ControllerState], None],
+    topology: StaticTopology, settings: ProcessorSettings, callbacks: ControllerCallbacks
 ) -> OwnershipController:
-    admin = clients.admin(bootstrap, f"{topology.application_id}-static")
+    admin = clients.admin(settings.bootstrap, f"{topology.application_id}-static")
     counts = partition_counts(admin, [store.changelog_topic for store in topology.stores])
     absent = sorted(topic for topic, count in counts.items() if count is None)
     if absent:
         raise ConfigurationError(f"topic {', '.join(absent)} not found: start what writes it first, or correct it")
-    create_control_topics(admin, topology.application_id, replication_factor)
+    create_control_topics(admin, topology.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
     return OwnershipController(
-        bootstrap, topology.application_id, declared, settings, on_fatal=on_fatal, on_state=on_state
+        settings.bootstrap,
+        topology.application_id,
+        declared,
+        ownership_settings(settings),
+        on_fatal=callbacks.on_fatal,
+        on_rebalance=callbacks.on_rebalance,
+        on_pause=callbacks.on_pause,
+        on_state=callbacks.on_state,
     )

@@ -105,13 +105,13 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
         if written_at[key] == following.epoch:
             wrapped = assignment_pb2.AssignmentRecord(epoch=following.epoch)
             wrapped.MergeFrom(record)
-            changed.append((key.encode(), wrapped.SerializeToString(deterministic=True)))
+            changed.append((key.encode(), _bytes(wrapped)))
     changed += [(key.encode(), None) for key in sorted(old.keys() - new.keys())]
     manifest = assignment_pb2.Manifest(
         epoch=following.epoch, keys=written_at, reason=following.reason, controller=following.controller
     )
     record = assignment_pb2.AssignmentRecord(epoch=following.epoch, manifest=manifest)
-    changed.append((MANIFEST_KEY.encode(), record.SerializeToString(deterministic=True)))
+    changed.append((MANIFEST_KEY.encode(), _bytes(record)))
     complete = Assignment(
         following.epoch,
         following.reason,
@@ -122,6 +122,10 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
         MappingProxyType(written_at),
     )
     return complete, changed
+
+
+def _bytes(record: assignment_pb2.AssignmentRecord) -> bytes:
+    return record.SerializeToString(deterministic=True)
 
 
 def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecord]:
@@ -187,8 +191,10 @@ class AssignmentReader:
         except DecodeError as error:
             self._on_unreadable(name, error)
             return None
-        if record.WhichOneof("record") != "manifest":
-            self._records[name] = record
+        kind = record.WhichOneof("record")
+        if kind != "manifest":
+            if kind != "controller":  # that one is no part of an assignment
+                self._records[name] = record
             return None
         manifest = record.manifest
         if self.current is not None and manifest.epoch <= self.current.epoch:
@@ -197,6 +203,22 @@ class AssignmentReader:
             return None
         self.current = self._snapshot(manifest)
         return self.current
+
+    def not_understood(self) -> str:
+        """Return the key of a record of the snapshot that this version would write otherwise; empty if there is none.
+
+        Another version wrote it. Who plans on from such a snapshot would lose what it can't read.
+        """
+        if self.current is None:
+            return ""
+        rebuilt = _records(self.current)
+        for key, epoch in sorted(self.current.written_at.items()):
+            ours = rebuilt.get(key)
+            if ours is not None:
+                ours.epoch = epoch
+            if ours is None or _bytes(ours) != _bytes(self._records.get(key, assignment_pb2.AssignmentRecord())):
+                return key
+        return ""
 
     def _snapshot(self, manifest: assignment_pb2.Manifest) -> Assignment:
         stores: dict[str, StoreSpec] = {}

@@ -25,7 +25,8 @@ _REASONS_MAX = 8
 class OwnershipCore:
     """The state of the controller. Every `now` is in seconds of a monotonic clock, and never goes back.
 
-    Order of calls: `restore` and `declare`, the heartbeats in the members topic, `start`; then any.
+    Order of calls: `restore`, `declare` or `inherit`, the heartbeats in the members topic, `start`; then any. It plans
+    while it acts. Standing by it only follows, so that it knows who lives when it takes over.
     """
 
     def __init__(self, settings: OwnershipSettings, controller: str = "") -> None:
@@ -33,7 +34,7 @@ class OwnershipCore:
         self._settings = settings
         self._controller = controller
         self._sessions = MemberSessions(settings)
-        self._declared: tuple[StoreDeclaration, ...] = ()
+        self._declared: tuple[StoreDeclaration, ...] | None = ()
         self._stores: dict[str, StoreSpec] = {}
         self._sub_topologies: dict[int, SubTopology] = {}
         self._tasks: tuple[TaskId, ...] = ()
@@ -46,6 +47,7 @@ class OwnershipCore:
         self._last_tick: float | None = None
         self._is_in_contact = True
         self._is_started = False
+        self._acts = True
         self.assignment = Assignment()
         self.last_plan: Plan | None = None
 
@@ -62,6 +64,16 @@ class OwnershipCore:
         self.assignment = following
         self._proposed_epoch = max(self._proposed_epoch, self.assignment.epoch)
         self._number()
+
+    def stand_by(self) -> None:
+        """Plan nothing until `act`; another controller does."""
+        self._acts = False
+
+    def act(self) -> None:
+        """Plan from now on."""
+        if not self._acts:
+            self._acts = True
+            self._note("another controller took over")
 
     def is_superseded_by(self, assignment: Assignment | None) -> bool:
         """Whether another controller has published since this one last read the topic; that one is then newer."""
@@ -81,9 +93,17 @@ class OwnershipCore:
         self._declared = tuple(stores)
         self._number()
 
+    def inherit(self) -> None:
+        """Take the stores of the assignment in force as declared, now and whenever another one is restored."""
+        self._declared = None
+        self._number()
+
     def _number(self) -> None:
         published = self.assignment
-        self._stores, self._sub_topologies = numbered(self._declared, published.stores, published.sub_topologies)
+        if self._declared is None:
+            self._stores, self._sub_topologies = dict(published.stores), dict(published.sub_topologies)
+        else:
+            self._stores, self._sub_topologies = numbered(self._declared, published.stores, published.sub_topologies)
         by_number: dict[int, tuple[str, ...]] = {}
         for spec in self._stores.values():
             if spec.is_global:
@@ -133,7 +153,7 @@ class OwnershipCore:
         Each run of a dynamic member leaves its own record behind, unless it left properly. If such a member comes back
         at this moment, nothing is lost: its next heartbeat makes it a member again.
         """
-        if not self._is_started or not self._is_in_contact:
+        if not self._is_started or not self._is_in_contact or not self._acts:
             return []
         gone = self._sessions.long_gone(now)
         if not gone:
@@ -168,6 +188,9 @@ class OwnershipCore:
             return None
         for event in self._sessions.expire(now):
             self._note(event)
+        if not self._acts:
+            self._reasons.clear()
+            return None
         if self._replan_at is not None and now >= self._replan_at:
             self._note("hand-over completed")
         if not self._reasons:

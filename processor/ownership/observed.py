@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from processor.ownership.model import NodeView
+from processor.ownership.numbering import numbered
 from processor.ownership.sessions import MemberSessions
-from processor.ownership.settings import OwnershipSettings
+from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
-from statehouse.errors import ContractError, LookupFailure, Reason
+from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.membership import Member, decode_member
 from statehouse.topology import TaskId, assignment_topic, members_topic
@@ -78,6 +79,32 @@ def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, ti
     oldest_ms = time.time() * 1000 - settings.session_timeout_s * 1000
     live = [member for member, timestamp_ms in members.values() if timestamp_ms > oldest_ms]
     return ObservedFleet(application_id, assignments.current, _views(assignments.current, live, settings))
+
+
+def check_published(
+    bootstrap: str, application_id: str, declared: Iterable[StoreDeclaration], timeout_s: float
+) -> None:
+    """Check that the assignment has just the declared stores, for a processor that leaves it to another controller.
+
+    Raises:
+        ConfigurationError: it hasn't, or there is none, or it can't be read within `timeout_s`.
+
+    """
+    snapshots = AssignmentReader(_skipped)
+
+    def feed(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        snapshots.feed(key, value)
+
+    remedy = "start it once without --controller none: only a processor's own controller declares stores"
+    try:
+        read_to_ends(bootstrap, {assignment_topic(application_id): feed}, f"{application_id}-declared", timeout_s)
+    except LookupFailure as failure:
+        raise ConfigurationError(f"the assignment of {application_id} can't be read: {failure}") from failure
+    published = snapshots.current or Assignment()
+    specs, _ = numbered(declared, published.stores, published.sub_topologies)
+    for name in sorted(specs.keys() | published.stores.keys()):
+        if specs.get(name) != published.stores.get(name):
+            raise ConfigurationError(f"store {name} is declared otherwise than published: {remedy}")
 
 
 def _views(assignment: Assignment, live: list[Member], settings: OwnershipSettings) -> dict[str, NodeView]:

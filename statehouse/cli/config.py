@@ -15,7 +15,7 @@ from statehouse.cli.options import OutputOption
 from statehouse.cli.output import OutputFormat, print_json
 from statehouse.errors import ConfigurationError
 
-_PROCESSES: Final = ("process", "node", "router")
+_PROCESSES: Final = ("process", "controller", "node", "router")
 
 
 class _ShowGroup(TyperGroup):

@@ -16,17 +16,11 @@ LogLevel = Annotated[
 ]
 
 
-class CommonSettings(DeclaredSettings):
+class ProcessSettings(DeclaredSettings):
     """What every process needs."""
 
     bootstrap: str = setting(
         "127.0.0.1:9092", "Kafka's bootstrap servers, as host:port,host:port.", SettingGroup.APPLICATION, min_length=1
-    )
-    session_timeout_ms: int = setting(
-        10_000,
-        "A node that is silent for this long loses its tasks. Set it alike on all processes. Kafka Streams has 45000.",
-        SettingGroup.OWNERSHIP,
-        ge=200,
     )
     bind_host: str = setting(
         "127.0.0.1",
@@ -43,6 +37,17 @@ class CommonSettings(DeclaredSettings):
         le=65_535,
     )
     log_level: LogLevel = setting("info", "Least level that is logged.", SettingGroup.OBSERVABILITY)
+
+
+class CommonSettings(ProcessSettings):
+    """What every process needs but a standby controller, which takes it from the controller before it."""
+
+    session_timeout_ms: int = setting(
+        10_000,
+        "A node that is silent for this long loses its tasks. Set it alike on all processes. Kafka Streams has 45000.",
+        SettingGroup.OWNERSHIP,
+        ge=200,
+    )
 
 
 class RegistrySettings(DeclaredSettings):
@@ -123,7 +128,7 @@ class HeartbeatSettings(CommonSettings):
         return self
 
 
-class ApplicationSettings(CommonSettings):
+class ApplicationIdSettings(ProcessSettings):
     """What processes need that don't run the application's code: that code names the application's id itself."""
 
     application_id: str = setting(
@@ -131,6 +136,10 @@ class ApplicationSettings(CommonSettings):
         "Id of the application; its changelogs and control topics have it in their names.",
         SettingGroup.APPLICATION,
     )
+
+
+class ApplicationSettings(CommonSettings, ApplicationIdSettings):
+    """What processes need that serve an application, or look at it."""
 
 
 class ServerSettings(ApplicationSettings):

@@ -29,12 +29,17 @@ from statehouse.settings.declaration import (
     unknown,
 )
 from statehouse.settings.node import NodeSettings
-from statehouse.settings.processor import ProcessorSettings
+from statehouse.settings.processor import ControllerSettings, ProcessorSettings
 from statehouse.settings.router import RouterSettings
 
 CONFIG_ENV: Final = f"{ENV_PREFIX}CONFIG"
 PROCESSES: Final[Mapping[str, type[DeclaredSettings]]] = MappingProxyType(
-    {"process": ProcessorSettings, "node": NodeSettings, "router": RouterSettings}
+    {
+        "process": ProcessorSettings,
+        "controller": ControllerSettings,
+        "node": NodeSettings,
+        "router": RouterSettings,
+    }
 )
 """The settings of each process, by the name of its command."""
 # Settings that a file for many processes may lack, because each process can have its own.

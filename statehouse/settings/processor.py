@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from statehouse.settings.common import ApplicationSettings, HeartbeatSettings, RegistrySettings
+from statehouse.settings.common import ApplicationIdSettings, ApplicationSettings, HeartbeatSettings, RegistrySettings
 from statehouse.settings.declaration import SettingGroup, setting
 
 _DAY_MS = 86_400_000
@@ -111,6 +111,12 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings):
     updates_retention_ms: int = setting(
         600_000, "How long the topics of ephemeral stores keep their updates.", SettingGroup.TOPICS, ge=1
     )
+    controller: Literal["own", "none"] = setting(
+        "own",
+        "Who assigns tasks to nodes: own, a controller in this process, which takes over when it starts; or none, the "
+        "controller that acts already goes on (see `statehouse controller`).",
+        SettingGroup.OWNERSHIP,
+    )
     num_standby_replicas: int = setting(
         1,
         "Copies of a task beside the active. With none, a lost node's partitions are unreadable until they are "
@@ -189,6 +195,10 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings):
                 "raise the first or lower the second"
             )
         return self
+
+
+class ControllerSettings(ApplicationIdSettings):
+    """A standby controller. What it plans by it takes from the controller before it."""
 
 
 class AssignPlanSettings(ProcessorSettings, ApplicationSettings):

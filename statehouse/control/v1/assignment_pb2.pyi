@@ -276,6 +276,109 @@ class Manifest(_message.Message):
 Global___Manifest: _TypeAlias = Manifest  # noqa: Y015
 
 @_typing.final
+class Controller(_message.Message):
+    """Record under the key `controller`: the acting controller says that it lives.
+    It is written in a transaction with the controllers' transactional id, so
+    only the controller that may publish assignments can write it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTROLLER_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    IS_STANDBY_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    HAS_STOPPED_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    controller: _builtins.str
+    """Random id of the controller's process run, as in manifests."""
+    host: _builtins.str
+    """Where it runs, for people: host name and process id."""
+    is_standby: _builtins.bool
+    """It is a standby controller that has taken over, not the processor's own."""
+    heartbeat: _builtins.int
+    """Grows with each record of a run."""
+    has_stopped: _builtins.bool
+    """It was stopped: a standby controller need not wait for its silence."""
+    @_builtins.property
+    def settings(self) -> Global___ControllerSettings:
+        """What it plans by."""
+
+    def __init__(
+        self,
+        *,
+        controller: _builtins.str = ...,
+        host: _builtins.str = ...,
+        is_standby: _builtins.bool = ...,
+        heartbeat: _builtins.int = ...,
+        has_stopped: _builtins.bool = ...,
+        settings: Global___ControllerSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "has_stopped", b"has_stopped", "heartbeat", b"heartbeat", "host", b"host", "is_standby", b"is_standby", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Controller: _TypeAlias = Controller  # noqa: Y015
+
+@_typing.final
+class ControllerSettings(_message.Message):
+    """The settings of a controller; docs/settings.md says what each means. Times
+    are in milliseconds.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    INITIAL_REBALANCE_DELAY_MS_FIELD_NUMBER: _builtins.int
+    HANDOVER_LINGER_MS_FIELD_NUMBER: _builtins.int
+    FLAP_LIMIT_FIELD_NUMBER: _builtins.int
+    FLAP_WINDOW_MS_FIELD_NUMBER: _builtins.int
+    NUM_STANDBY_REPLICAS_FIELD_NUMBER: _builtins.int
+    ACCEPTABLE_RECOVERY_LAG_FIELD_NUMBER: _builtins.int
+    MAX_WARMUP_REPLICAS_FIELD_NUMBER: _builtins.int
+    heartbeat_interval_ms: _builtins.int
+    """How often nodes and the controller write."""
+    session_timeout_ms: _builtins.int
+    """A node or controller that is silent for this long is dead."""
+    initial_rebalance_delay_ms: _builtins.int
+    """How long the first plan waits for more nodes."""
+    handover_linger_ms: _builtins.int
+    """How long a replica that was replaced goes on answering."""
+    flap_limit: _builtins.int
+    """More ended sessions than this hold a node back."""
+    flap_window_ms: _builtins.int
+    """How long the end of a session counts."""
+    num_standby_replicas: _builtins.int
+    """Copies of a task beside the active."""
+    acceptable_recovery_lag: _builtins.int
+    """A replica that is at most so many records behind is caught up."""
+    max_warmup_replicas: _builtins.int
+    """Replicas that are built at once for moves that nothing forced."""
+    def __init__(
+        self,
+        *,
+        heartbeat_interval_ms: _builtins.int = ...,
+        session_timeout_ms: _builtins.int = ...,
+        initial_rebalance_delay_ms: _builtins.int = ...,
+        handover_linger_ms: _builtins.int = ...,
+        flap_limit: _builtins.int = ...,
+        flap_window_ms: _builtins.int = ...,
+        num_standby_replicas: _builtins.int = ...,
+        acceptable_recovery_lag: _builtins.int = ...,
+        max_warmup_replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acceptable_recovery_lag", b"acceptable_recovery_lag", "flap_limit", b"flap_limit", "flap_window_ms", b"flap_window_ms", "handover_linger_ms", b"handover_linger_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "initial_rebalance_delay_ms", b"initial_rebalance_delay_ms", "max_warmup_replicas", b"max_warmup_replicas", "num_standby_replicas", b"num_standby_replicas", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControllerSettings: _TypeAlias = ControllerSettings  # noqa: Y015
+
+@_typing.final
 class AssignmentRecord(_message.Message):
     """A record of the assignment topic."""
 
@@ -285,8 +388,9 @@ class AssignmentRecord(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     SUB_TOPOLOGY_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Epoch of the transaction that wrote it."""
+    """Epoch of the transaction that wrote it; 0 for a controller's."""
     @_builtins.property
     def store(self) -> Global___StoreSpec:
         """Under `store/<name>`."""
@@ -299,6 +403,10 @@ class AssignmentRecord(_message.Message):
     def manifest(self) -> Global___Manifest:
         """Under `epoch`."""
 
+    @_builtins.property
+    def controller(self) -> Global___Controller:
+        """Under `controller`."""
+
     def __init__(
         self,
         *,
@@ -306,12 +414,13 @@ class AssignmentRecord(_message.Message):
         store: Global___StoreSpec | None = ...,
         sub_topology: Global___SubTopology | None = ...,
         manifest: Global___Manifest | None = ...,
+        controller: Global___Controller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "epoch", b"epoch", "manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["store", "sub_topology", "manifest"]  # noqa: Y015
+    _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["store", "sub_topology", "manifest", "controller"]  # noqa: Y015
     _WhichOneofArgType_record: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_record) -> _WhichOneofReturnType_record | None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,15 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Producer
 
+from processor.lifecycle import ControllerState, next_state
 from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
-from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
+from processor.ownership.core import OwnershipCore
+from processor.ownership.members_feed import MembersFeed
+from processor.ownership.publisher import AssignmentPublisher, PublishError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.control_log import ControlLogReader
@@ -56,15 +61,77 @@ def stores(partitions: int = 4) -> list[StoreDeclaration]:
 
 @contextmanager
 def running(
-    bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS, **listeners: Any
+    bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS, **callbacks: Any
 ) -> Iterator[OwnershipController]:
-    controller = OwnershipController(bootstrap, application, stores(partitions), settings, **listeners)
+    with running_beside(bootstrap, application, partitions, settings, **callbacks) as controller:
+        yield controller
+    assert not runs(application)
+
+
+@contextmanager
+def running_beside(
+    bootstrap: str, application: str, partitions: int = 4, settings: OwnershipSettings = SETTINGS, **callbacks: Any
+) -> Iterator[OwnershipController]:
+    controller = OwnershipController(bootstrap, application, stores(partitions), settings, **callbacks)
     controller.start()
     try:
         yield controller
     finally:
         controller.stop()
-        assert not runs(application)
+
+
+@contextmanager
+def standing_by(bootstrap: str, application: str, **callbacks: Any) -> Iterator[OwnershipController]:
+    controller = OwnershipController(bootstrap, application, None, None, **callbacks)
+    controller.start()
+    try:
+        yield controller
+    finally:
+        controller.stop()
+
+
+class Watched:
+    """What a controller has told of itself."""
+
+    def __init__(self) -> None:
+        self.states: list[ControllerState] = [ControllerState.CREATED]
+        self.fatal: list[Exception] = []
+        self.callbacks: dict[str, Any] = {"on_state": self._state, "on_fatal": self.fatal.append}
+
+    def _state(self, state: ControllerState) -> None:
+        if state is not self.states[-1]:
+            self.states.append(next_state(self.states[-1], state))
+
+    def wait_for(self, state: ControllerState, why: str = "") -> None:
+        poll_until(lambda: self.states[-1] is state, DEADLINE_S, why or f"the controller to be {state}")
+
+
+class Freeze:
+    """Holds the threads of controllers up, as a process that is stopped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch, self._thawed = monkeypatch, threading.Event()
+
+    def __call__(self, controller: OwnershipController) -> None:
+        fleet, drain = controller._fleet, MembersFeed.drain
+        assert fleet is not None
+
+        def held(feed: MembersFeed, core: OwnershipCore, wait_s: float) -> None:
+            if feed is fleet.members:
+                self._thawed.wait(DEADLINE_S)
+            drain(feed, core, wait_s)
+
+        self._monkeypatch.setattr(MembersFeed, "drain", held)
+
+    def thaw(self) -> None:
+        self._thawed.set()
+
+
+@pytest.fixture
+def freeze(monkeypatch: pytest.MonkeyPatch) -> Iterator[Freeze]:
+    held = Freeze(monkeypatch)
+    yield held
+    held.thaw()
 
 
 def runs(application: str) -> bool:
@@ -202,32 +269,106 @@ def test_neither_a_restart_nor_idle_time_bumps_the_epoch(kafka: EmbeddedKafka, a
     assert (follows.epoch, follows.reason) == (before.epoch + 1, "late joined"), "and it published nothing before"
 
 
-def test_a_newer_controller_fences_the_older(
-    kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_newer_controller_fences_the_older_which_stands_by(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
-    fatal: list[Exception] = []
-    first = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, on_fatal=fatal.append)
-    first.start()
-    with Pulse(kafka.bootstrap, application) as pulse:
+    first, second = Watched(), Watched()
+    with Pulse(kafka.bootstrap, application) as pulse, running(kafka.bootstrap, application, **first.callbacks):
         pulse.add(*members[:2])
         wait_spread(pulse, *members[:2])
-        capsys.readouterr()
-        with running(kafka.bootstrap, application):
-            started = "ownership controller started"
-            poll_until(lambda: started in capsys.readouterr().out, DEADLINE_S, "the second controller to take over")
+        with running_beside(kafka.bootstrap, application, **second.callbacks):
+            first.wait_for(ControllerState.STANDBY)
             pulse.add(members[2])
             wait_spread(pulse, *members)
-            poll_until(lambda: fatal, DEADLINE_S, "the first controller to be fenced")
             last = pulse.assignment
-    assert isinstance(fatal[0], FencedError)
-    assert not runs(application)
-    epochs = published(kafka.bootstrap, application)
+            assert second.states[-1] is ControllerState.RUNNING
+            epochs = published(kafka.bootstrap, application)
+        first.wait_for(ControllerState.RUNNING, "it has stood by, and the newer one has stopped")
+        pulse.leave(members[0])
+        wait_spread(pulse, *members[1:])
+    assert first.fatal == second.fatal == []
+    assert first.states[-1] is ControllerState.NOT_RUNNING
     assert epochs[-1].epoch >= last.epoch
     assert [snapshot.epoch for snapshot in epochs] == sorted({snapshot.epoch for snapshot in epochs})
     controllers = [snapshot.controller for snapshot in epochs]
     assert controllers == sorted(controllers, key=lambda name: name == last.controller), "no older one after a newer"
     assert len(set(controllers)) == 2
+
+
+def test_a_standby_controller_takes_over_and_gives_back(
+    kafka: EmbeddedKafka, application: str, freeze: Freeze
+) -> None:
+    """The acting one falls silent and a member is lost; its successor has the same stores and settings."""
+    members = [FakeMember(f"n{number}") for number in range(3)]
+    driver, standby = Watched(), Watched()
+    with Pulse(kafka.bootstrap, application) as pulse:
+        acting = OwnershipController(kafka.bootstrap, application, stores(), SETTINGS, **driver.callbacks)
+        acting.start()
+        with standing_by(kafka.bootstrap, application, **standby.callbacks):
+            pulse.add(*members)
+            wait_spread(pulse, *members)
+            standby.wait_for(ControllerState.STANDBY)
+            before = pulse.assignment
+            freeze(acting)
+            silent_at = time.monotonic()
+            pulse.silence(members[0])
+            standby.wait_for(ControllerState.RUNNING)
+            assert time.monotonic() - silent_at >= SETTINGS.session_timeout_s - SETTINGS.heartbeat_interval_s
+            wait_spread(pulse, *members[1:])
+            assert dict(pulse.assignment.stores) == dict(before.stores)
+            assert pulse.assignment.sub_topologies == before.sub_topologies
+            freeze.thaw()
+            driver.wait_for(ControllerState.STANDBY, "it finds that another one has taken over")
+            pulse.add(members[0])
+            wait_spread(pulse, *members)
+            moved = pulse.assignment
+            with running_beside(kafka.bootstrap, application):
+                standby.wait_for(ControllerState.STANDBY, "a processor that starts takes over again")
+                pulse.wait_beats(1.2)
+                assert pulse.assignment.epoch == moved.epoch, "and moves nothing"
+        acting.stop()
+    assert driver.fatal == standby.fatal == []
+
+
+def test_two_standby_controllers_leave_each_other_alone(kafka: EmbeddedKafka, application: str) -> None:
+    one, other = Watched(), Watched()
+    with (
+        Pulse(kafka.bootstrap, application) as pulse,
+        running_beside(kafka.bootstrap, application) as driver,
+        standing_by(kafka.bootstrap, application, **one.callbacks),
+        standing_by(kafka.bootstrap, application, **other.callbacks),
+    ):
+        member = FakeMember("n0")
+        pulse.add(member)
+        wait_until_all_have_an_active(pulse)
+        one.wait_for(ControllerState.STANDBY)
+        other.wait_for(ControllerState.STANDBY)
+        driver.stop()
+        running_state = ControllerState.RUNNING
+        poll_until(lambda: running_state in {one.states[-1], other.states[-1]}, DEADLINE_S, "one of them to take over")
+        pulse.wait_beats(2.0)
+        assert sorted((one.states[-1], other.states[-1])) == [ControllerState.RUNNING, ControllerState.STANDBY]
+        assert one.states.count(running_state) + other.states.count(running_state) <= 2
+
+
+def test_nobody_takes_over_what_another_version_wrote(
+    kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A standby controller that can't read a store whole would publish it without what it can't read."""
+    with running(kafka.bootstrap, application), Pulse(kafka.bootstrap, application) as pulse:
+        poll_until(lambda: pulse.assignment.stores, DEADLINE_S, "the stores")
+    newer = dict(read_all(kafka.bootstrap, assignment_topic(application)))
+    unknown_field = b"\xfa\x3f\x01!"
+    store = assignment_pb2.AssignmentRecord.FromString(newer[b"store/scores"] or b"")
+    store.store.MergeFromString(unknown_field)
+    produce(kafka.bootstrap, assignment_topic(application), [(b"store/scores", store.SerializeToString())])
+    watched = Watched()
+    with standing_by(kafka.bootstrap, application, **watched.callbacks):
+        told: list[str] = []
+        poll_until(
+            lambda: told.append(capsys.readouterr().out) or "not taken over" in "".join(told), DEADLINE_S, "its refusal"
+        )
+    assert "store/scores" in "".join(told)
+    assert ControllerState.RUNNING not in watched.states
 
 
 def test_a_wrong_partition_count_fences_nobody(kafka: EmbeddedKafka, application: str) -> None:

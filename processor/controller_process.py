@@ -1,0 +1,113 @@
+"""A process that runs an ownership controller and nothing else: without Spark, without Java."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaException
+
+from processor.lifecycle import ApplicationState, ControllerState
+from processor.listeners import ProcessorListeners, StateLogListener
+from processor.metrics import ProcessorMetrics
+from processor.ownership.controller import OwnershipController
+from processor.states import ProcessorStates
+from statehouse.backoff import OnPause
+from statehouse.errors import StatehouseError
+from statehouse.observability.metrics import MetricsServer
+from statehouse.settings import ControllerSettings
+
+log = structlog.get_logger(__name__)
+
+_WAIT_S: Final = 0.2
+_LISTENERS_END_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerCallbacks:
+    """What a controller is to call; `OwnershipController` says when."""
+
+    on_fatal: Callable[[Exception], None]
+    on_rebalance: Callable[[], None]
+    on_pause: OnPause
+    on_state: Callable[[ControllerState], None]
+
+
+def run_controller(
+    make: Callable[[ControllerCallbacks], OwnershipController], bind_host: str, metrics_port: int | None
+) -> int:
+    """Run the controller that `make` returns until SIGINT or SIGTERM; return the exit code (1: error).
+
+    Serves metrics on `metrics_port`, unless that is None.
+    """
+    # A signal handler can interrupt any code: it must not lock.
+    asked: list[int] = []
+    failures: list[Exception] = []
+
+    def ask(signum: int, _frame: FrameType | None) -> None:
+        asked.append(signum)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    listeners, metrics = ProcessorListeners(), ProcessorMetrics()
+    listeners.add("log", StateLogListener())
+    listeners.add("metrics", metrics)
+    listeners.add_installed()
+    states = ProcessorStates(listeners)
+    metrics.watch(states, listeners)
+    states.application_to(ApplicationState.STARTING)
+    server: MetricsServer | None = None
+    try:
+        if metrics_port is not None:
+            server = MetricsServer(metrics.registry, bind_host, metrics_port)
+            log.info("metrics served", host=bind_host, port=server.port)
+        callbacks = ControllerCallbacks(failures.append, metrics.rebalanced, metrics.paused, states.controller_to)
+        controller = make(callbacks)
+    except (StatehouseError, KafkaException) as error:
+        log.error("the controller can't start", reason=str(error))  # noqa: TRY400 - the text is the message
+        states.fail()
+        _end(states, listeners, server)
+        return 1
+    controller.start()
+    states.application_to(ApplicationState.RUNNING)
+    while not asked and not failures:
+        time.sleep(_WAIT_S)
+    if failures:
+        states.fail()
+    controller.stop()
+    _end(states, listeners, server)
+    for failure in failures:
+        log.error("the controller ended", reason=str(failure))
+    return 1 if failures else 0
+
+
+def run_standby(settings: ControllerSettings) -> int:
+    """Run a standby controller until SIGINT or SIGTERM; return the exit code (1: error)."""
+
+    def controller(callbacks: ControllerCallbacks) -> OwnershipController:
+        return OwnershipController(
+            settings.bootstrap,
+            settings.application_id,
+            None,
+            None,
+            on_fatal=callbacks.on_fatal,
+            on_rebalance=callbacks.on_rebalance,
+            on_pause=callbacks.on_pause,
+            on_state=callbacks.on_state,
+        )
+
+    return run_controller(controller, settings.bind_host, settings.metrics_port)
+
+
+def _end(states: ProcessorStates, listeners: ProcessorListeners, server: MetricsServer | None) -> None:
+    """Tell the listeners of the end, and wait a moment for them."""
+    states.application_to(ApplicationState.PENDING_SHUTDOWN)
+    states.application_to(ApplicationState.NOT_RUNNING)
+    listeners.close(_LISTENERS_END_S)
+    if server is not None:
+        server.close()

@@ -1,0 +1,241 @@
+"""The work of the acting controller: plans by the core, publishes, and says at each heartbeat interval that it acts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from processor.lifecycle import ControllerState
+from processor.ownership.assignment_log import AssignmentLog
+from processor.ownership.controller_record import encode_controller
+from processor.ownership.core import OwnershipCore
+from processor.ownership.members_feed import MembersFeed
+from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
+from processor.ownership.settings import OwnershipSettings
+from processor.ownership.takeover import ControllerRecord
+from statehouse.assignment import Assignment, encode
+from statehouse.backoff import Backoff
+
+log = structlog.get_logger(__name__)
+
+TICK_S: Final = 0.1
+# A plan for the largest fleet takes half a second, and the driver's processor has other work too.
+_PLANNING_SHARE: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedFleet:
+    """What a controller plans by: its core, which the feed tells of members, and its settings."""
+
+    core: OwnershipCore
+    members: MembersFeed
+    settings: OwnershipSettings
+
+    def note_contact(self) -> bool:
+        """Tell the core whether Kafka is in contact, and return it."""
+        now = time.monotonic()
+        in_contact = self.members.silence_s(now) <= self.settings.session_timeout_s / 2
+        if in_contact:
+            self.core.contact_regained(now)
+        else:
+            self.core.contact_lost()
+        return in_contact
+
+
+class ActingController:
+    """From a takeover until another controller takes over, or the process stops. Only one thread uses it."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        application_id: str,
+        name: str,
+        fleet: WatchedFleet,
+        *,
+        is_standby: bool,
+        stop: threading.Event,
+        read_log: Callable[[], AssignmentLog],
+        check: Callable[[], None],
+        backoff: Backoff,
+        on_rebalance: Callable[[], None],
+        on_state: Callable[[ControllerState], None],
+    ) -> None:
+        """Prepare. `read_log` reads the assignment topic to its end, or until `stop` is set.
+
+        `check` raises what has broken on another thread.
+        """
+        self._fleet, self._core = fleet, fleet.core
+        self._stop, self._read_log, self._check = stop, read_log, check
+        self._backoff, self._on_rebalance, self._on_state = backoff, on_rebalance, on_state
+        self._publisher = AssignmentPublisher(bootstrap, application_id)
+        self._name = name
+        host = f"{socket.gethostname()}, process {os.getpid()}"
+        self._record = ControllerRecord(name, host, is_standby, 0, fleet.settings)
+        self._record_at = 0.0
+        self._before: ControllerRecord | None = None
+        self._under_replicated = 0
+        self._damped: frozenset[str] = frozenset()
+
+    def take_over(self) -> bool:
+        """Fence the controller before, and read what it has published; retries until that succeeds.
+
+        Returns False if it was stopped first.
+
+        Raises:
+            FencedError: a newer controller was faster, or another version has published meanwhile.
+
+        """
+        while not self._stop.is_set():
+            try:
+                self._publisher.open()
+            except PublishError as error:
+                self._back_off("publisher not open; trying again", error)
+                continue
+            read = self._read_log()
+            if self._stop.is_set():
+                break
+            strange = read.not_understood() if self._record.is_standby else ""
+            if strange:
+                raise FencedError(f"another version has written the record {strange}: upgrade this controller")
+            self._core.restore(read.assignment, time.monotonic())
+            self._before = read.acting
+            return True
+        return False
+
+    def run(self) -> None:
+        """Plan and publish until stopped.
+
+        Raises:
+            FencedError: another controller has taken over.
+            ConfigurationError: another controller has published other stores, which don't fit the declared ones.
+
+        """
+        self._core.act()
+        self._on_state(ControllerState.RUNNING)
+        heartbeat_s = self._fleet.settings.heartbeat_interval_s
+        tick_s = min(TICK_S, heartbeat_s / 4)
+        tick_at = time.monotonic()
+        while not self._stop.is_set():
+            self._check()
+            self._fleet.members.drain(self._core, max(0.0, tick_at - time.monotonic()))
+            now = time.monotonic()
+            if now >= self._record_at:
+                self._say_it_acts()
+            if now < tick_at:
+                continue
+            self._on_state(ControllerState.RUNNING if self._fleet.note_contact() else ControllerState.SUSPENDED)
+            proposed = self._core.tick(now)
+            took_s = time.monotonic() - now
+            self._note_damped()
+            if proposed is not None:
+                self._publish(proposed)
+            self._forget_long_gone(now)
+            # Plans for a huge fleet take long, but the pause must not be so long that members seem silent.
+            pause_s = min(took_s / _PLANNING_SHARE - took_s, heartbeat_s / 2)
+            tick_at = time.monotonic() + max(tick_s, pause_s)
+
+    def resign(self) -> None:
+        """Say that it stops, so that a standby controller need not wait for its silence."""
+        if self._record.heartbeat == 0:
+            return
+        self._record = replace(self._record, heartbeat=self._record.heartbeat + 1, has_stopped=True)
+        try:
+            self._publisher.publish([encode_controller(self._record)])
+        except (PublishError, FencedError) as error:
+            log.info("the end of this controller is not published", error=str(error))
+
+    def close(self) -> None:
+        """Drop the producer."""
+        self._publisher.close()
+
+    def _say_it_acts(self) -> None:
+        self._record = replace(self._record, heartbeat=self._record.heartbeat + 1)
+        self._record_at = time.monotonic() + self._fleet.settings.heartbeat_interval_s
+        try:
+            self._publisher.publish([encode_controller(self._record)])
+        except PublishError as error:
+            self._reopen("controller's record not written; trying again", error)
+        else:
+            self._backoff.succeeded()
+
+    def _publish(self, proposed: Assignment) -> None:
+        complete, records = encode(self._core.assignment, proposed)
+        try:
+            self._publisher.publish(records)
+        except PublishError as error:
+            self._reopen("assignment not published; trying again", error, epoch=proposed.epoch)
+            return
+        self._backoff.succeeded()
+        if complete.tasks != self._core.assignment.tasks:
+            self._on_rebalance()
+        self._core.published(complete, time.monotonic())
+        log.info("assignment published", epoch=complete.epoch, reason=complete.reason)
+        self._note_under_replicated()
+
+    def _forget_long_gone(self, now: float) -> None:
+        gone = self._core.forgettable(now)
+        if not gone:
+            return
+        try:
+            self._publisher.forget_members(gone)
+        except PublishError as error:
+            self._reopen("records of members that are long gone not deleted; trying again", error)
+            return
+        for name in gone:
+            self._core.left(name, now)
+        log.info("forgot members that are long gone", members=gone)
+
+    def _reopen(self, event: str, error: PublishError, **about: object) -> None:
+        """Open the publisher again after a failure; until then the controller may be out of contact with Kafka.
+
+        To open it fences every other controller, also a newer one, so look for a newer one first.
+
+        Raises:
+            FencedError: another controller has taken over.
+
+        """
+        self._core.contact_lost()
+        self._on_state(ControllerState.SUSPENDED)
+        self._back_off(event, error, **about)
+        read = self._read_log()
+        if self._is_superseded_by(read.acting) or self._core.is_superseded_by(read.assignment):
+            raise FencedError("another controller of this application has taken over meanwhile; only one may publish")
+        self.take_over()
+        self._core.contact_regained(time.monotonic())
+        self._on_state(ControllerState.RUNNING)
+
+    def _is_superseded_by(self, acting: ControllerRecord | None) -> bool:
+        """Whether another controller has said since the takeover that it acts."""
+        return acting is not None and acting.controller != self._name and acting != self._before
+
+    def _back_off(self, event: str, error: PublishError, **about: object) -> None:
+        """Log a failure and wait, longer each time until a publication succeeds."""
+        pause_s = self._backoff.failed()
+        log.warning(event, error=str(error), in_s=pause_s, **about)
+        self._stop.wait(pause_s)
+
+    def _note_damped(self) -> None:
+        damped = self._core.damped
+        for name in damped.keys() - self._damped:
+            log.warning("a node's sessions keep ending: find out why it does not stay", reason=damped[name])
+        for name in self._damped - damped.keys():
+            log.info("node is no longer held back", node=name)
+        self._damped = frozenset(damped)
+
+    def _note_under_replicated(self) -> None:
+        short = len(self._core.last_plan.under_replicated) if self._core.last_plan is not None else 0
+        if short != self._under_replicated:
+            self._under_replicated = short
+            log.warning(
+                "tasks with fewer copies than asked for: add nodes, or lower num_standby_replicas"
+                if short
+                else "all tasks have the copies asked for",
+                tasks=short,
+            )

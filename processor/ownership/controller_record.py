@@ -1,0 +1,73 @@
+"""The form of a controller's record in the assignment topic: who acts, and what it plans by.
+
+The record is written in a transaction with the controllers' transactional id. So only the
+controller that may publish can write it, and whoever reads it has read all assignments before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from processor.ownership.takeover import ControllerRecord
+from processor.settings import ProcessorSettings, ownership_settings
+from statehouse.control.v1 import assignment_pb2
+from statehouse.errors import ConfigurationError, ContractError
+
+CONTROLLER_KEY: Final = b"controller"
+
+
+def encode_controller(record: ControllerRecord) -> tuple[bytes, bytes]:
+    """Return the key and the value of the record."""
+    settings, planner = record.settings, record.settings.planner
+    message = assignment_pb2.Controller(
+        controller=record.controller,
+        host=record.host,
+        is_standby=record.is_standby,
+        heartbeat=record.heartbeat,
+        has_stopped=record.has_stopped,
+        settings=assignment_pb2.ControllerSettings(
+            heartbeat_interval_ms=_ms(settings.heartbeat_interval_s),
+            session_timeout_ms=_ms(settings.session_timeout_s),
+            initial_rebalance_delay_ms=_ms(settings.initial_rebalance_delay_s),
+            handover_linger_ms=_ms(settings.linger_s),
+            flap_limit=settings.flap_limit,
+            flap_window_ms=_ms(settings.flap_window_s),
+            num_standby_replicas=planner.num_standby_replicas,
+            acceptable_recovery_lag=planner.acceptable_recovery_lag,
+            max_warmup_replicas=planner.max_warmup_replicas,
+        ),
+    )
+    return CONTROLLER_KEY, assignment_pb2.AssignmentRecord(controller=message).SerializeToString(deterministic=True)
+
+
+def decode_controller(value: bytes) -> ControllerRecord:
+    """Read the record.
+
+    Raises:
+        ContractError: it can't be read, its settings can't work, or it says more than this version knows.
+
+    """
+    try:
+        whole = assignment_pb2.AssignmentRecord.FromString(value)
+    except DecodeError as error:
+        raise ContractError(f"not a controller's record: {error}") from error
+    message = whole.controller
+    if not message.controller:
+        raise ContractError("a controller's record without the controller's id")
+    given = {field.name: getattr(message.settings, field.name) for field in message.settings.DESCRIPTOR.fields}
+    try:
+        settings = ownership_settings(ProcessorSettings(**given))
+    except ConfigurationError as error:
+        raise ContractError(f"controller {message.controller} has settings that can't work: {error}") from error
+    record = ControllerRecord(
+        message.controller, message.host, message.is_standby, message.heartbeat, settings, message.has_stopped
+    )
+    if encode_controller(record)[1] != whole.SerializeToString(deterministic=True):
+        raise ContractError(f"controller {message.controller} is of another version: upgrade this one, too")
+    return record
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
