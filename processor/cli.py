@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from confluent_kafka import KafkaException
 
 from processor.controller_process import run_standby
+from processor.ownership.controller_record import declared_settings
 from processor.ownership.observed import observe
 from processor.ownership.preview import added_nodes, preview, show
+from processor.ownership.settings import OwnershipSettings
+from processor.ownership.takeover import ControllerRecord
 from processor.reset import ResetPlan, carry_out, plan_reset
 from processor.settings import ProcessorSettings, ownership_settings
 from processor.static import run_static
@@ -22,7 +25,7 @@ from statehouse.cli.options import OutputOption
 from statehouse.cli.output import OutputFormat
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability import logs
-from statehouse.settings import AssignPlanSettings, ControllerSettings, LoadedSettings
+from statehouse.settings import AssignPlanSettings, ControllerSettings, LoadedSettings, SettingSource
 
 
 @takes_settings(ProcessorSettings)
@@ -76,16 +79,16 @@ class AssignAction(StrEnum):
     PLAN = "plan"
 
 
-@takes_settings(
-    AssignPlanSettings,
-    "application_id",
-    "bootstrap",
+_PLANNED_BY: Final = (
     "num_standby_replicas",
     "acceptable_recovery_lag",
     "max_warmup_replicas",
     "heartbeat_interval_ms",
     "session_timeout_ms",
 )
+
+
+@takes_settings(AssignPlanSettings, "application_id", "bootstrap", *_PLANNED_BY)
 def assign(
     loaded: LoadedSettings[AssignPlanSettings],
     action: Annotated[AssignAction, typer.Argument(help="plan: show the moves.", show_default=False)],  # noqa: ARG001 - there is only one so far
@@ -103,15 +106,20 @@ def assign(
 ) -> None:
     """Show the moves that the controller would make if nodes joined or left, and why; changes nothing.
 
-    Each step is an epoch. The plan assumes that every node finishes its restores between steps. No topic has the
-    processor's settings, so give the same ones here: as options, as STATEHOUSE_<NAME>, or in a TOML file.
+    Each step is an epoch. The plan assumes that every node finishes its restores between steps. It goes by the settings
+    of the acting controller; those that are given here, as options, as STATEHOUSE_<NAME> or in a TOML file, come first.
     """
     joining = added_nodes(add or [])
     logs.configure("WARNING")
     settings = loaded.settings
-    ownership = ownership_settings(settings)
-    fleet = observe(settings.bootstrap, settings.application_id, ownership, timeout)
-    show(preview(fleet, joining, remove or [], ownership.planner), output)
+    given = {name: getattr(settings, name) for name in _PLANNED_BY if loaded.sources[name] != SettingSource.DEFAULT}
+
+    def planned_by(acting: ControllerRecord | None) -> OwnershipSettings:
+        known = {} if acting is None else declared_settings(acting.settings)
+        return ownership_settings(ProcessorSettings(**(known | given)))
+
+    fleet = observe(settings.bootstrap, settings.application_id, planned_by, timeout)
+    show(preview(fleet, joining, remove or [], fleet.settings.planner), output)
 
 
 class ResetTo(StrEnum):

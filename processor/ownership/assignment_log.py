@@ -62,7 +62,7 @@ class AssignmentLog:
     def is_takeover_due(self) -> bool:
         """Whether a standby controller should take over."""
         with self._lock:
-            return self._takeover.is_due
+            return self._takeover.is_due(time.monotonic())
 
     def not_understood(self) -> str:
         """Return the key of a record that another version wrote and this one can't write on; empty if there is none."""

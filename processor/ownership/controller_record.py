@@ -10,6 +10,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from processor.ownership.settings import OwnershipSettings
 from processor.ownership.takeover import ControllerRecord
 from processor.settings import ProcessorSettings, ownership_settings
 from statehouse.control.v1 import assignment_pb2
@@ -18,26 +19,30 @@ from statehouse.errors import ConfigurationError, ContractError
 CONTROLLER_KEY: Final = b"controller"
 
 
+def declared_settings(settings: OwnershipSettings) -> dict[str, int]:
+    """Return settings as `ProcessorSettings` declares them, by name; times are in milliseconds."""
+    return {
+        "heartbeat_interval_ms": _ms(settings.heartbeat_interval_s),
+        "session_timeout_ms": _ms(settings.session_timeout_s),
+        "initial_rebalance_delay_ms": _ms(settings.initial_rebalance_delay_s),
+        "handover_linger_ms": _ms(settings.linger_s),
+        "flap_limit": settings.flap_limit,
+        "flap_window_ms": _ms(settings.flap_window_s),
+        "num_standby_replicas": settings.planner.num_standby_replicas,
+        "acceptable_recovery_lag": settings.planner.acceptable_recovery_lag,
+        "max_warmup_replicas": settings.planner.max_warmup_replicas,
+    }
+
+
 def encode_controller(record: ControllerRecord) -> tuple[bytes, bytes]:
     """Return the key and the value of the record."""
-    settings, planner = record.settings, record.settings.planner
     message = assignment_pb2.Controller(
         controller=record.controller,
         host=record.host,
         is_standby=record.is_standby,
         heartbeat=record.heartbeat,
         has_stopped=record.has_stopped,
-        settings=assignment_pb2.ControllerSettings(
-            heartbeat_interval_ms=_ms(settings.heartbeat_interval_s),
-            session_timeout_ms=_ms(settings.session_timeout_s),
-            initial_rebalance_delay_ms=_ms(settings.initial_rebalance_delay_s),
-            handover_linger_ms=_ms(settings.linger_s),
-            flap_limit=settings.flap_limit,
-            flap_window_ms=_ms(settings.flap_window_s),
-            num_standby_replicas=planner.num_standby_replicas,
-            acceptable_recovery_lag=planner.acceptable_recovery_lag,
-            max_warmup_replicas=planner.max_warmup_replicas,
-        ),
+        settings=assignment_pb2.ControllerSettings(**declared_settings(record.settings)),
     )
     return CONTROLLER_KEY, assignment_pb2.AssignmentRecord(controller=message).SerializeToString(deterministic=True)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
+from processor.ownership.controller_record import CONTROLLER_KEY, decode_controller
 from processor.ownership.model import NodeView
 from processor.ownership.numbering import numbered
 from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from processor.ownership.takeover import ControllerRecord
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
@@ -31,6 +33,8 @@ class ObservedFleet:
     application_id: str
     assignment: Assignment
     nodes: Mapping[str, NodeView]
+    settings: OwnershipSettings
+    """What the controller is taken to plan by."""
 
     @property
     def tasks(self) -> dict[TaskId, TaskAssignment]:
@@ -45,10 +49,16 @@ class ObservedFleet:
         return frozenset(task for task in self.assignment.tasks if task.sub_topology in numbers)
 
 
-def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, timeout_s: float) -> ObservedFleet:
+def observe(
+    bootstrap: str,
+    application_id: str,
+    settings_by: Callable[[ControllerRecord | None], OwnershipSettings],
+    timeout_s: float,
+) -> ObservedFleet:
     """Read the assignment topic and the members topic to their ends.
 
-    A member is live if it wrote within the last session timeout, by its clock and this machine's.
+    `settings_by` returns the settings, given the acting controller's record; None if there is none that can be read. A
+    member is live if it wrote within the last session timeout, by its clock and this machine's.
 
     Raises:
         LookupFailure: UNREACHABLE, the topics could not be read in time; ROUTING_NOT_READY, there is no assignment.
@@ -56,9 +66,18 @@ def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, ti
     """
     assignments = AssignmentReader(_skipped)
     members: dict[str, tuple[Member, int]] = {}
+    acting: ControllerRecord | None = None
 
     def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-        assignments.feed(key, value)
+        nonlocal acting
+        if key != CONTROLLER_KEY:
+            assignments.feed(key, value)
+            return
+        try:
+            acting = None if value is None else decode_controller(value)
+        except ContractError as error:
+            acting = None
+            _skipped(CONTROLLER_KEY.decode(), error)
 
     def on_member(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         name = (key or b"").decode(errors="replace")
@@ -76,9 +95,10 @@ def observe(bootstrap: str, application_id: str, settings: OwnershipSettings, ti
         raise LookupFailure(
             Reason.ROUTING_NOT_READY, f"{application_id} has no assignment yet: start its processor, it publishes one"
         )
+    settings = settings_by(acting)
     oldest_ms = time.time() * 1000 - settings.session_timeout_s * 1000
     live = [member for member, timestamp_ms in members.values() if timestamp_ms > oldest_ms]
-    return ObservedFleet(application_id, assignments.current, _views(assignments.current, live, settings))
+    return ObservedFleet(application_id, assignments.current, _views(assignments.current, live, settings), settings)
 
 
 def check_published(

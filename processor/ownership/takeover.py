@@ -66,16 +66,22 @@ class Takeover:
     def confirm(self, asked_at: float) -> None:
         """Take that all records are read which were in the log at `asked_at`."""
         last, self._contact_at = self._contact_at, asked_at
-        if last is None or asked_at - last > max(_CONTACT_S, _CONTACT_SHARE * self._timeout_s):
+        if last is None or asked_at - last > self._longest_gap_s:
             self._quiet_since = max(self._quiet_since, asked_at)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the acting controller has stopped, or has been silent for its session timeout."""
-        if self.acting is None or self._contact_at is None:
+    def is_due(self, now: float) -> bool:
+        """Whether the acting controller has stopped, or has been silent for its session timeout.
+
+        A confirmation from long before `now` says nothing: this process may have been frozen since.
+        """
+        if self.acting is None or self._contact_at is None or now - self._contact_at > self._longest_gap_s:
             return False
         return self.acting.has_stopped or self._contact_at - self._quiet_since >= self._timeout_s
 
     @property
     def _timeout_s(self) -> float:
         return 0.0 if self.acting is None else self.acting.settings.session_timeout_s
+
+    @property
+    def _longest_gap_s(self) -> float:
+        return max(_CONTACT_S, _CONTACT_SHARE * self._timeout_s)

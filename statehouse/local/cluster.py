@@ -1,4 +1,4 @@
-"""A whole cluster on one machine: broker, processor, nodes, router and HTTP API, each a process of its own.
+"""A whole cluster on one machine: broker, processor, standby controller, nodes, router and HTTP API, each a process.
 
 For `statehouse up`, demonstrations and tests. Everything is kept in one run directory, and everything can be found
 again from it: the program that started a cluster may end, and another one stop it.
@@ -128,6 +128,7 @@ class LocalCluster:
         self._factory = factory
         self.kafka = factory.kafka()
         self.processor = factory.processor()
+        self.controller = factory.controller()
         self.nodes = tuple(factory.node(name) for name in found.nodes)
         self.router = factory.router()
         self.http = factory.http_api()
@@ -137,7 +138,7 @@ class LocalCluster:
     @property
     def parts(self) -> tuple[ClusterPart, ...]:
         """All parts, in the order in which they are started."""
-        return (self.kafka, self.processor, *self.nodes, self.router, self.http)
+        return (self.kafka, self.processor, self.controller, *self.nodes, self.router, self.http)
 
     @property
     def bootstrap(self) -> str:
@@ -286,7 +287,7 @@ class LocalCluster:
     def _end(self, parts: Iterable[ClusterPart], end: Callable[[ClusterPart], object]) -> None:
         """End parts, those that others depend on last."""
         ending = set(parts)
-        front, middle = {self.http, self.router}, {*self.nodes, self.processor}
+        front, middle = {self.http, self.router}, {*self.nodes, self.processor, self.controller}
 
         def timed(part: ClusterPart) -> None:
             begin = time.monotonic()

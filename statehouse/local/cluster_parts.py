@@ -188,6 +188,10 @@ class PartFactory:
             stop_timeout_s=45.0,
         )
 
+    def controller(self) -> ClusterPart:
+        """Return the standby controller. Nothing waits for it, so it works as soon as its process is there."""
+        return self._part("controller", ["statehouse.cli", "controller", "--standby"], lambda: lambda: True)
+
     def node(self, name: str) -> ClusterPart:
         """Return a query node."""
         port = self._ports[name]

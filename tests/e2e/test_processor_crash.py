@@ -1,4 +1,7 @@
-"""The driver is killed among thousands of events; afterwards every replica holds what plain Python computes."""
+"""The driver is killed among thousands of events, and then a node: a standby controller replaces the node.
+
+Afterwards every replica holds what plain Python computes.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client
     # The sink commits partition by partition: once one has moved, the batch is under way.
     poll_until(lambda: client.get(STORE, "1000").position > before, 180, "the next batch to reach the changelog")
     cluster.processor.kill()
+    lose_a_node(cluster, client)
     cluster.processor.start()
     expected = leaderboards(scores, PLAYERS, PRODUCTS)
     assert len(scores) == EVENTS
@@ -65,6 +69,24 @@ def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client
     )
     assert max(places.values()) == 1, "no malformed event is there twice"
     assert Counter(letter.value() for letter in letters) == Counter(dict.fromkeys(MALFORMED, 250))
+
+
+def lose_a_node(cluster: LocalCluster, client: Client) -> None:
+    """Kill a node while there is no driver; start it again when the standby controller has replaced it."""
+    actives = {task.task: task.active for task in client.fleet().tasks}
+    lost = cluster.node(next(iter(actives.values())))
+    theirs = {task for task, active in actives.items() if active == lost.name}
+    lost.kill()
+
+    def is_replaced() -> bool:
+        tasks = client.fleet().tasks
+        assert client.get(STORE, "1000").found, "standbys answer meanwhile"
+        return all(task.active not in {None, lost.name} for task in tasks)
+
+    poll_until(is_replaced, 60, "the standby controller to replace the node")
+    kept = {task.task for task in client.fleet().tasks if task.active == actives[task.task]}
+    assert kept == actives.keys() - theirs, "nothing else was moved"
+    lost.start()
 
 
 def made_events() -> list[tuple[bytes, bool]]:

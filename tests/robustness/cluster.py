@@ -159,6 +159,16 @@ class RobustCluster(Servers):
         self.processes.append(process)
         return process.start()
 
+    def start_standby_controller(self, name: str = "standby") -> ServerProcess:
+        """Start a standby controller, and wait until it stands by."""
+        options = {"bootstrap": self.bootstrap, "application-id": APPLICATION}
+        words = ("controller", "--standby")
+        process = ServerProcess(name, "statehouse.cli", options, 0, self.directory, words=words)
+        self.processes.append(process)
+        process.start()
+        poll_until(lambda: "STANDBY" in process.log, _READY_S, f"{name} to stand by")
+        return process
+
     def _take_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         snapshot = self._reader.feed(key, value)
         if snapshot is not None:

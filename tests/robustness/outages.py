@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from statehouse.assignment import Assignment
 from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
 from tests.robustness.cluster import RobustCluster
@@ -15,6 +19,8 @@ from tests.robustness.scenario import Scenario
 from tests.support.fleet import ServerProcess
 from tests.support.polling import poll_until
 from tests.support.small_disk import fill, small_disk
+
+log = structlog.get_logger(__name__)
 
 _DISK_MB: Final = 64
 _DEADLINE_S: Final = 60.0
@@ -57,15 +63,50 @@ def _lose_driver(run: Run) -> None:
             assert cluster.assignment.epoch == before.epoch
             cluster.controller.start()
             cluster.wait_moved_from(lost)
-            for task, was in before.tasks.items():
-                now = cluster.assignment.tasks[task]
-                kept = set(was.replicas) - {lost}
-                assert kept <= set(now.replicas), f"{task} was on {was.replicas} and is on {now.replicas}"
-                assert now.active in kept, f"{now.active} is active for {task}, which {kept} had"
+            _check_moved(cluster, before, lost)
             cluster.wait_replicated()
         with run.fault("start", lost):
             cluster.restart(lost)
             cluster.wait_settled()
+
+
+def _check_moved(cluster: RobustCluster, before: Assignment, lost: str) -> None:
+    """Check that a lost node's copies were moved, and no others."""
+    for task, was in before.tasks.items():
+        now = cluster.assignment.tasks[task]
+        kept = set(was.replicas) - {lost}
+        assert kept <= set(now.replicas), f"{task} was on {was.replicas} and is on {now.replicas}"
+        assert now.active in kept, f"{now.active} is active for {task}, which {kept} had"
+
+
+def standby_controller(size: Size, directory: Path) -> History:
+    """Kill the driver, then a node: a standby controller takes over and replaces the node. Start the driver again,
+    which takes over in turn, then the node."""
+    with Run("standby-controller", size, directory) as run:
+        cluster = run.cluster
+        standby = cluster.start_standby_controller()
+        before = cluster.assignment
+        lost = cluster.task(0).active or ""
+        within_s = size.succession * size.shape.session_timeout_ms / 1000
+        with run.fault("driver SIGKILL", "controller"):
+            cluster.controller.kill()
+            with run.fault("SIGKILL", lost, may_fail=(ACTIVE_ONLY,)):
+                cluster.kill(lost)
+                killed_at = time.monotonic()
+                cluster.wait_moved_from(lost, within_s)
+                log.info("replaced by a standby controller", after_s=f"{time.monotonic() - killed_at:.1f}")
+                _check_moved(cluster, before, lost)
+                cluster.wait_settled()
+        with run.fault("driver start", "controller"):
+            epoch = cluster.assignment.epoch
+            cluster.controller.start()
+            poll_until(lambda: "FENCED" in standby.log, _DEADLINE_S, "the driver to take over")
+            run.wait_traffic(2 * size.shape.session_timeout_ms / 1000)
+            assert cluster.assignment.epoch == epoch, f"moved without cause: {cluster.assignment.reason}"
+        with run.fault("start", lost):
+            cluster.restart(lost)
+            cluster.wait_settled()
+    return run.history
 
 
 def full_disk(size: Size, directory: Path) -> History:
@@ -117,6 +158,14 @@ SCENARIOS: Final = (
         "The broker down and killed; the driver killed, and then a node",
         broker_and_driver,
         Size(outage_s=15),
+        is_long=True,
+        gap_s=1,
+    ),
+    Scenario(
+        "standby-controller",
+        "The driver killed, then a node, with a standby controller",
+        standby_controller,
+        Size(),
         is_long=True,
         gap_s=1,
     ),

@@ -50,6 +50,7 @@ class Size:
         restarts: nodes that are restarted in turn; `added` come then.
         calm_s: traffic before the first fault and after the last.
         outage_s: how long what passes by itself lasts, at least.
+        succession: session timeouts within which a standby controller must have replaced a controller and a node.
 
     """
 
@@ -61,6 +62,7 @@ class Size:
     added: int = 2
     calm_s: float = 5.0
     outage_s: float = 30
+    succession: float = 2.0
 
 
 class Run:

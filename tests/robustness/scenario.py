@@ -34,6 +34,7 @@ SMALL: Final = Size(
     added=1,
     calm_s=0.5,
     outage_s=4,
+    succession=20.0,
 )
 
 

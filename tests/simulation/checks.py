@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from processor.ownership.model import NodeView, PlannerSettings
+from processor.ownership.model import NodeView
+from processor.ownership.settings import OwnershipSettings
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.partitioning import partition_for
@@ -41,14 +42,16 @@ class Knowledge:
 class Checks:
     """All rules of one run, and what they have to remember."""
 
-    def __init__(self, world: World, kafka: Kafka, linger_s: float, planner: PlannerSettings) -> None:
+    def __init__(self, world: World, kafka: Kafka, ownership: OwnershipSettings) -> None:
         self._world, self._kafka = world, kafka
-        self.linger_s, self.planner = linger_s, planner
+        self.linger_s, self.planner = ownership.linger_s, ownership.planner
+        self.session_timeout_s = ownership.session_timeout_s
         self._reader = AssignmentReader()
         self.assignments: dict[int, tuple[float, Assignment]] = {}
         """Every published assignment by epoch, with the time of its publication."""
         self.current = Assignment()
         self.published_at = 0.0
+        self._acting_at: list[float] = []
         self._handed_over_at: dict[TaskId, float] = {}
         self._believers: dict[tuple[int, AnyTaskId], str] = {}
         self._reported_at: dict[str, float] = {}
@@ -81,6 +84,20 @@ class Checks:
                 self._world.counts["actives moved"] += 1
             if holders.active != was.active or set(holders.standbys) - set(was.standbys):
                 self._handed_over_at[task] = now
+
+    def controller_acts(self) -> None:
+        """Take that the acting controller's record is committed."""
+        self._acting_at.append(self._world.now)
+
+    def takes_over(self, who: str, contact_at: float) -> None:
+        """Take that a standby controller takes over; Kafka has last told it at `contact_at` that it has read all."""
+        last_at = next((at for at in reversed(self._acting_at) if at <= contact_at), 0.0)
+        if contact_at - last_at < self.session_timeout_s - 1e-9:
+            self._broken(
+                "a controller that is heard is left alone", f"{who} at {contact_at:.3f}, it was heard at {last_at:.3f}"
+            )
+        if self._world.now - contact_at > self.session_timeout_s:
+            self._broken("who was out of touch takes nothing over", f"{who} knows what was at {contact_at:.3f}")
 
     def _check_plan(self, before: Assignment, following: Assignment, knowledge: Knowledge) -> None:
         live = knowledge.holders

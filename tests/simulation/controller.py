@@ -1,4 +1,4 @@
-"""A simulated controller: the real `OwnershipCore` and `encode`, in the order of `OwnershipController`.
+"""A simulated controller: the real `OwnershipCore`, `Takeover` and `encode`, in the order of `OwnershipController`.
 
 `steps` names the places where the simulation may crash or freeze it.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from processor.ownership.controller_record import CONTROLLER_KEY, decode_controller, encode_controller
 from processor.ownership.core import OwnershipCore
+from processor.ownership.takeover import ControllerRecord, Takeover
 from statehouse.assignment import Assignment, AssignmentReader, encode
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.membership import decode_member
@@ -18,7 +21,7 @@ from tests.simulation.kafka import FencedByKafka, Follower, Kafka
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import KAFKA, Process, World, settle
 
-STEPS = ("read", "open", "started", "proposed", "published", "noted")
+STEPS = ("read", "due", "open", "started", "proposed", "published", "noted")
 _TICK_S = 0.1
 _TIMEOUT_S = 2.0
 _PUBLISHING = BackoffPolicy("publish_assignment", first_s=0.1, longest_s=2.0)
@@ -28,8 +31,38 @@ class _Failed(Exception):
     """Kafka could not be reached; whether the request was carried out is not known."""
 
 
+class SimulatedAssignmentLog:
+    """A controller's reader of the assignment topic, as `AssignmentLog`."""
+
+    def __init__(self, process: Process, kafka: Kafka) -> None:
+        self._process = process
+        self._snapshots = AssignmentReader()
+        self.takeover = Takeover()
+        self.follower = Follower(
+            process, kafka.assignments, self._feed, confirm_interval_s=0.5, on_contact=self._on_contact
+        )
+
+    @property
+    def assignment(self) -> Assignment | None:
+        return self._snapshots.current
+
+    @property
+    def acting(self) -> ControllerRecord | None:
+        return self.takeover.acting
+
+    def _feed(self, key: bytes, value: bytes | None, _written_at: float) -> None:
+        if key == CONTROLLER_KEY:
+            self.takeover.hear(decode_controller(value or b""), self._process.world.now)
+        else:
+            self._snapshots.feed(key, value)
+
+    def _on_contact(self) -> None:
+        if self.follower.contact_at is not None:
+            self.takeover.confirm(self.follower.contact_at)
+
+
 class SimulatedController(Process):
-    """One run of the driver's controller. `at_step(controller, step)` is told of each step as it is reached."""
+    """A driver's controller or a standby one. `at_step(controller, step)` is told of each step as it is reached."""
 
     def __init__(
         self,
@@ -39,13 +72,19 @@ class SimulatedController(Process):
         settings: SimulationSettings,
         name: str,
         at_step: Callable[[SimulatedController, str], None],
+        *,
+        is_standby: bool = False,
     ) -> None:
         super().__init__(world, name, name)
         self._kafka, self._checks, self._settings, self._at_step = kafka, checks, settings, at_step
+        self.is_standby = is_standby
         self.core = OwnershipCore(settings.ownership, name)
-        self.is_fenced = False
+        self._record = ControllerRecord(name, name, is_standby, 0, settings.ownership)
+        self._record_at = 0.0
+        self._before: ControllerRecord | None = None
+        self._has_started = False
         self._records: list[tuple[bytes, bytes | None]] = []
-        self._record_at: float | None = None
+        self._heard_at: float | None = None
         self._members: Follower | None = None
         self.producer_epoch: int | None = None
         self._backoff = Backoff(_PUBLISHING)
@@ -59,35 +98,77 @@ class SimulatedController(Process):
 
     async def _run(self) -> None:
         self.world.note(self.name, "starts")
-        try:
+        if self.is_standby:
+            await self._begin_standing_by()
+            await self._stand_by()
+        else:
             await self._prepare()
+        while True:
+            try:
+                await self._take_over()
+                self._start_core()
+                await self._step("started")
+                self.core.act()
+                await self._loop()
+            except FencedByKafka:
+                self.world.counts["controllers fenced"] += 1
+                self.world.note(self.name, "fenced")
+                self.producer_epoch = None
+                await self._stand_by()
+
+    def _start_core(self) -> None:
+        if not self._has_started:
+            self._has_started = True
             self.core.start(self.world.now)
-            await self._step("started")
-            await self._loop()
-        except FencedByKafka:
-            self.is_fenced = True
-            self.world.counts["controllers fenced"] += 1
-            self.world.note(self.name, "fenced")
-            self.is_alive = False
-            if self._members is not None:
-                self._members.close()
 
     async def _step(self, step: str) -> None:
         self._at_step(self, step)
         await self.turn()
 
     async def _prepare(self) -> None:
-        self.core.restore(await self._read_assignment())
+        self.core.restore((await self._read_log()).assignment)
         self.core.declare(self._settings.stores)
         await self._step("read")
+        await self._follow_members()
+
+    async def _begin_standing_by(self) -> None:
+        """Wait for the first controller's settings; all of a run have the same."""
+        self.core.stand_by()
+        self.core.inherit()
+        await self._follow_members()
+
+    async def _follow_members(self) -> None:
         self._members = Follower(self, self._kafka.members, self._enqueue)
         while not self._members.is_caught_up:
             await self.sleep(_TICK_S)
         self._drain()
-        await self._take_over()
+
+    async def _stand_by(self) -> None:
+        self.core.stand_by()
+        watched = SimulatedAssignmentLog(self, self._kafka)
+        try:
+            while True:
+                assignment = watched.assignment
+                if assignment is not None and assignment.epoch != self.core.assignment.epoch:
+                    self.core.restore(assignment, self.world.now)
+                self._drain()
+                if watched.acting is not None:
+                    self._start_core()
+                self._note_contact()
+                self.core.tick(self.world.now)
+                if watched.takeover.is_due(self.world.now) and self._has_started:
+                    assert watched.follower.contact_at is not None
+                    self._checks.takes_over(self.name, watched.follower.contact_at)
+                    self.world.counts["taken over by a standby controller"] += 1
+                    self.world.note(self.name, "takes over from {}", watched.acting)
+                    await self._step("due")
+                    return
+                await self.sleep(_TICK_S)
+        finally:
+            watched.follower.close()
 
     def _enqueue(self, key: bytes, value: bytes | None, _written_at: float) -> None:
-        self._record_at = self.world.now
+        self._heard_at = self.world.now
         self._records.append((key, value))
 
     def _drain(self) -> None:
@@ -98,15 +179,14 @@ class SimulatedController(Process):
             else:
                 self.core.heartbeat(decode_member(value), self.world.now)
 
-    async def _read_assignment(self) -> Assignment | None:
-        reader = AssignmentReader()
-        follower = Follower(self, self._kafka.assignments, lambda key, value, _at: (reader.feed(key, value), None)[1])
+    async def _read_log(self) -> SimulatedAssignmentLog:
+        read = SimulatedAssignmentLog(self, self._kafka)
         try:
-            while not follower.is_caught_up:
+            while not read.follower.is_caught_up:
                 await self.sleep(_TICK_S)
         finally:
-            follower.close()
-        return reader.current
+            read.follower.close()
+        return read
 
     async def _take_over(self) -> None:
         while True:
@@ -116,7 +196,9 @@ class SimulatedController(Process):
                 await self._back_off()
                 continue
             await self._step("open")
-            self.core.restore(await self._read_assignment(), self.world.now)
+            read = await self._read_log()
+            self.core.restore(read.assignment, self.world.now)
+            self._before = read.acting
             return
 
     async def _back_off(self) -> None:
@@ -148,6 +230,8 @@ class SimulatedController(Process):
     async def _loop(self) -> None:
         while True:
             self._drain()
+            if self.world.now >= self._record_at:
+                await self._say_it_acts()
             self._note_contact()
             proposed = self.core.tick(self.world.now)
             if proposed is not None:
@@ -158,12 +242,26 @@ class SimulatedController(Process):
     def _note_contact(self) -> None:
         now = self.world.now
         silence_s = None if self._members is None else self._members.silence_s
-        ages = [silence_s, None if self._record_at is None else now - self._record_at]
+        ages = [silence_s, None if self._heard_at is None else now - self._heard_at]
         age = min((age for age in ages if age is not None), default=0.0)
         if age > self._settings.session_timeout_s / 2:
             self.core.contact_lost()
         else:
             self.core.contact_regained(now)
+
+    async def _say_it_acts(self) -> None:
+        self._record = record = replace(self._record, heartbeat=self._record.heartbeat + 1)
+        self._record_at = self.world.now + self._settings.ownership.heartbeat_interval_s
+        producer_epoch = self.producer_epoch or 0
+
+        def commit() -> None:
+            self._kafka.commit(producer_epoch, [encode_controller(record)], self._kafka.assignments)
+            self._checks.controller_acts()
+
+        try:
+            await self._request(commit)
+        except _Failed:
+            await self._reopen()
 
     async def _publish(self, proposed: Assignment) -> None:
         # What it knows at the moment of planning is what its plan is to be judged by.
@@ -205,7 +303,10 @@ class SimulatedController(Process):
     async def _reopen(self) -> None:
         self.core.contact_lost()
         await self._back_off()
-        if self.core.is_superseded_by(await self._read_assignment()):
+        read = await self._read_log()
+        acting = read.acting
+        superseded = acting is not None and acting.controller != self.name and acting != self._before
+        if superseded or self.core.is_superseded_by(read.assignment):
             self.world.counts["controllers that found a newer one"] += 1
             raise FencedByKafka
         await self._take_over()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from statehouse.membership import TaskState
@@ -106,7 +107,8 @@ class Faults:
                 process.thaw()
         for name in fleet.machines:
             fleet.start_node(name)
-        fleet.start_controller()
+        if not (fleet.settings.standby_controllers and fleet.settings.driver_stays_away):
+            fleet.start_controller()
 
     # Helpers.
 
@@ -266,7 +268,7 @@ class Faults:
 
     def _controller(self, kind: str) -> bool:
         fleet = self._fleet
-        acting = [each for each in fleet.acting_controllers() if not each.is_frozen]
+        acting = [each for each in fleet.living_controllers() if not each.is_frozen]
         if kind == "controller is trapped at a step":
             fleet.trap = (self._world.rng.choice(STEPS), self._world.rng.choice(("crash", "freeze")))
             if fleet.trap[0] in {"read", "open", "started"}:
@@ -278,7 +280,7 @@ class Faults:
         if kind == "controller crashes":
             self._world.note(controller.name, "crashes")
             controller.kill()
-            self._for_a_while(fleet.start_controller)
+            self._for_a_while(partial(fleet.start_controller, is_standby=controller.is_standby))
         elif kind == "controller freezes":
             self._world.note(controller.name, "frozen")
             controller.freeze()
@@ -288,7 +290,7 @@ class Faults:
         return True
 
     def _cut_controller(self, _kind: str) -> bool:
-        acting = self._fleet.acting_controllers()
+        acting = self._fleet.living_controllers()
         if not acting:
             return False
         name = self._world.rng.choice(acting).machine

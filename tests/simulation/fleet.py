@@ -25,7 +25,7 @@ class Fleet:
     def __init__(self, world: World, settings: SimulationSettings) -> None:
         self.world, self.settings = world, settings
         self.kafka = Kafka(world)
-        self.checks = Checks(world, self.kafka, settings.ownership.linger_s, settings.ownership.planner)
+        self.checks = Checks(world, self.kafka, settings.ownership)
         self.machines: dict[str, Machine] = {}
         self.nodes: dict[str, SimulatedNode] = {}
         """The newest process on each machine."""
@@ -56,6 +56,8 @@ class Fleet:
             for _ in range(self.settings.first_records // 10):
                 self._write(log, 10)
         self.start_controller()
+        for _ in range(self.settings.standby_controllers):
+            self.start_controller(is_standby=True)
         for number in range(self.settings.nodes):
             is_dynamic = self.world.rng.random() < 0.2
             rack = self.settings.racks[number % len(self.settings.racks)]
@@ -114,10 +116,16 @@ class Fleet:
 
     # Controllers and routers.
 
-    def start_controller(self) -> SimulatedController:
+    def start_controller(self, *, is_standby: bool = False) -> SimulatedController:
         self._controllers_started += 1
         controller = SimulatedController(
-            self.world, self.kafka, self.checks, self.settings, f"c{self._controllers_started}", self._at_step
+            self.world,
+            self.kafka,
+            self.checks,
+            self.settings,
+            f"{'s' if is_standby else 'c'}{self._controllers_started}",
+            self._at_step,
+            is_standby=is_standby,
         )
         self.controllers.append(controller)
         return controller
@@ -139,7 +147,8 @@ class Fleet:
             self.world.loop.call_later(pause_s, self.start_controller)
             self.world.loop.call_later(pause_s + self.world.rng.uniform(0.0, 4.0), controller.thaw)
 
-    def acting_controllers(self) -> list[SimulatedController]:
+    def living_controllers(self) -> list[SimulatedController]:
+        """Return those that act and those that stand by."""
         return [each for each in self.controllers if each.is_alive]
 
     def _router(self, name: str) -> SimulatedRouter:

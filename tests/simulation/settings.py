@@ -32,6 +32,9 @@ class SimulationSettings:
     """How long idle state stays on a node's disk."""
     keys: int = 12
     """Keys of each store partition that are written to."""
+    standby_controllers: int = 0
+    driver_stays_away: bool = False
+    """Whether no processor is started when the faults end, so that standby controllers have to do."""
     hold_window_s: float = 0.0
     """How long routers hold lookups that nobody can answer yet."""
 
@@ -77,5 +80,7 @@ class SimulationSettings:
             faults_s=rng.uniform(8.0, 20.0),
             heartbeat_interval_s=heartbeat_s,
             cleanup_delay_s=rng.choice((5.0, 15.0, 600.0)),
+            standby_controllers=rng.choice((0, 1, 1, 2, 2)),
+            driver_stays_away=rng.random() < 0.5,
             hold_window_s=0.0 if seed % 4 else 3.0,
         )

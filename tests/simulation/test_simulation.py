@@ -16,6 +16,7 @@ import pytest
 import processor.ownership.planner
 import query_service.reads.admission
 from processor.ownership.model import LiveNodes, Readiness, Slot
+from processor.ownership.takeover import Takeover
 from query_service.replicas.replica import StoreReplica
 from query_service.states.faults import Fault
 from query_service.states.ownership import claimed_role
@@ -71,6 +72,7 @@ def test_thousands_of_seeds_are_clean() -> None:
         "actives moved",
         "answers as standby",
         "controllers fenced",
+        "taken over by a standby controller",
         "drained",
         "publications uncertain",
         "superseded",
@@ -194,6 +196,16 @@ def close_a_store_while_it_opens() -> AbstractContextManager[object]:
     return patch.object(TaskMachine, "_next", close_at_once)
 
 
+def wait_by_ones_own_clock() -> AbstractContextManager[object]:
+    """A standby controller takes for silence whatever it has not heard for a session timeout."""
+
+    def is_due(takeover: Takeover, now: float) -> bool:
+        acting = takeover.acting
+        return acting is not None and now - takeover._quiet_since >= acting.settings.session_timeout_s
+
+    return patch.object(Takeover, "is_due", is_due)
+
+
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     """Return the first seed that a variant breaks a rule with."""
     with variant():
@@ -217,6 +229,10 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         (forget_the_epoch_of_the_request, ("ACTIVE is not claimed at an epoch older than the request's",)),
         (count_lag_to_an_old_end, ("lag is true of a session timeout ago",)),
         (stop_the_clock_between_reports, ("the processor is not told to be younger than it is",)),
+        (
+            wait_by_ones_own_clock,
+            ("a controller that is heard is left alone", "who was out of touch takes nothing over"),
+        ),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),

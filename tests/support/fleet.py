@@ -50,7 +50,8 @@ _ROOT = Path(__file__).parents[2]
 class ServerProcess:
     """A node, router or controller as a process of its own.
 
-    `prefix` goes before its command, as `ip netns exec NAME` does; `host` is where we reach it.
+    `prefix` goes before its command, as `ip netns exec NAME` does, and `words` after the module; `host` is where we
+    reach it.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class ServerProcess:
         log_dir: Path,
         *,
         prefix: Sequence[str] = (),
+        words: Sequence[str] = (),
         host: str = LOOPBACK,
     ) -> None:
         self.name, self.host, self.port = name, host, port
-        self._command = [*prefix, sys.executable, "-m", module]
+        self._command = [*prefix, sys.executable, "-m", module, *words]
         for option, value in options.items():
             self._command += [f"--{option}", str(value)]
         self._log = log_dir / f"{name}.log"

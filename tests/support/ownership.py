@@ -42,7 +42,7 @@ class Controlled(PublishedEpochs):
         A replica that is restored answers, but has yet to learn where its log ends; that it has caught up is news.
         """
         try:
-            fleet = observe(self.bootstrap, self.application_id, self._settings, _READ_S)
+            fleet = observe(self.bootstrap, self.application_id, lambda _acting: self._settings, _READ_S)
         except LookupFailure:  # no assignment yet
             return False
         limit = self._settings.planner.acceptable_recovery_lag

@@ -36,7 +36,7 @@ class Served:
         self.bootstrap, self.application = bootstrap, application
 
     def observed(self) -> ObservedFleet:
-        return observe(self.bootstrap, self.application, SETTINGS, 30.0)
+        return observe(self.bootstrap, self.application, lambda _acting: SETTINGS, 30.0)
 
     def is_settled(self) -> bool:
         try:

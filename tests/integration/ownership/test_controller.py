@@ -294,9 +294,7 @@ def test_a_newer_controller_fences_the_older_which_stands_by(kafka: EmbeddedKafk
     assert len(set(controllers)) == 2
 
 
-def test_a_standby_controller_takes_over_and_gives_back(
-    kafka: EmbeddedKafka, application: str, freeze: Freeze
-) -> None:
+def test_a_standby_controller_takes_over_and_gives_back(kafka: EmbeddedKafka, application: str, freeze: Freeze) -> None:
     """The acting one falls silent and a member is lost; its successor has the same stores and settings."""
     members = [FakeMember(f"n{number}") for number in range(3)]
     driver, standby = Watched(), Watched()

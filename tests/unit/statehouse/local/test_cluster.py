@@ -68,7 +68,7 @@ def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
 
     cluster = LocalCluster(tmp_path, APPLICATION, ClusterPorts(), nodes=3)
 
-    assert [part.name for part in cluster.parts] == ["kafka", "processor", "node-a", "router", "http"]
+    assert [part.name for part in cluster.parts] == ["kafka", "processor", "controller", "node-a", "router", "http"]
     assert cluster.router.address == "127.0.0.1:2"
     assert cluster.router.is_running
     assert not cluster.kafka.is_running

@@ -1,0 +1,52 @@
+"""The processor dies, then a node, and nobody starts either again: a standby controller replaces the node."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.fleet import Fleet
+from tests.simulation.run import run_seed
+from tests.simulation.settings import SimulationSettings
+from tests.simulation.world import World
+
+SEEDS = 10
+COMES_UP_S = 10.0
+
+
+async def driver_and_node_die(world: World) -> None:
+    settings = replace(SimulationSettings.drawn(world.rng, world.seed), standby_controllers=2)
+    timeout_s = settings.session_timeout_s
+    fleet = Fleet(world, settings)
+    fleet.start()
+    await asyncio.sleep(COMES_UP_S)
+    fleet.controllers[0].kill()
+    await asyncio.sleep(world.rng.uniform(0.0, timeout_s))
+    actives = {holders.active for holders in fleet.checks.current.tasks.values()}
+    lost = next(node for node in fleet.running() if node.instance_id in actives)
+    lost.crash(loses_writes=False, loses_disk=False)
+    await asyncio.sleep(2 * timeout_s)
+    for task, holders in fleet.checks.current.tasks.items():
+        if holders.active is None or holders.active == lost.instance_id:
+            world.break_rule("who is lost is replaced within two session timeouts", f"{task}: {holders}")
+    acting = [each for each in fleet.living_controllers() if each.producer_epoch == fleet.kafka.producer_epoch]
+    if len(acting) != 1:
+        world.break_rule("one standby controller acts", f"{[each.name for each in acting]}")
+    taken = world.counts["taken over by a standby controller"]
+    back = fleet.start_controller()
+    await asyncio.sleep(timeout_s)
+    if back.producer_epoch != fleet.kafka.producer_epoch or world.counts["controllers fenced"] == 0:
+        world.break_rule("a processor that starts takes over again", back.name)
+    await asyncio.sleep(4 * timeout_s)
+    if world.counts["taken over by a standby controller"] != taken:
+        world.break_rule("who is heard is left alone", "a standby controller has taken over from a processor that runs")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_standby_controller_replaces_a_lost_node(seed: int) -> None:
+    outcome = run_seed(seed, driver_and_node_die)
+    assert not outcome.violation
+    assert outcome.counts["taken over by a standby controller"] >= 1
