@@ -16,7 +16,7 @@ HEAD = """# Settings
 
 You can give a setting in three places; the first one that has it counts:
 
-1. a flag of `statehouse process`, `statehouse node` or `statehouse router`,
+1. a flag of `statehouse process`, `controller`, `node` or `router`,
 2. a variable, `STATEHOUSE_<NAME>`,
 3. a TOML file, with the setting's name as the key. `--config-file` names it, else the variable `STATEHOUSE_CONFIG`.
 
@@ -38,14 +38,14 @@ A value that is wrong, a key that no process has, and values that don't fit toge
 a message that names the setting, its flag and its variable. Before that,
 
 - `statehouse config check FILE` says what is wrong with a file, for all processes at once;
-- `statehouse config show process`, `node` or `router` takes the options of that process and prints each setting that it
-  would start with, and whether it comes from a flag, the environment, the file or is the default. `-o json` is for
-  programs.
+- `statehouse config show process`, `controller`, `node` or `router` takes the options of that process and prints each
+  setting that it would start with, and whether it comes from a flag, the environment, the file or is the default.
+  `-o json` is for programs.
 
 Times are in milliseconds, sizes in bytes. In Python the processor's are `processor.settings.ProcessorSettings`.
 """
 
-_TITLES = {"process": "Processor", "node": "Query node", "router": "Router"}
+_TITLES = {"process": "Processor", "controller": "Standby controller", "node": "Query node", "router": "Router"}
 _TABLE = """
 | setting | flag | variable | default | values | meaning |
 |---|---|---|---|---|---|

@@ -16,7 +16,7 @@ from processor.lifecycle import ControllerState
 from processor.ownership.assignment_log import AssignmentLog
 from processor.ownership.controller_record import encode_controller
 from processor.ownership.core import OwnershipCore
-from processor.ownership.members_feed import MembersFeed
+from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.takeover import ControllerRecord
@@ -35,7 +35,7 @@ class WatchedFleet:
     """What a controller plans by: its core, which the feed tells of members, and its settings."""
 
     core: OwnershipCore
-    members: MembersFeed
+    members: MembersReader
     settings: OwnershipSettings
 
     def note_contact(self) -> bool:

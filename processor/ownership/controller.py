@@ -18,7 +18,7 @@ from processor.lifecycle import ControllerState
 from processor.ownership.acting import TICK_S, ActingController, WatchedFleet
 from processor.ownership.assignment_log import AssignmentLog
 from processor.ownership.core import OwnershipCore
-from processor.ownership.members_feed import MembersFeed
+from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import FencedError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
@@ -119,7 +119,7 @@ class OwnershipController:
         """Begin to follow the members, with these settings."""
         if self._fleet is not None:
             self._fleet.members.stop()
-        members = MembersFeed(self._bootstrap, self._application_id, self._reader_broke)
+        members = MembersReader(self._bootstrap, self._application_id, self._reader_broke)
         self._fleet = WatchedFleet(OwnershipCore(settings, self._name), members, settings)
         self._has_started_core = False
         members.start()

@@ -19,7 +19,7 @@ from processor.lifecycle import ControllerState, next_state
 from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
 from processor.ownership.core import OwnershipCore
-from processor.ownership.members_feed import MembersFeed
+from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import AssignmentPublisher, PublishError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader
@@ -113,15 +113,15 @@ class Freeze:
         self._monkeypatch, self._thawed = monkeypatch, threading.Event()
 
     def __call__(self, controller: OwnershipController) -> None:
-        fleet, drain = controller._fleet, MembersFeed.drain
+        fleet, drain = controller._fleet, MembersReader.drain
         assert fleet is not None
 
-        def held(feed: MembersFeed, core: OwnershipCore, wait_s: float) -> None:
+        def held(feed: MembersReader, core: OwnershipCore, wait_s: float) -> None:
             if feed is fleet.members:
                 self._thawed.wait(DEADLINE_S)
             drain(feed, core, wait_s)
 
-        self._monkeypatch.setattr(MembersFeed, "drain", held)
+        self._monkeypatch.setattr(MembersReader, "drain", held)
 
     def thaw(self) -> None:
         self._thawed.set()

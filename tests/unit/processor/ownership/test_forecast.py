@@ -14,7 +14,7 @@ from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import ConfigurationError
 from statehouse.topology import StoreSpec, TaskId
 from tests.support.members import FakeMember
-from tests.support.settings import planner
+from tests.support.settings import ownership, planner
 from tests.unit.processor.ownership.test_core import SETTINGS, Bench, fleet, scores
 
 CAUGHT_UP = ReplicaView(restored=True, lag=0)
@@ -118,7 +118,7 @@ def test_what_is_no_node_is_refused(given: str) -> None:
     ],
 )
 def test_a_change_that_cannot_be_is_refused(added: list[str], removed: list[str], message: str) -> None:
-    observed = ObservedFleet("app", Assignment(), {"n0": NodeView(), "n1": NodeView()})
+    observed = ObservedFleet("app", Assignment(), {"n0": NodeView(), "n1": NodeView()}, ownership())
     with pytest.raises(ConfigurationError, match=message):
         preview(observed, added_nodes(added), removed, planner())
 
@@ -126,5 +126,5 @@ def test_a_change_that_cannot_be_is_refused(added: list[str], removed: list[str]
 def test_a_sub_topology_without_stores_has_no_tasks() -> None:
     stores = {"s": StoreSpec("s", "topic", 1, 0, ephemeral=True)}
     tasks = {T0: TaskAssignment("n0"), TaskId(1, 0): TaskAssignment()}
-    observed = ObservedFleet("app", Assignment(stores=stores, tasks=tasks), {})
+    observed = ObservedFleet("app", Assignment(stores=stores, tasks=tasks), {}, ownership())
     assert observed.tasks.keys() == observed.ephemeral == {T0}

@@ -46,7 +46,7 @@ def another(setting: Setting) -> Any:
         case "TEXT" | "PATH":
             return "http://elsewhere" if setting.name.endswith("_url") else "/elsewhere"
         case choices:
-            return choices.split("|")[0]
+            return next(each for each in choices.split("|") if each != setting.field.default)
 
 
 def as_flag(setting: Setting, value: Any) -> list[str]:
@@ -108,7 +108,7 @@ def test_what_is_not_given_is_the_default(process: str, run: Run) -> None:
 @pytest.mark.parametrize("process", PROCESSES)
 def test_a_process_takes_the_flags_that_are_shown_for_it(process: str) -> None:
     flags = flags_of_commands()
-    own = {"process": {"--static"}, "node": set(), "router": set()}[process]
+    own = {"process": {"--static"}, "controller": {"--standby"}, "node": set(), "router": set()}[process]
     assert flags[process] - own == flags[f"config show {process}"] - {"--output"}
     for setting in PROCESSES[process].declared().values():
         assert set(as_flag(setting, value=True if setting.is_switch else {"a": "b"})[:1]) <= flags[process]
@@ -177,7 +177,10 @@ def test_check_accepts_a_file_for_a_whole_fleet(run: Run, tmp_path: Path, monkey
     file = tmp_path / "fleet.toml"
     file.write_text(GOOD)
     result = run("check", str(file))
-    assert (result.exit_code, result.stdout) == (ExitCode.DONE, f"{file} can be used by process, node, router\n")
+    assert (result.exit_code, result.stdout) == (
+        ExitCode.DONE,
+        f"{file} can be used by process, controller, node, router\n",
+    )
     assert json.loads(run("check", str(file), "-o", "json").stdout) == {"file": str(file), "problems": []}
 
 
@@ -188,7 +191,7 @@ def test_check_accepts_a_file_for_a_whole_fleet(run: Run, tmp_path: Path, monkey
         ("[node]\nnode_port = 1", ["there is no setting node"]),
         (
             "bind_host = 5",
-            ["process, node, router: bind_host (--bind-host, STATEHOUSE_BIND_HOST) must be a valid string"],
+            ["process, controller, node, router: bind_host (--bind-host, STATEHOUSE_BIND_HOST) must be a valid string"],
         ),
         ("node_port = 70000", ["node: node_port (--port, STATEHOUSE_NODE_PORT) must be less than or equal to 65535"]),
         (

@@ -22,7 +22,7 @@ _QUEUE_MAX: Final = 10_000
 _WAIT_S: Final = 0.1
 
 
-class MembersFeed:
+class MembersReader:
     """A reader of the members topic, on a thread of its own, and the queue between it and the core's thread."""
 
     def __init__(self, bootstrap: str, application_id: str, on_broken: Callable[[Exception], None]) -> None:
