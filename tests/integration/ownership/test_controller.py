@@ -20,6 +20,7 @@ from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
 from processor.ownership.core import OwnershipCore
 from processor.ownership.members_reader import MembersReader
+from processor.ownership.observed import check_published
 from processor.ownership.publisher import AssignmentPublisher, PublishError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from statehouse.assignment import Assignment, AssignmentReader
@@ -382,6 +383,24 @@ def test_a_wrong_partition_count_fences_nobody(kafka: EmbeddedKafka, application
         assert "declare partitions=4" in str(fatal[0])
         pulse.add(FakeMember("n0"))
         wait_until_all_have_an_active(pulse)
+
+
+def test_a_processor_without_a_controller_needs_its_stores_published(kafka: EmbeddedKafka, application: str) -> None:
+    def check(partitions: int = 4, **changes: Any) -> None:
+        declared = [replace(store, **changes) for store in stores(partitions)]
+        check_published(kafka.bootstrap, application, declared, DEADLINE_S)
+
+    with pytest.raises(ConfigurationError, match="store scores is declared otherwise than published: start it once"):
+        check()
+    with running(kafka.bootstrap, application), Pulse(kafka.bootstrap, application) as pulse:
+        poll_until(lambda: pulse.assignment.stores, DEADLINE_S, "the stores")
+    check()
+    with pytest.raises(ConfigurationError, match="declare partitions=4"):
+        check(partitions=6)
+    with pytest.raises(ConfigurationError, match="store scores is declared otherwise"):
+        check(value_serde="string")
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        check_published(kafka.bootstrap, "nobody", stores(), 1.0)
 
 
 def test_an_epoch_whose_publication_was_uncertain_is_built_upon(

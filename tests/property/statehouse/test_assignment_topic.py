@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.control.v1 import assignment_pb2
 from statehouse.topology import StoreSpec, SubTopology, TaskId
 
 NODES = st.sampled_from(["a", "b", "c"])
@@ -56,6 +58,7 @@ def test_reader_gets_every_epoch_and_compaction_never_mixes_them(epochs: list[As
     late = AssignmentReader()
     snapshots = [snapshot for key, value in kept if (snapshot := late.feed(key, value)) is not None]
     assert snapshots[-1] == written[-1]
+    assert late.not_understood() == "", "what this version has written it can write on"
     assert all(snapshot in written for snapshot in snapshots)
 
 
@@ -90,6 +93,24 @@ def test_unreadable_record_and_foreign_partitioner_are_reported_and_skipped() ->
     assert set(snapshot.stores) == {"t"}
     assert len(problems) == 2
     assert "crc32" in problems[1]
+    assert reader.not_understood() == "store/s"
+
+
+@pytest.mark.parametrize("key", [b"store/s", b"task/0"])
+def test_what_a_newer_version_has_added_is_noticed(key: bytes) -> None:
+    subs = {0: SubTopology(0, "q", 1)}
+    tasks = {TaskId(0, 0): TaskAssignment("a")}
+    stores = {"s": StoreSpec("s", "app-s-changelog", 1, 0)}
+    _, records = encode(Assignment(), Assignment(1, "r", "c", stores, subs, tasks))
+    reader = AssignmentReader()
+    for name, value in records:
+        record = assignment_pb2.AssignmentRecord.FromString(value or b"")
+        if name == key:
+            part = record.store if record.HasField("store") else record.sub_topology
+            part.MergeFromString(b"\xfa\x3f\x01!")  # field 1023
+        reader.feed(name, record.SerializeToString())
+    assert reader.current is not None
+    assert reader.not_understood() == key.decode()
 
 
 def test_what_is_in_a_snapshot_is_in_order() -> None:

@@ -877,3 +877,51 @@ def test_a_session_is_over_at_its_timeout_and_later() -> None:
         sessions.hear(member.beat(), 1.0, 0)
         assert sessions.expire(10.9) == []
         assert sessions.expire(11.0 + late_s) == ["n0 was not heard of for 10 s"]
+
+
+# --- standing by ---
+
+
+def test_a_core_that_stands_by_knows_who_lives_when_it_acts() -> None:
+    """A node that died while nobody planned is replaced at once, without another session timeout."""
+    members = fleet(3)
+    acting = Bench().settled(*members)
+    standby = Bench(restored=acting.assignment)
+    standby.core.inherit()
+    standby.core.stand_by()
+    standby.run(20, *members)
+    standby.run(SETTINGS.session_timeout_s + 1, *members[1:])
+    assert standby.published == []
+    standby.core.act()
+    standby.run(0.5, *members[1:])
+    assert "n0" not in {node for holders in standby.assignment.tasks.values() for node in holders.replicas}
+    assert [each.epoch for each in standby.published] == [acting.assignment.epoch + 1]
+    assert standby.published[0].reason == "another controller took over"
+    assert standby.assignment.stores == acting.assignment.stores
+
+
+def test_a_takeover_of_a_quiet_fleet_publishes_nothing() -> None:
+    members = fleet(3)
+    acting = Bench().settled(*members)
+    standby = Bench(restored=acting.assignment)
+    standby.core.inherit()
+    standby.core.stand_by()
+    standby.run(5, *members)
+    standby.core.act()
+    standby.run(30, *members)
+    assert standby.published == []
+
+
+def test_stores_that_are_inherited_follow_the_assignment() -> None:
+    acting = Bench(scores(4))
+    acting.tick()
+    standby = Bench(restored=acting.assignment)
+    standby.core.inherit()
+    standby.core.stand_by()
+    changed = Bench(scores(4), scores(2, "few"), restored=acting.assignment)
+    changed.tick()
+    standby.core.restore(changed.assignment, standby.now)
+    standby.core.act()
+    standby.run(1, *fleet(1))
+    assert standby.assignment.stores.keys() == {"scores", "few"}
+    assert standby.assignment.sub_topologies == changed.assignment.sub_topologies
