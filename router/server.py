@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 from router.calls.attempts import Attempts
 from router.calls.channels import QUERY_SERVICE, NodeChannels
@@ -22,7 +23,7 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
 from router.fleet_api.inputs import Inputs
-from router.fleet_api.queries import ProcessorQueries
+from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
 from router.lookups.explain import Explainer
@@ -31,7 +32,8 @@ from router.lookups.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
-from statehouse.assignment import AssignmentReader
+from statehouse.assignment import CONTROLLER_KEY, AssignmentReader
+from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
@@ -48,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class RouterServer:
-    """A router. `ControlTopicReaders` feeds `tracker`, `inputs` and `queries` from the control topics."""
+    """A router. `ControlTopicReaders` feeds `tracker`, `inputs`, `queries` and `controller` from the control topics."""
 
     def __init__(
         self, settings: RouterSettings, on_broken: Callable[[Exception], None], *, share_port: bool = False
@@ -132,7 +134,7 @@ class RouterServer:
             self.metrics,
             settings.request_timeout_ms / 1_000,
         )
-        self.inputs, self.queries = Inputs(), ProcessorQueries()
+        self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
         self.fleet = FleetServicer(
             settings.application_id,
             self.tables,
@@ -140,6 +142,7 @@ class RouterServer:
             self.health,
             self.inputs,
             self.queries,
+            self.controller,
             Explainer(self.tables, limit, dispatcher, self._answer_times),
             default_timeout_s=settings.request_timeout_ms / 1_000,
             max_watches=settings.max_watches,
@@ -207,11 +210,12 @@ class ControlTopicReaders:
         tracker: FleetTracker,
         inputs: Inputs,
         queries: ProcessorQueries,
+        controller: ControllerReport,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[Exception], None],
     ) -> None:
         self._tracker, self._inputs, self._queries, self._loop = tracker, inputs, queries, loop
-        self._on_broken = on_broken
+        self._controller, self._on_broken = controller, on_broken
         self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
 
         def reader(topic: str, on_record: OnRecord, on_contact: Callable[[], None] = lambda: None) -> ControlLogReader:
@@ -245,10 +249,22 @@ class ControlTopicReaders:
         """Stop reading; the wait for the threads does not hold up the loop."""
         await asyncio.gather(*(asyncio.to_thread(each.stop) for each in self._logs))
 
-    def _on_assignment_record(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+    def _on_assignment_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        if key == CONTROLLER_KEY:
+            self._on_controller_record(value, timestamp_ms)
+            return
         assignment = self._assignments.feed(key, value)
         if assignment is not None:
             self._call_on_loop(self._tracker.on_assignment, assignment)
+
+    def _on_controller_record(self, value: bytes | None, timestamp_ms: int) -> None:
+        try:
+            record = assignment_pb2.AssignmentRecord.FromString(value or b"")
+        except DecodeError as error:
+            _report_unreadable(CONTROLLER_KEY.decode(), error)
+            return
+        at_s = written_at_s(timestamp_ms, time.monotonic(), time.time() * 1_000)
+        self._call_on_loop(self._controller.on_record, record.controller, at_s)
 
     def _on_member_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if value is None:
@@ -314,7 +330,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
 
     server = RouterServer(settings, stop_by, share_port=share_port)
     follower = ControlTopicReaders(
-        settings, server.tracker, server.inputs, server.queries, asyncio.get_running_loop(), stop_by
+        settings, server.tracker, server.inputs, server.queries, server.controller, asyncio.get_running_loop(), stop_by
     )
     metrics_server = None
     if settings.metrics_port is not None:

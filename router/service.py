@@ -20,7 +20,7 @@ from router.fleet.tracker import FleetTracker
 from router.fleet_api.commit_tail import latest
 from router.fleet_api.describe import describe_fleet, describe_key, describe_nodes, describe_partitions, describe_stores
 from router.fleet_api.inputs import Inputs
-from router.fleet_api.queries import ProcessorQueries
+from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
 from router.lookups.explain import Explainer
@@ -215,6 +215,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         health: NodeHealth,
         inputs: Inputs,
         queries: ProcessorQueries,
+        controller: ControllerReport,
         explainer: Explainer,
         *,
         default_timeout_s: float,
@@ -223,6 +224,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
+        self._controller = controller
         self._default_timeout_s = default_timeout_s
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
@@ -232,11 +234,13 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     async def _get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
     ) -> fleet_service_pb2.GetFleetResponse:
-        """Describe the fleet, and the processor's queries."""
+        """Describe the fleet, the processor's queries, and who assigns."""
         table = self._tables.current()
         response = self._describe(table)
         now_s, epoch_ms = time.monotonic(), time.time() * 1_000
         response.queries.extend(self._queries.describe(table.assignment.stores, now_s, epoch_ms))
+        if (controller := self._controller.describe(now_s)) is not None:
+            response.controller.CopyFrom(controller)
         return response
 
     async def _list_stores(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -20,6 +21,8 @@ from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
 from statehouse.topology import MURMUR2, AnyTaskId, GlobalId, Role, StoreSpec, SubTopology, TaskId
 
 MANIFEST_KEY = "epoch"
+CONTROLLER_KEY: Final = b"controller"
+"""The key of the acting controller's record. It is no part of an assignment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import structlog
 
-from processor.ownership.controller_record import CONTROLLER_KEY, decode_controller
+from processor.ownership.controller_record import decode_controller
 from processor.ownership.takeover import ControllerRecord, Takeover
-from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.topology import assignment_topic

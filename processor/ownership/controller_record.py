@@ -6,17 +6,14 @@ controller that may publish can write it, and whoever reads it has read all assi
 
 from __future__ import annotations
 
-from typing import Final
-
 from google.protobuf.message import DecodeError
 
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.takeover import ControllerRecord
 from processor.settings import ProcessorSettings, ownership_settings
+from statehouse.assignment import CONTROLLER_KEY
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError, ContractError
-
-CONTROLLER_KEY: Final = b"controller"
 
 
 def declared_settings(settings: OwnershipSettings) -> dict[str, int]:

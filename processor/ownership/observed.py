@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from processor.ownership.controller_record import CONTROLLER_KEY, decode_controller
+from processor.ownership.controller_record import decode_controller
 from processor.ownership.model import NodeView
 from processor.ownership.numbering import numbered
 from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from processor.ownership.takeover import ControllerRecord
-from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
+from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment
 from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.membership import Member, decode_member

@@ -1,11 +1,11 @@
-"""The processor's last reports on its queries in the commits topic."""
+"""The last reports of the processor on its queries, and of the acting controller on itself."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from statehouse.control.v1 import commits_pb2
+from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.processor_reports import ProcessorReport, ProcessorReports
 from statehouse.v1 import fleet_service_pb2
 
@@ -50,6 +50,30 @@ class ProcessorQueries:
                 latest[name] = _Heard(commit, report)
         for name, heard in sorted(latest.items()):
             yield _query(name, stores[name], heard, now_s, epoch_ms)
+
+
+class ControllerReport:
+    """The acting controller's last record. Pure; times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        """Start without one."""
+        self._controller: assignment_pb2.Controller | None = None
+        self._written_at_s = 0.0
+
+    def on_record(self, controller: assignment_pb2.Controller, written_at_s: float) -> None:
+        """Take a record."""
+        self._controller, self._written_at_s = controller, written_at_s
+
+    def describe(self, now_s: float) -> fleet_service_pb2.ControllerInfo | None:
+        """Return who acts; None if nobody has said so."""
+        if self._controller is None:
+            return None
+        return fleet_service_pb2.ControllerInfo(
+            host=self._controller.host,
+            standby=self._controller.is_standby,
+            stopped=self._controller.has_stopped,
+            record_age_ms=max(0, int((now_s - self._written_at_s) * 1000)),
+        )
 
 
 def _query(name: str, stores: list[str], heard: _Heard, now_s: float, epoch_ms: float) -> fleet_service_pb2.QueryInfo:

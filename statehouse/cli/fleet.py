@@ -16,7 +16,7 @@ from statehouse.cli.options import (
     router_address,
 )
 from statehouse.cli.output import OutputFormat
-from statehouse.client import Client, Fleet, ProcessorQuery, Store, Task
+from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Store, Task
 from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
 
@@ -75,7 +75,14 @@ def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path;
 
 
 def _print_fleet(fleet: Fleet) -> None:
-    output.print_facts([("application", fleet.application_id), ("epoch", fleet.epoch), ("reason", fleet.reason)])
+    output.print_facts(
+        [
+            ("application", fleet.application_id),
+            ("controller", _controller(fleet.controller)),
+            ("epoch", fleet.epoch),
+            ("reason", fleet.reason),
+        ]
+    )
     output.print_table(
         ["STORE", "KIND", "KEY", "VALUE", "PARTITIONS", "CHANGELOG"],
         [
@@ -87,6 +94,16 @@ def _print_fleet(fleet: Fleet) -> None:
         output.print_table([*_QUERY_HEADERS, *_STATUS_HEADERS], map(_query_row, fleet.queries))
     print_nodes(fleet)
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
+
+
+def _controller(controller: Controller | None) -> str:
+    """Say who assigns tasks to nodes."""
+    if controller is None:
+        return "not known"
+    if controller.stopped:
+        return f"none since {_ago(controller.record_age_ms)}: stopped on {controller.host}"
+    whose = "standby controller" if controller.standby else "processor"
+    return f"{whose} on {controller.host}, heard {_ago(controller.record_age_ms)}"
 
 
 def _query_row(query: ProcessorQuery) -> tuple[object, ...]:

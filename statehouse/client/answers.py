@@ -508,6 +508,24 @@ class ProcessorQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class Controller:
+    """Who assigns tasks to nodes, from the acting controller's last record; it writes one per heartbeat interval.
+
+    Attributes:
+        host: where it runs, for people.
+        standby: whether it is a standby controller that has taken over, and not the processor's own.
+        stopped: whether it ended in an orderly way.
+        record_age_ms: time since that record.
+
+    """
+
+    host: str
+    standby: bool
+    stopped: bool
+    record_age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """The newest assignment, the nodes and their last reports, as the router knows them."""
 
@@ -518,3 +536,4 @@ class Fleet:
     nodes: tuple[Node, ...]
     tasks: tuple[Task, ...]
     queries: tuple[ProcessorQuery, ...] = ()
+    controller: Controller | None = None

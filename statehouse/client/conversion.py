@@ -13,6 +13,7 @@ from statehouse.client.answers import (
     Attempt,
     Candidate,
     Change,
+    Controller,
     Entry,
     EntryCount,
     Explanation,
@@ -387,7 +388,12 @@ def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
         tuple(map(_node, response.nodes)),
         tuple(map(_task, response.tasks)),
         tuple(map(_query, response.queries)),
+        _controller(response.controller) if response.HasField("controller") else None,
     )
+
+
+def _controller(controller: fleet_service_pb2.ControllerInfo) -> Controller:
+    return Controller(controller.host, controller.standby, controller.stopped, controller.record_age_ms)
 
 
 def _query(query: fleet_service_pb2.QueryInfo) -> ProcessorQuery:

@@ -80,6 +80,7 @@ class GetFleetResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     """Application id."""
     epoch: _builtins.int
@@ -104,6 +105,12 @@ class GetFleetResponse(_message.Message):
         WatchFleet's answers.
         """
 
+    @_builtins.property
+    def controller(self) -> Global___ControllerInfo:
+        """Who assigns tasks to nodes. Absent if no controller has said so yet, and in
+        WatchFleet's answers.
+        """
+
     def __init__(
         self,
         *,
@@ -114,10 +121,11 @@ class GetFleetResponse(_message.Message):
         nodes: _abc.Iterable[Global___NodeInfo] | None = ...,
         tasks: _abc.Iterable[Global___TaskInfo] | None = ...,
         queries: _abc.Iterable[Global___QueryInfo] | None = ...,
+        controller: Global___ControllerInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "controller", b"controller", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "controller", b"controller", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -226,6 +234,42 @@ class StoreInfo(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sub_topology) -> _WhichOneofReturnType__sub_topology | None: ...
 
 Global___StoreInfo: _TypeAlias = StoreInfo  # noqa: Y015
+
+@_typing.final
+class ControllerInfo(_message.Message):
+    """The acting controller, according to its last record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    RECORD_AGE_MS_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    """Where it runs, for people: host name and process id."""
+    standby: _builtins.bool
+    """Whether it is a standby controller that has taken over, and not the
+    processor's own.
+    """
+    stopped: _builtins.bool
+    """Whether it has ended in an orderly way."""
+    record_age_ms: _builtins.int
+    """Milliseconds since its last record. It writes one per heartbeat interval."""
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        standby: _builtins.bool = ...,
+        stopped: _builtins.bool = ...,
+        record_age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "record_age_ms", b"record_age_ms", "standby", b"standby", "stopped", b"stopped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControllerInfo: _TypeAlias = ControllerInfo  # noqa: Y015
 
 @_typing.final
 class QueryInfo(_message.Message):

@@ -84,6 +84,9 @@ def lose_a_node(cluster: LocalCluster, client: Client) -> None:
         return all(task.active not in {None, lost.name} for task in tasks)
 
     poll_until(is_replaced, 60, "the standby controller to replace the node")
+    controller = client.fleet().controller
+    assert controller is not None
+    assert controller.standby
     kept = {task.task for task in client.fleet().tasks if task.active == actives[task.task]}
     assert kept == actives.keys() - theirs, "nothing else was moved"
     lost.start()

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from processor.ownership.controller_record import CONTROLLER_KEY, decode_controller, encode_controller
+from processor.ownership.controller_record import decode_controller, encode_controller
 from processor.ownership.core import OwnershipCore
 from processor.ownership.takeover import ControllerRecord, Takeover
-from statehouse.assignment import Assignment, AssignmentReader, encode
+from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, encode
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.membership import decode_member
 from tests.simulation.checks import Checks, Knowledge

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processor.ownership.controller_record import CONTROLLER_KEY, decode_controller, encode_controller
+from processor.ownership.controller_record import decode_controller, encode_controller
 from processor.ownership.takeover import ControllerRecord, Takeover
+from statehouse.assignment import CONTROLLER_KEY
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from tests.support.settings import ownership

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from router.fleet_api.queries import ProcessorQueries
-from statehouse.control.v1 import commits_pb2
+from router.fleet_api.queries import ControllerReport, ProcessorQueries
+from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE
@@ -86,3 +86,16 @@ async def test_the_fleet_tells_of_them(start: Start) -> None:
     stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     response = await stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
     assert [(query.name, list(query.stores), query.batch_id) for query in response.queries] == [("scores", [STORE], 6)]
+
+
+def test_who_acts_is_told_with_the_age_of_its_record() -> None:
+    report = ControllerReport()
+    assert report.describe(10.0) is None
+    report.on_record(assignment_pb2.Controller(host="h, process 7", is_standby=True), 8.5)
+    told = report.describe(10.0)
+    assert told is not None
+    assert (told.host, told.standby, told.stopped, told.record_age_ms) == ("h, process 7", True, False, 1_500)
+    report.on_record(assignment_pb2.Controller(host="h, process 9", has_stopped=True), 10.5)
+    told = report.describe(10.0)
+    assert told is not None
+    assert (told.host, told.standby, told.stopped, told.record_age_ms) == ("h, process 9", False, True, 0)
