@@ -94,8 +94,8 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
-	$(BIN)/python tools/generate_errors_doc.py --check
-	$(BIN)/python tools/generate_settings_doc.py --check
+	$(BIN)/python -m tools.generate_errors_doc --check
+	$(BIN)/python -m tools.generate_settings_doc --check
 	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
 	go -C $(PROXY_SOURCE) vet ./...
 	go -C $(LOAD_SOURCE) vet ./...
@@ -117,8 +117,8 @@ proto: setup ## Generate the Python modules of the contract
 	$(BIN)/python tools/generate_protos.py
 
 docs: setup ## Write the pages that are made from code
-	$(BIN)/python tools/generate_errors_doc.py
-	$(BIN)/python tools/generate_settings_doc.py
+	$(BIN)/python -m tools.generate_errors_doc
+	$(BIN)/python -m tools.generate_settings_doc
 
 lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.txt

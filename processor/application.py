@@ -267,6 +267,16 @@ class Application:
         if twice:
             raise ConfigurationError(f"{twice[0]!r} is declared twice: give one of them another name")
 
+    def encode_structs(self) -> None:
+        """Register the Avro schemas of structs in stores, and have them written so. It asks the registry.
+
+        Raises:
+            ConfigurationError: the registry can't be reached, or refuses a schema.
+
+        """
+        for query in self.queries:
+            query.encode_structs(self.registry)
+
     def _sole(self, name: str, dataframe: DataFrame, output_mode: str) -> Query:
         self._check_new(name)
         return self.query(name, dataframe, output_mode=output_mode)

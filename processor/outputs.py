@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, TypedDict, Unpack
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.avro_records import avro_schema, encoded, registered
 from processor.operators.aggregators import Aggregator
 from processor.operators.suppression import Suppression, WindowCloses
 from processor.ownership.settings import StoreDeclaration
-from processor.rows import KEY, TIMESTAMP
+from processor.rows import KEY, REASON, TIMESTAMP, VALUE
 from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.spark_plans import makes_one_row_a_batch
 from statehouse.errors import ConfigurationError
+from statehouse.serde_plugins import SerdeOptions
 from statehouse.topology import (
     KEY_VALUE,
     SESSION,
@@ -31,6 +34,8 @@ from statehouse.topology import (
 
 _NOTHING: Final = timedelta(0)
 _DAY: Final = timedelta(days=1)
+AVRO: Final = "avro"
+"""The serde that structs are written for."""
 
 
 class OutputMode(StrEnum):
@@ -107,6 +112,8 @@ class Output:
     """The requested partition count; None: the topic's present count, or the largest source's."""
     config: Mapping[str, str] = field(default_factory=dict)
     record_cache: bool = False
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    """The Avro schema of `key` and of `value`, where the rows have a struct for it."""
 
     @property
     def name(self) -> str:
@@ -221,13 +228,14 @@ class Query:
         topic = (updates_topic if is_ephemeral else changelog_topic)(self._application_id, name)
         self._check_new(name, topic)
         _check_options(name, options, StoreOptions.__optional_keys__)
+        serdes = {KEY: options.get("key_serde", "string"), VALUE: options.get("value_serde", "json")}
         declaration = StoreDeclaration(
             name,
             self.name,
             0,
             topic,
-            key_serde=options.get("key_serde", "string"),
-            value_serde=options.get("value_serde", "json"),
+            key_serde=serdes[KEY],
+            value_serde=serdes[VALUE],
             in_memory=options.get("in_memory", False),
             ephemeral=is_ephemeral,
             **{"kind": layout.kind, **declared},
@@ -238,16 +246,46 @@ class Query:
                 f"store {name!r}: record_cache=False needs a row for each update, but its query's operator gives a key "
                 "one row a batch: tell a Python operator record_cache=False too; Spark's native aggregates can't"
             )
-        common = self._common(name, layout, options)
+        common = self._common(name, layout, options, [column for column in serdes if serdes[column] == AVRO])
         self._add(Output(topic, layout, declaration, record_cache=record_cache, **common))
 
-    def _common(self, name: str, layout: FrameLayout, options: TopicOptions) -> dict[str, Any]:
+    def encode_structs(self, registry: SerdeOptions) -> None:
+        """Register the schemas of the outputs whose rows have structs, and have the structs written as Avro.
+
+        Raises:
+            ConfigurationError: the registry can't be reached, or refuses a schema.
+
+        """
+        for topic, output in self._outputs.items():
+            columns = dict(output.columns)
+            for name, schema in output.schemas.items():
+                schema_id = registered(schema, f"{topic}-{name}", registry)
+                columns[name] = encoded(columns.get(name, F.col(name)), schema, schema_id)
+            self._outputs[topic] = replace(output, columns=columns, schemas={})
+
+    def _common(
+        self, name: str, layout: FrameLayout, options: TopicOptions, as_avro: Collection[str] = ()
+    ) -> dict[str, Any]:
         columns = dict(options.get("columns") or {})
         partitions = options.get("partitions")
         if partitions is not None and partitions < 1:
             raise ConfigurationError(f"{name!r}: partitions={partitions} must be at least 1")
-        layout.check(name, dict((self.frame.withColumns(columns) if columns else self.frame).dtypes))
+        frame = self.frame.withColumns(columns) if columns else self.frame
+        types = dict(frame.dtypes)
+        structs = [column for column in as_avro if types.get(column, "").startswith("struct<")]
+        schemas = {
+            column: avro_schema(frame.schema[column].dataType, self._application_id, name, column) for column in structs
+        }
+        if VALUE in structs and VALUE not in columns and REASON in types:
+            raise ConfigurationError(
+                f"store {name!r}: its frame has dead letters, whose value is their record's, and a struct as value: "
+                "give the store a value of its own, columns={'value': F.struct(...)}"
+            )
+        if structs and (self.suppress is not None or self.max_entries is not None):
+            raise ConfigurationError(f"store {name!r}: with suppress or max_entries its frame must hold bytes")
+        layout.check(name, types | dict.fromkeys(structs, "binary"))
         return {
+            "schemas": schemas,
             "where": options.get("where"),
             "columns": columns,
             "partitions": partitions,

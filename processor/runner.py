@@ -137,6 +137,7 @@ class Processor:
         app = Application(application_id, sources, settings.serde_options)
         self._topology.build(app)
         app.check()
+        app.encode_structs()
         self.states.declare([query.name for query in app.queries])
         topics = self._create_topics(app)
         self._serve_metrics()

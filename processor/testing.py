@@ -93,6 +93,7 @@ class TopologyTest:
         """The refused records so far, in order."""
         build(self._app)
         self._app.check()
+        self._app.encode_structs()
         self._stores = {store.name: store for store in self._app.stores}
         self._frames = [self._frame(query) for query in self._app.queries]
 

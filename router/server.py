@@ -39,7 +39,7 @@ from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
 from statehouse.observability.metrics import MetricsServer
-from statehouse.processor_reports import decode_commit, written_at_s
+from statehouse.processor_reports import decode_commit, record_age_s, written_at_s
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
@@ -296,7 +296,7 @@ class ControlTopicReaders:
 
         Records from before the start must not look fresh. Later ones count as new: other machines' clocks may differ.
         """
-        return 0.0 if log.caught_up else max(0.0, time.time() - timestamp_ms / 1_000)
+        return 0.0 if log.caught_up else record_age_s(timestamp_ms, time.time() * 1_000)
 
     def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         try:

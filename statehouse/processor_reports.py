@@ -60,9 +60,14 @@ class ProcessorReports:
         self._latest.pop(store, None)
 
 
+def record_age_s(timestamp_ms: int, wall_ms: float) -> float:
+    """Return the age of a record, by the clock of whoever wrote it and by ours, `wall_ms`; it is never negative."""
+    return max(0.0, wall_ms - timestamp_ms) / 1000
+
+
 def written_at_s(timestamp_ms: int, now_s: float, wall_ms: float) -> float:
     """Return when a record was written that is read just now, in monotonic seconds. `wall_ms`: our wall clock."""
-    return now_s - max(0.0, wall_ms - timestamp_ms) / 1000
+    return now_s - record_age_s(timestamp_ms, wall_ms)
 
 
 def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:

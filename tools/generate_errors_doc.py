@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
 from google.rpc import code_pb2
 
 from statehouse.cli.exits import ExitCode, code_of
 from statehouse.errors import REASONS, LookupFailure
-
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
+from tools.generated_page import write_or_check
 
 HEAD = """# Errors
 
@@ -65,15 +60,5 @@ def _exit_row(code: ExitCode) -> str:
     return f"| {code.value} | {MEANINGS[code]} | {told} |\n"
 
 
-def main() -> None:
-    """Write, or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    if not parser.parse_args().check:
-        TARGET.write_text(text(), encoding="utf-8")
-    elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text():
-        sys.exit("docs/errors.md is not what the reasons and exit codes say: run `make docs`")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(__doc__, "docs/errors.md", text, "the reasons and exit codes")

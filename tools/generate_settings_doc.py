@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
 from statehouse.settings import PROCESSES, Setting
-
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+from tools.generated_page import write_or_check
 
 HEAD = """# Settings
 
@@ -73,15 +68,5 @@ def _row(setting: Setting) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def main() -> None:
-    """Write, or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    if not parser.parse_args().check:
-        TARGET.write_text(text(), encoding="utf-8")
-    elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text():
-        sys.exit("docs/settings.md is not what the settings' declarations say: run `make docs`")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(__doc__, "docs/settings.md", text, "the settings' declarations")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from router.calls.concurrency import map_bounded
 from router.calls.group_calls import GroupCalls
@@ -31,7 +31,7 @@ from statehouse.consistency import Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import PartialPage, entry_key_range, key_range, merged, next_page_token, page_size
 from statehouse.rpc.deadline import Deadline
-from statehouse.serdes import shown_key, shown_value
+from statehouse.serdes import Serde, shown_key, shown_value
 from statehouse.v1 import query_service_pb2
 
 Request = TypeVar(
@@ -70,6 +70,26 @@ class _Scope:
     partitions: Sequence[int] | None
 
 
+_PageMessage = (
+    query_service_pb2.ScanResponse | query_service_pb2.ScanWindowsResponse | query_service_pb2.ScanSessionsResponse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _PageKind:
+    """One of the three scans: they differ in the items of their pages, and in these things about them.
+
+    The types of its functions are as wide as the three need together.
+    """
+
+    method: str
+    message: Any
+    check: Callable[[Any, Serde], object]
+    items: Callable[[Any], Any]
+    order: Callable[[Any], bytes]
+    typed: Callable[[StoreRoutes, Any], Any]
+
+
 class Scatter:
     """Answers Scan, ScanWindows, ScanSessions and Count. Lives on the event loop."""
 
@@ -92,62 +112,32 @@ class Scatter:
             LookupFailure: the request is wrong, or a partition failed; the message names it.
 
         """
-        store = self._store(request)
-        key_range(request, store.key_serde)  # refuses a wrong range or token before any node is asked
-        answers = await self._read_page(store, "Scan", request, deadline)
-        responses = [query_service_pb2.ScanResponse.FromString(answer) for answer in answers]
-        parts = [PartialPage(response.entries, bool(response.next_page_token)) for response in responses]
-        shown = _shown(request, store, _typed_entry)
-        entries, token = self._page(request, parts, _key, shown)
-        return query_service_pb2.ScanResponse(
-            entries=entries,
-            next_page_token=token,
-            replicas=[stamp for response in responses for stamp in response.replicas],
-        )
+        return cast("query_service_pb2.ScanResponse", await self._scan(_ENTRIES, request, deadline))
 
     async def scan_windows(
         self, request: query_service_pb2.ScanWindowsRequest, deadline: Deadline
     ) -> query_service_pb2.ScanWindowsResponse:
-        """Return a page of windows over all partitions, or over the one the request names.
-
-        Raises:
-            LookupFailure: the request is wrong, or a partition failed; the message names it.
-
-        """
-        store = self._store(request)
-        entry_key_range(request, store.key_serde)  # as above
-        answers = await self._read_page(store, "ScanWindows", request, deadline)
-        responses = [query_service_pb2.ScanWindowsResponse.FromString(answer) for answer in answers]
-        parts = [PartialPage(response.windows, bool(response.next_page_token)) for response in responses]
-        shown = _shown(request, store, _typed_window)
-        windows, token = self._page(request, parts, _window_entry_key, shown)
-        return query_service_pb2.ScanWindowsResponse(
-            windows=windows,
-            next_page_token=token,
-            replicas=[stamp for response in responses for stamp in response.replicas],
-        )
+        """Return a page of windows over all partitions, or over the one the request names; raises as `scan`."""
+        return cast("query_service_pb2.ScanWindowsResponse", await self._scan(_WINDOWS, request, deadline))
 
     async def scan_sessions(
         self, request: query_service_pb2.ScanSessionsRequest, deadline: Deadline
     ) -> query_service_pb2.ScanSessionsResponse:
-        """Return a page of sessions over all partitions, or over the one the request names.
+        """Return a page of sessions over all partitions, or over the one the request names; raises as `scan`."""
+        return cast("query_service_pb2.ScanSessionsResponse", await self._scan(_SESSIONS, request, deadline))
 
-        Raises:
-            LookupFailure: the request is wrong, or a partition failed; the message names it.
-
-        """
+    async def _scan(self, kind: _PageKind, request: Request, deadline: Deadline) -> _PageMessage:
         store = self._store(request)
-        entry_key_range(request, store.key_serde)  # as above
-        answers = await self._read_page(store, "ScanSessions", request, deadline)
-        responses = [query_service_pb2.ScanSessionsResponse.FromString(answer) for answer in answers]
-        parts = [PartialPage(response.sessions, bool(response.next_page_token)) for response in responses]
-        shown = _shown(request, store, _typed_session)
-        sessions, token = self._page(request, parts, _session_entry_key, shown)
-        return query_service_pb2.ScanSessionsResponse(
-            sessions=sessions,
-            next_page_token=token,
-            replicas=[stamp for response in responses for stamp in response.replicas],
+        kind.check(request, store.key_serde)  # refuses a wrong range or token before any node is asked
+        answers = await self._read_page(store, kind.method, request, deadline)
+        responses = [kind.message.FromString(answer) for answer in answers]
+        parts = [PartialPage(kind.items(response), bool(response.next_page_token)) for response in responses]
+        items, token = self._page(request, parts, kind.order, _shown(request, store, kind.typed))
+        page: _PageMessage = kind.message(
+            next_page_token=token, replicas=[stamp for response in responses for stamp in response.replicas]
         )
+        kind.items(page).extend(items)
+        return page
 
     async def count(
         self, request: query_service_pb2.CountRequest, deadline: Deadline
@@ -353,3 +343,24 @@ def _typed_session(store: StoreRoutes, session: query_service_pb2.KeyedSession) 
     typed.key.CopyFrom(shown_key(store.key_serde, session.key.raw, raw=False))
     typed.session.value.CopyFrom(shown_value(store.value_serde, session.session.value.raw, raw=False))
     return typed
+
+
+_ENTRIES: Final = _PageKind(
+    "Scan", query_service_pb2.ScanResponse, key_range, lambda page: page.entries, _key, _typed_entry
+)
+_WINDOWS: Final = _PageKind(
+    "ScanWindows",
+    query_service_pb2.ScanWindowsResponse,
+    entry_key_range,
+    lambda page: page.windows,
+    _window_entry_key,
+    _typed_window,
+)
+_SESSIONS: Final = _PageKind(
+    "ScanSessions",
+    query_service_pb2.ScanSessionsResponse,
+    entry_key_range,
+    lambda page: page.sessions,
+    _session_entry_key,
+    _typed_session,
+)

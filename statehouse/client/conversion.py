@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypedDict
 
 from google.protobuf import struct_pb2
 
@@ -55,6 +56,20 @@ _OUTCOME_PREFIX = "ATTEMPT_OUTCOME_"
 def to_key(key: KeyLike) -> types_pb2.Key:
     """Return a key's wire form: text for a str, raw for bytes."""
     return types_pb2.Key(text=key) if isinstance(key, str) else types_pb2.Key(raw=bytes(key))
+
+
+class KeyRangeFields(TypedDict):
+    """The fields of a scan's request that say which keys it reads."""
+
+    from_key: types_pb2.Key | None
+    to_key: types_pb2.Key | None
+    prefix: types_pb2.Key | None
+
+
+def to_key_range(first: KeyLike | None, last: KeyLike | None, prefix: KeyLike | None) -> KeyRangeFields:
+    """Return the keys that a scan reads, in their wire form."""
+    from_key, to, beginning = (None if key is None else to_key(key) for key in (first, last, prefix))
+    return {"from_key": from_key, "to_key": to, "prefix": beginning}
 
 
 def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:

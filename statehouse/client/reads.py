@@ -168,9 +168,7 @@ class AsyncReads:
         """
         request = query_service_pb2.ScanRequest(
             store=store,
-            from_key=None if from_key is None else conversion.to_key(from_key),
-            to_key=None if to_key is None else conversion.to_key(to_key),
-            prefix=None if prefix is None else conversion.to_key(prefix),
+            **conversion.to_key_range(from_key, to_key, prefix),
             reverse=reverse,
             page_size=page_size,
             as_of_ms=as_of_ms,
@@ -243,9 +241,7 @@ class AsyncReads:
         """
         request = query_service_pb2.ScanWindowsRequest(
             store=store,
-            from_key=None if from_key is None else conversion.to_key(from_key),
-            to_key=None if to_key is None else conversion.to_key(to_key),
-            prefix=None if prefix is None else conversion.to_key(prefix),
+            **conversion.to_key_range(from_key, to_key, prefix),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
@@ -321,9 +317,7 @@ class AsyncReads:
         """
         request = query_service_pb2.ScanSessionsRequest(
             store=store,
-            from_key=None if from_key is None else conversion.to_key(from_key),
-            to_key=None if to_key is None else conversion.to_key(to_key),
-            prefix=None if prefix is None else conversion.to_key(prefix),
+            **conversion.to_key_range(from_key, to_key, prefix),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,

@@ -65,9 +65,13 @@ BROKER_JARS: Final = JarSet(
     ),
 )
 SPARK_JARS: Final = JarSet(
-    title="Spark's Kafka connector",
+    title="Spark's connectors for Kafka and Avro",
     size_mb=10,
-    roots=(Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),),
+    roots=(
+        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+        # The newest one that is published. Only `to_avro` is used of it, and tests run that with this Spark.
+        Coordinate("org.apache.spark", "spark-avro_2.13", "4.0.1"),
+    ),
     # The connector asks for a token provider of its own version, which was never published; 4.0.0 is the newest final.
     overrides=(Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),),
     # Spark has these on its class path already; second copies would conflict with them.

@@ -51,6 +51,23 @@ class RegistryClient:
         self._resolve(found, references)
         return RegisteredText(found.schema_str, tuple(references.items()))
 
+    def register(self, subject: str, text: str) -> int:
+        """Register a schema without references under a subject; return its id, also if it is there already.
+
+        Raises:
+            SerdeUnavailable: the registry can't be reached, or refuses the schema.
+
+        """
+
+        def ask(client: Any) -> int:  # noqa: ANN401 - the client is untyped
+            from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - as below
+
+            schema_id = int(client.register_schema(subject, Schema(text, self._schema_type)))
+            self._give_up(client)  # a process registers at its start, and asks for nothing more
+            return schema_id
+
+        return int(self._asked(f"subject {subject}", ask))
+
     def _resolve(self, schema: Any, into: dict[str, str]) -> None:  # noqa: ANN401 - the client's Schema, which is untyped
         for reference in schema.references or ():
             if reference.name in into:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from processor.runner import Processor, Topology
@@ -54,19 +55,21 @@ class Running:
 
 
 @contextmanager
-def running_example(module: str, bootstrap: str, directory: Path, **settings: Any) -> Iterator[Running]:
-    """Run an example in the Spark session that there is, until the context ends."""
+def running_example(
+    module: str, bootstrap: str, directory: Path, *, node: Mapping[str, Any] = MappingProxyType({}), **settings: Any
+) -> Iterator[Running]:
+    """Run an example in the Spark session that there is, until the context ends; `node`: settings of its node."""
     topology = Topology.load(module)
     given = ProcessorSettings(bootstrap=bootstrap, checkpoint_dir=str(directory / "checkpoints"), **settings)
     processor = Processor(topology, given)
     with Servers(bootstrap, topology.application_id, directory) as servers:
-        node = servers.node("n1")
+        started = servers.node("n1", **node)
         router = servers.router()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 processor.start()
             with Client(router.target) as client:
-                yield Running(topology.application_id, bootstrap, client, router.target, node, directory / "n1")
+                yield Running(topology.application_id, bootstrap, client, router.target, started, directory / "n1")
         finally:
             processor.stop()

@@ -125,9 +125,10 @@ def test_the_cache_directory_is_a_setting(tmp_path: Path) -> None:
 
 def test_module_files_hold_the_pins() -> None:
     root = ET.fromstring(module_file("spark", SPARK_JARS))  # noqa: S314 - our own text
-    (dependency,) = root.iter("dependency")
+    dependency, avro = root.iter("dependency")
     (override,) = root.iter("override")
     assert (dependency.get("name"), dependency.get("rev")) == ("spark-sql-kafka-0-10_2.13", "4.2.0")
+    assert (avro.get("name"), avro.get("rev")) == ("spark-avro_2.13", "4.0.1")
     assert (override.get("module"), override.get("rev")) == ("spark-token-provider-kafka-0-10_2.13", "4.0.0")
     assert module_file("broker", BROKER_JARS) != module_file("broker", SPARK_JARS)
 
