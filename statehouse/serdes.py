@@ -31,6 +31,10 @@ _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
 # Above this a 64-bit float has no fraction, so it does not show whether it was written as an integer.
 _EXACT_INTEGERS_BELOW = 2**53
+# Protobuf's readers refuse messages that are nested deeper than 100, and a value is within up to ten others. An object
+# is three deep, a list two: thirty objects in each other can be shown, or 45 lists.
+_MESSAGES_DEEP = 90
+_TOO_DEEP = "it is nested too deep to be shown"
 
 
 @runtime_checkable
@@ -38,8 +42,9 @@ class Serde(Protocol):
     """Turns bytes into text and typed values, and text into bytes.
 
     `parse` raises ValueError for text that is not of the type; `text`, `value` and `wire` raise ValueError for bytes
-    that are not of the type. They run on the event loop, so they do no I/O: one that must fetch something first raises
-    FetchNeeded, and is asked again after the fetch. It raises SerdeUnavailable while the fetch can't be done.
+    that are not of the type. They run on the event loop, so they do no I/O. If one of the latter three must fetch
+    something first, it raises FetchNeeded, and is asked again after the fetch. It raises SerdeUnavailable while the
+    fetch can't be done. `parse` fetches nothing: routers call it, too.
     """
 
     def parse(self, text: str) -> bytes:
@@ -166,7 +171,10 @@ class JsonSerde:
 
     def parse(self, text: str) -> bytes:
         """Check that it is JSON and keep it as it was typed: keys are compared by their bytes."""
-        json.loads(text)
+        try:
+            json.loads(text)
+        except RecursionError as error:
+            raise ValueError(_TOO_DEEP) from error
         return text.encode()
 
     def text(self, data: bytes) -> str:
@@ -175,7 +183,10 @@ class JsonSerde:
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Parse."""
-        return types_pb2.Value(json=json_value(json.loads(data)))
+        try:
+            return types_pb2.Value(json=json_value(json.loads(data)))
+        except RecursionError as error:
+            raise ValueError(_TOO_DEEP) from error
 
     def wire(self, data: bytes) -> bytes:
         """Serialize."""
@@ -204,14 +215,17 @@ class DocumentSerde:
 
     def text(self, data: bytes) -> str:
         """Show the document as compact JSON, with sorted names."""
-        return json.dumps(self.document(data), separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+        try:
+            return json.dumps(self.document(data), separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+        except RecursionError as error:
+            raise ValueError(_TOO_DEEP) from error
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the document."""
         try:
             return types_pb2.Value(json=json_value(exact(self.document(data))))
         except RecursionError as error:
-            raise ValueError("it is nested too deep") from error
+            raise ValueError(_TOO_DEEP) from error
 
     def wire(self, data: bytes) -> bytes:
         """Serialize."""
@@ -274,13 +288,17 @@ def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or f
         raise ValueError(f"{len(data)} bytes where {form.size} are expected") from error
 
 
-def json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever json.loads gives
+def json_value(document: Any, room: int = _MESSAGES_DEEP) -> struct_pb2.Value:  # noqa: ANN401 - as json.loads gives it
     """Build protobuf's Value; several times faster than json_format, which checks again what json.loads has checked.
 
+    `room`: how deep the messages of it may be.
+
     Raises:
-        ValueError: it is not JSON.
+        ValueError: it is not JSON, or nested too deep.
 
     """
+    if room < 0:
+        raise ValueError(_TOO_DEEP)
     match document:
         case None:
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)
@@ -297,9 +315,10 @@ def json_value(document: Any) -> struct_pb2.Value:  # noqa: ANN401 - whatever js
         case str():
             return struct_pb2.Value(string_value=document)
         case list():
-            return struct_pb2.Value(list_value=struct_pb2.ListValue(values=map(json_value, document)))
+            values = [json_value(item, room - 2) for item in document]
+            return struct_pb2.Value(list_value=struct_pb2.ListValue(values=values))
         case dict():
-            fields = {name: json_value(item) for name, item in document.items()}
+            fields = {name: json_value(item, room - 3) for name, item in document.items()}
             return struct_pb2.Value(struct_value=struct_pb2.Struct(fields=fields))
         case _:
             raise ValueError(f"{type(document).__name__} is not JSON")

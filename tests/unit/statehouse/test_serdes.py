@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 
 import pytest
 from google.protobuf import json_format
 
-from statehouse.serdes import SERDES
+from statehouse.serdes import SERDES, DocumentSerde, JsonValue, Serde
+from statehouse.v1 import query_service_pb2
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,45 @@ def test_typed_values() -> None:
     document = {"a": [1, 2.5, None, True, "x"], "b": {"c": {}}}
     value = SERDES["json"].value(json.dumps(document).encode())
     assert json_format.MessageToDict(value.json) == document
+
+
+class Documents(DocumentSerde):
+    def document(self, data: bytes) -> JsonValue:
+        found: JsonValue = json.loads(data)
+        return found
+
+
+NESTED: dict[str, Callable[[int], bytes]] = {
+    "objects": lambda depth: b'{"a":' * depth + b"1" + b"}" * depth,
+    "lists": lambda depth: b"[" * depth + b"]" * depth,
+}
+
+
+@pytest.mark.parametrize(("form", "most"), [("objects", 30), ("lists", 45)])
+@pytest.mark.parametrize("named", [SERDES["json"], Documents()], ids=["json", "documents"])
+def test_a_document_is_shown_if_whoever_gets_it_can_read_it(named: Serde, form: str, most: int) -> None:
+    """Or one value that is nested too deep would make a whole page unreadable."""
+    value = named.value(NESTED[form](most))
+    # What holds a value the deepest, and a proxy's frame around it.
+    results = query_service_pb2.BatchGetResponse(
+        results=[query_service_pb2.BatchGetResult(response=query_service_pb2.GetResponse(value=value))]
+    )
+    assert query_service_pb2.BatchGetResponse.FromString(results.SerializeToString()) == results
+    windows = query_service_pb2.ScanWindowsResponse(
+        windows=[query_service_pb2.KeyedWindow(window=query_service_pb2.Window(value=value))]
+    )
+    assert query_service_pb2.ScanWindowsResponse.FromString(windows.SerializeToString()) == windows
+    for depth in (most + 2, 50, 990, 100_000):
+        for show in (named.value, named.wire):
+            with pytest.raises(ValueError, match="nested too deep"):
+                show(NESTED[form](depth))
+
+
+def test_a_key_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        SERDES["json"].parse("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match="nested too deep"):
+        Documents().text(b"[" * 100_000 + b"]" * 100_000)
 
 
 def test_these_are_built_in() -> None:
