@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from statehouse.kafka import clients, codes, renewed
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
+from statehouse.kafka.topics import topic_id
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,9 @@ _BATCH = 500
 _REMIND_S = 10.0
 # An end that is not reached by then may be from before the topic was recreated.
 _ASK_ANEW_S = 5.0
+# How often the topic's id is asked for, beside when its end could not be: meanwhile it may have been recreated. A log
+# that is shorter than before is noticed at once.
+_ASK_ID_S = 5.0
 _STOPS_WITHIN_S = 10.0
 
 
@@ -38,6 +42,10 @@ class _End:
 
     asked_at: float
     offset: int
+
+    def is_before(self, position: int, asked_since: float) -> bool:
+        """Whether the log ends before a position that had been reached when it was asked for, after `asked_since`."""
+        return self.asked_at >= asked_since and self.offset < position
 
     @property
     def is_overdue(self) -> bool:
@@ -74,6 +82,8 @@ class ControlLogReader:
         self._stop = threading.Event()
         self._caught_up = threading.Event()
         self._contact_at: float | None = None
+        self._topic_id: str | None = None
+        self._id_asked_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"control-log-{topic}", daemon=True)
 
     def start(self) -> None:
@@ -121,14 +131,12 @@ class ControlLogReader:
                 if (now := time.monotonic()) >= ask_at:
                     ask_at = now + self._confirm_interval_s
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:
-                        try:
-                            asked = self._ask_for_end(admin)
-                        except KafkaException as error:
-                            log.debug("the end can't be read at the moment", topic=self._topic, error=str(error))
-                        if asked is not None and asked.offset < position:
-                            log.warning("a control topic has become shorter: it is read again", topic=self._topic)
+                        asked = self._ask_for_end(admin) or asked
+                        # The id is asked for after the end: if it is the same, the end is that of the same topic.
+                        if asked is not None and (asked.is_before(position, now) or self._has_another_id(admin)):
+                            log.warning("recreated or truncated control topic is read again", topic=self._topic)
                             consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-                            position = 0
+                            position, asked = 0, None
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
@@ -153,17 +161,31 @@ class ControlLogReader:
         self._on_record(message.key(), message.value(), message.timestamp()[1])
         return int(message.offset()) + 1
 
+    def _has_another_id(self, admin: RenewedAdmin) -> bool:
+        """Whether the topic has another id than before. It is asked for now and then, and need not be known."""
+        now, before = time.monotonic(), self._topic_id
+        if self._id_asked_at is not None and now - self._id_asked_at < _ASK_ID_S:
+            return False
+        self._id_asked_at = now
+        try:
+            self._topic_id = admin.ask(lambda client: topic_id(client, self._topic, timeout_s=1.0))
+        except KafkaException as error:  # brokers that have lost their controller tell of ends, but of no ids
+            log.debug("the topic's id can't be read at the moment", topic=self._topic, error=str(error))
+        return before not in {None, self._topic_id}
+
     def _ask_for_end(self, admin: RenewedAdmin) -> _End | None:
-        """Ask the broker where the log ends; None if it doesn't say.
-
-        Raises:
-            KafkaException: the broker can't be asked.
-
-        """
+        """Ask the broker where the log ends; None if it doesn't say."""
         asked_at = time.monotonic()
         place = (self._topic, 0)
-        offset = admin.ask(lambda client: last_stable_offsets(client, [place], timeout_s=2.0)).get(place)
-        return None if offset is None else _End(asked_at, offset)
+        try:
+            offset = admin.ask(lambda client: last_stable_offsets(client, [place], timeout_s=2.0)).get(place)
+        except KafkaException as error:
+            log.debug("the end can't be read at the moment", topic=self._topic, error=str(error))
+            offset = None
+        if offset is None:
+            self._id_asked_at = None  # the topic may be gone, and another one there next time
+            return None
+        return _End(asked_at, offset)
 
     def _note_contact(self, end: _End) -> None:
         """Note that all records before this end have been delivered.

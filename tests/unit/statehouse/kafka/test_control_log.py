@@ -56,6 +56,7 @@ def reader(monkeypatch: pytest.MonkeyPatch, log: Log, **callbacks: Any) -> Contr
     monkeypatch.setattr(control_log.clients, "consumer", lambda *_args, **_more: log)
     monkeypatch.setattr(control_log.clients, "admin", lambda *_args: None)
     monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): 1})
+    monkeypatch.setattr(control_log, "topic_id", lambda *_args, **_more: "first")
     monkeypatch.setattr(ControlLogReader, "_wait_for_topic", lambda *_args: True)
     return ControlLogReader("unused", "topic", **{"on_record": lambda *_: None, "client_id": "test"} | callbacks)
 
@@ -152,35 +153,32 @@ def test_a_client_that_hears_nothing_of_a_log_that_goes_on_is_made_anew(
 
 
 class RecreatedLog(Log):
-    """Has five records. Then it is recreated with two, which come one by one as they are let through."""
+    """Has five records. Then it is recreated with others, which come one by one as they are let through."""
 
-    def __init__(self) -> None:
+    def __init__(self, following: int) -> None:
         super().__init__()
         self.recreated, self.let_through = threading.Event(), threading.Semaphore(0)
-        self.next = 0
+        self.following, self.next = following, 0
 
     @property
     def end(self) -> int:
-        return 2 if self.recreated.is_set() else 5
+        return self.following if self.recreated.is_set() else 5
 
     def assign(self, _partitions: object) -> None:
         self.next = 0
 
     def consume(self, _count: int, _timeout_s: float) -> list[Record]:
         self.closed.wait(0.001)
-        if self.recreated.is_set():
-            if self.next == 2 or not self.let_through.acquire(blocking=False):
-                return []
-            self.next = 0 if self.next == 5 else self.next  # as the client does when its offset is out of range
-        elif self.next == 5:
+        if self.next == self.end or (self.recreated.is_set() and not self.let_through.acquire(blocking=False)):
             return []
+        self.next = 0 if self.next > self.end else self.next  # as the client does when its offset is out of range
         self.next += 1
         return [_At(self.next - 1)]
 
 
-@pytest.mark.parametrize("first", ["its end", "its records"])
+@pytest.mark.parametrize("first", ["its end", "its records", "its id"])
 def test_a_recreated_log_is_confirmed_only_when_it_has_been_read(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    log = RecreatedLog()
+    log = RecreatedLog(8 if first == "its id" else 2)
     delivered: list[bytes | None] = []
     contacts: list[int] = []
     asked: list[int] = []
@@ -200,14 +198,39 @@ def test_a_recreated_log_is_confirmed_only_when_it_has_been_read(monkeypatch: py
         return {("topic", 0): log.end}
 
     monkeypatch.setattr(control_log, "last_stable_offsets", ends)
+    monkeypatch.setattr(
+        control_log, "topic_id", lambda *_, **__: "next" if first == "its id" and log.recreated.is_set() else ""
+    )
+    monkeypatch.setattr(control_log, "_ASK_ID_S", 0.0)
     following.start()
     poll_until(lambda: contacts and contacts[-1] == 5, DEADLINE_S, "the first log is read")
     log.recreated.set()
     if first == "its records":
         log.let_through.release()
-    poll_until(lambda: 2 in asked, DEADLINE_S, "the end of the new log is known")
+    poll_until(lambda: log.following in asked, DEADLINE_S, "the end of the new log is known")
     confirmed = len(contacts)
-    log.let_through.release(2)
+    log.let_through.release(log.following)
     poll_until(lambda: len(contacts) > confirmed + 1, DEADLINE_S, "the new log is confirmed")
     following.stop()
-    assert set(contacts) == {5, 7}, "records delivered at each confirmation: of the first log, then of both"
+    assert set(contacts) == {5, 5 + log.following}, "delivered at each confirmation: of the first log, then of both"
+
+
+def test_ends_count_while_nobody_tells_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that have lost their controller still tell where logs end."""
+
+    def refuse(*_: object, **__: object) -> str:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    contacts: list[float] = []
+    quiet = reader(
+        monkeypatch,
+        Log(),
+        on_broken=lambda _: None,
+        confirm_interval_s=0.0,
+        on_contact=lambda: contacts.append(0.0),
+    )
+    monkeypatch.setattr(control_log, "topic_id", refuse)
+    monkeypatch.setattr(control_log, "_ASK_ID_S", 0.0)
+    quiet.start()
+    poll_until(lambda: len(contacts) > 3, DEADLINE_S, "contact")
+    quiet.stop()
