@@ -343,6 +343,53 @@ class _Fold:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class EventsByKey:
+    """A bucket's events, as a program that looks at each of them takes them.
+
+    Attributes:
+        events: all of them.
+        letters: those that were refused before, with the columns of LETTER.
+        by_key: for each key its events in order: the row that an aggregator gets, its position, its number in `events`.
+
+    """
+
+    events: pa.Table
+    letters: list[pa.Table]
+    by_key: list[tuple[bytes, list[tuple[dict[str, Any], RecordPosition, int]]]]
+
+
+def events_in_order(sides: Mapping[int, pa.Table], fields: Mapping[str, str | None]) -> EventsByKey:
+    """Return a bucket's events; `fields` are those of `AggregateProgram`."""
+    events, _, letters = _apart(sides)
+    is_live = _is_event(events)
+    if not is_live.all():
+        letters = [*letters, events.select(LETTER).filter(pa.array(~is_live))]
+    live = np.flatnonzero(is_live)
+    if not len(live):
+        return EventsByKey(events, letters, [])
+    groups, places = _codes(events[GROUP])[live], positions(events).at(live)
+    ordered = by_time(groups, places, np.ones(len(live), dtype=np.bool_))
+    live, groups, places = live[ordered], groups[ordered], places.at(ordered)
+    rows = _Rows(events, RowMatches(None, np.full(events.num_rows, -1)), fields).as_json(live)
+    begins = np.flatnonzero(_begins(groups))
+    keys = events[GROUP].take(pa.array(live[begins])).to_pylist()
+    arrived = list(zip(rows, places.each(), live.tolist(), strict=True))
+    bounds = pairwise([*begins.tolist(), len(live)])
+    return EventsByKey(
+        events, letters, [(key, arrived[begin:end]) for key, (begin, end) in zip(keys, bounds, strict=True)]
+    )
+
+
+def refused_events(events: pa.Table, numbers: list[int], reason: str, detail: str) -> pa.Table:
+    """Return the numbered events as dead letters."""
+    letters = events.select(LETTER).take(pa.array(numbers))
+    for name, text in ((REASON, reason), (DETAIL, detail)):
+        said = pa.array([text] * len(numbers), pa.string())
+        letters = letters.set_column(letters.column_names.index(name), name, said)
+    return letters
+
+
 def without_letters(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Separate the rows and deletes of a table from its dead letters, which get the columns of LETTER."""
     is_letter = pc.equal(rows[KIND], RowKind.DEAD_LETTER.value)

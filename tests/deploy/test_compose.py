@@ -79,6 +79,12 @@ def test_there_are_three_nodes_each_with_its_own_name_and_disk() -> None:
     assert all(node.environment["STATEHOUSE_STATE_DIR"] == "/var/lib/statehouse" for node in _NODES.values())
 
 
+def test_a_controller_stands_by() -> None:
+    standing_by = [each for each in _OURS.values() if each.spec.get("command") == ["controller", "--standby"]]
+    assert len(standing_by) == 1
+    assert "restart" in standing_by[0].spec
+
+
 def test_everybody_talks_to_the_same_broker_and_application() -> None:
     kafka = services()["kafka"]
     advertised = kafka.environment["KAFKA_ADVERTISED_LISTENERS"].removeprefix("PLAINTEXT://")

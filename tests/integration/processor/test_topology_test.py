@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from datetime import timedelta
 from functools import partial
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from processor.operators.fold import aggregate
 from processor.operators.foreign_key_joins import foreign_key_join
 from processor.operators.joins import JoinedTable, stream_global_table_join, stream_table_join
 from processor.operators.json_records import FieldType, parse_json, parse_json_table
+from processor.operators.session_windows import aggregate_sessions
 from processor.operators.suppression import Buffer, Suppression, TimeLimit, WindowCloses
 from processor.operators.table_joins import Side, table_table_join
 from processor.query_progress_listener import QueryProgressListener, Subscription
 from processor.spark_failures import beginning
 from processor.testing import Record, TopologyTest
-from statehouse.composite import WindowKey
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import ConfigurationError
 from tests.support.polling import poll_until
 
@@ -174,6 +176,40 @@ def test_windows_hop_and_streams_are_joined_within_a_time(spark: SparkSession, t
     assert joined("inner") == met
     assert joined("leftOuter") == met | alone
     assert joined("fullOuter") == met | alone | unasked
+
+
+def build_sessions(app: Application) -> None:
+    visits = parse_json(app.stream("visits"), {"page": FieldType.TEXT})
+    sessions = aggregate_sessions(visits, Count(), timedelta(seconds=30), merge=add, grace=timedelta(seconds=60))
+    app.session_store("sessions", sessions)
+
+
+def test_sessions_are_there_while_they_are_open_and_become_one(spark: SparkSession, tmp_path: Path):
+    topology = TopologyTest("app", build_sessions, spark, tmp_path)
+
+    def after(*visits: tuple[str, int]) -> dict[tuple[str, int, int], int]:
+        topology.pipe("visits", *(visit(user, "home", second) for user, second in visits)).run()
+        stored = topology.store("sessions")
+        return {
+            (key, (start - BEGAN_MS) // 1_000, (end - BEGAN_MS) // 1_000): count
+            for (key, start, end), count in stored.items()
+        }
+
+    assert after(("ann", 0), ("ann", 10), ("ann", 60), ("bob", 5)) == {
+        ("ann", 0, 10): 2,
+        ("ann", 60, 60): 1,
+        ("bob", 5, 5): 1,
+    }
+    # An event between two sessions makes one of them; the bounds that are no more are deleted.
+    assert after(("ann", 35)) == {("ann", 0, 60): 4, ("bob", 5, 5): 1}
+    deleted = [record.key for record in topology.records("sessions") if record.value is None]
+    assert [SessionKey.from_bytes(key or b"").end_ms - BEGAN_MS for key in deleted] == [10_000, 60_000]
+    topology.pipe("visits", Record("ann", '{"page":"home"}', BEGAN_MS + 300_000), Record("cid", "{")).run()
+    assert after(("ann", 61)) == {("ann", 0, 60): 4, ("ann", 300, 300): 1, ("bob", 5, 5): 1}, "it had closed"
+    assert sorted(letter.reason for letter in topology.dead_letters) == ["late", "not_json"]
+    (late,) = (letter.record for letter in topology.dead_letters if letter.reason == "late")
+    sent = visit("ann", "home", 61)
+    assert (late.key, late.value, late.timestamp_ms) == (b"ann", str(sent.value).encode(), sent.timestamp_ms)
 
 
 def build_foreign(app: Application) -> None:

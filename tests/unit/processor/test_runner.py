@@ -1,9 +1,15 @@
 import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
+from processor import runner
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
+from processor.topics import ApplicationTopics
 from statehouse.errors import ConfigurationError
 from statehouse.local.ports import free_port
 from tests.support.metrics import scrape
@@ -48,3 +54,28 @@ def test_a_taken_metrics_port_is_a_clear_error():
         pytest.raises(ConfigurationError, match="choose another --metrics-port"),
     ):
         processor(taken.getsockname()[1])._serve_metrics()
+
+
+@pytest.mark.parametrize("choice", ["own", "none"])
+def test_a_processor_may_leave_the_assignment_to_another_controller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, choice: Literal["own", "none"]
+) -> None:
+    done: list[tuple[str, list[str]]] = []
+
+    def note(what: str) -> Callable[..., SimpleNamespace]:
+        def called(*arguments: object, **_options: object) -> SimpleNamespace:
+            done.append((what, [store.name for store in arguments[2]]))  # type: ignore[attr-defined] # the stores
+            return SimpleNamespace(start=lambda: None, stop=lambda: None)
+
+        return called
+
+    monkeypatch.setattr(runner, "open_session", lambda *_: None)
+    monkeypatch.setattr(runner, "Subscription", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(Processor, "_create_topics", lambda *_: ApplicationTopics({"rates": 1}, 1))
+    monkeypatch.setattr(runner, "OwnershipController", note("own"))
+    monkeypatch.setattr(runner, "check_published", note("none"))
+    settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir=str(tmp_path), controller=choice)
+    processor = Processor(Topology("app", lambda app: app.global_store("rates", "rates")), settings)
+    processor.start()
+    processor.stop()
+    assert done == [(choice, ["rates"])]
