@@ -174,7 +174,7 @@ def _decoded(name: str, registry: SerdeOptions, value: bytes | None) -> dict[str
             return {"document": json.dumps(serde.document(value), ensure_ascii=False), "fault": None}
         except FetchNeeded as needed:
             needed.fetch()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter if it is nested too deep
             return {"document": None, "fault": str(error)[:_FAULT_LENGTH_MAX]}
 
 
