@@ -76,6 +76,7 @@ class CommitsPublisher:
         self._lock = threading.Lock()
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()
+        self._last_at_ms = 0
         self._superseded: Superseded | None = None
 
     def start(self) -> None:
@@ -96,8 +97,18 @@ class CommitsPublisher:
             else:
                 return
 
-    def publish(self, query_id: str, batch_id: int, source_ends: Offsets, *, idle: bool = False) -> None:
+    def publish(
+        self,
+        query_id: str,
+        batch_id: int,
+        source_ends: Offsets,
+        *,
+        idle: bool = False,
+        committed_at_ms: int | None = None,
+    ) -> None:
         """Write the records of a committed batch, one per store, with the present ends of the changelogs.
+
+        `committed_at_ms` is when the batch was committed, if that was before now: the reports count from then.
 
         Raises:
             Superseded: a newer driver has fenced this one.
@@ -119,20 +130,37 @@ class CommitsPublisher:
                 idle=idle,
                 query=self._query,
                 figures=self._figures(),
-                committed_at_ms=None if idle else round(time.time() * 1000),
+                committed_at_ms=None if idle else committed_at_ms or round(time.time() * 1000),
                 input_backlog=backlog,
             )
             for changelog in self._changelogs
         ]
         with self._lock:
-            self._write(records)
+            self._write(records, committed_at_ms or 0)
 
-    def repeat(self, idle_for_s: float) -> bool:
-        """Write the last records again, marked idle, if none were written for that long; return whether it wrote."""
+    def forget(self) -> None:
+        """Write that nothing is known of the stores: their content is about to be replaced.
+
+        Raises:
+            Superseded: a newer driver has fenced this one.
+            KafkaException: it could not be written.
+
+        """
+        with self._lock:
+            self._write_values([(each.store, None) for each in self._changelogs])
+            self._last = []
+
+    def repeat(self, idle_for_s: float, *, only_without_backlog: bool = False) -> bool:
+        """Write the last records again, marked idle, if none were written for that long; return whether it wrote.
+
+        `only_without_backlog`: not unless the sources are known to have nothing beyond the last records.
+        """
         last = self._last
         if not last or time.monotonic() - self._last_at < idle_for_s:
             return False
         backlog = self._input_backlog(_ends_of(last[0]))
+        if only_without_backlog and backlog != 0:
+            return False
         with self._lock:
             if self._last is not last:  # a batch's records were written meanwhile
                 return False
@@ -150,6 +178,19 @@ class CommitsPublisher:
         with self._lock:
             if self._last:
                 self._write_again(self._input_backlog(_ends_of(self._last[0])), stopped=True)
+
+    def finish_silently(self) -> None:
+        """Do the same, but as of the last report: this end says nothing of the sources.
+
+        Raises:
+            Superseded, KafkaException: as `finish`.
+
+        """
+        with self._lock:
+            for record in self._last:
+                record.stopped = True
+            if self._last:
+                self._write(self._last, self._last_at_ms)
 
     def _input_backlog(self, source_ends: Offsets) -> int | None:
         """Return the offsets that the sources have beyond these; None if the brokers don't say."""
@@ -179,13 +220,19 @@ class CommitsPublisher:
             records.append(record)
         self._write(records)
 
-    def _write(self, records: list[commits_pb2.Commit]) -> None:
+    def _write(self, records: list[commits_pb2.Commit], at_ms: int = 0) -> None:
+        """Write records, with this time or, if it is 0, the present one."""
+        self._write_values([(record.store, record.SerializeToString()) for record in records], at_ms)
+        self._last, self._last_at = records, time.monotonic()
+        self._last_at_ms = at_ms or round(time.time() * 1000)
+
+    def _write_values(self, values: list[tuple[str, bytes | None]], at_ms: int = 0) -> None:
         if self._superseded is not None:
             raise self._superseded
 
         def produce(client: Producer) -> None:
-            for record in records:
-                client.produce(self._topic, key=record.store.encode(), value=record.SerializeToString())
+            for store, value in values:
+                client.produce(self._topic, key=store.encode(), value=value, timestamp=at_ms)
 
         tries = self._tries()
         while True:
@@ -204,7 +251,6 @@ class CommitsPublisher:
                 log.info("commit record not written, trying again", error=failure.args[0].str())
                 tries.pause()
             else:
-                self._last, self._last_at = records, time.monotonic()
                 return
 
     def _tries(self) -> Tries:

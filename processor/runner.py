@@ -80,7 +80,7 @@ class Topology:
 
 
 @dataclass(slots=True)
-class _Running:
+class RunningQuery:
     """A started query, with its helpers."""
 
     query: SupervisedQuery
@@ -101,7 +101,7 @@ class Processor:
         self.states = ProcessorStates(self._listeners)
         self.metrics = ProcessorMetrics()
         self.metrics.watch(self.states, self._listeners)
-        self._running: list[_Running] = []
+        self._running: list[RunningQuery] = []
         self._progress: Subscription | None = None
         self._controller: OwnershipController | None = None
         self._metrics_server: MetricsServer | None = None
@@ -242,24 +242,12 @@ class Processor:
         topics: ApplicationTopics,
         figures: Figures,
         record_cache: RecordCachePool,
-    ) -> _Running:
+    ) -> RunningQuery:
         settings, application_id = self._settings, self._topology.application_id
         directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
         checkpoint = CheckpointReader(session, directory)
         changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.topic]) for each in query.stores]
-        target = SinkTarget(
-            bootstrap=settings.bootstrap,
-            application_id=application_id,
-            query=query.name,
-            outputs=tuple(
-                OutputTopic(each.name, each.topic, topics.outputs[each.topic], each.record_cache)
-                for each in query.outputs
-            ),
-            dead_letters_topic=dead_letters_topic(application_id),
-            dead_letters_partition_count=topics.dead_letters,
-            transaction_timeout_s=settings.transaction_timeout_ms / 1000,
-            write_timeout_s=settings.write_timeout_ms / 1000,
-        )
+        target = sink_target(settings, application_id, query, topics)
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
         refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
         commits = CommitsPublisher(
@@ -302,14 +290,37 @@ class Processor:
         interval_s = settings.heartbeat_interval_ms / 1000
         repeater = IdleRepeater(commits, lambda: running.is_idle, interval_s, self._fail)
         repeater.start()
-        return _Running(running, commits, repeater)
+        return RunningQuery(running, commits, repeater)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
 
 
+def sink_target(
+    settings: ProcessorSettings, application_id: str, query: Query, topics: ApplicationTopics
+) -> SinkTarget:
+    """Return where a query's sink writes."""
+    return SinkTarget(
+        bootstrap=settings.bootstrap,
+        application_id=application_id,
+        query=query.name,
+        outputs=tuple(
+            OutputTopic(each.name, each.topic, topics.outputs[each.topic], each.record_cache) for each in query.outputs
+        ),
+        dead_letters_topic=dead_letters_topic(application_id),
+        dead_letters_partition_count=topics.dead_letters,
+        transaction_timeout_s=settings.transaction_timeout_ms / 1000,
+        write_timeout_s=settings.write_timeout_ms / 1000,
+    )
+
+
 def run(topology_module: str, settings: ProcessorSettings) -> int:
     """Run an application until SIGINT or SIGTERM; return the exit code: 0, or 1 after saying why."""
+    return run_until_asked(lambda: Processor(Topology.load(topology_module), settings))
+
+
+def run_until_asked(make: Callable[[], Processor]) -> int:
+    """Run the processor that `make` makes until SIGINT or SIGTERM; return the exit code: 0, or 1 after saying why."""
     # A signal handler can interrupt any code, even another handler: it must not lock or log.
     asked: list[int] = []
 
@@ -319,7 +330,7 @@ def run(topology_module: str, settings: ProcessorSettings) -> int:
     processor: Processor | None = None
     exit_code = 0
     try:
-        processor = Processor(Topology.load(topology_module), settings)
+        processor = make()
         processor.start()
         # After the session: Spark installs its own handler for SIGINT, which would cancel the batch.
         for number in (signal.SIGINT, signal.SIGTERM):

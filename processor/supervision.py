@@ -9,7 +9,6 @@ import structlog
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming import StreamingQuery
 
 from processor.commits import Superseded
 from processor.lifecycle import QueryState
@@ -45,10 +44,27 @@ class BatchSink(Protocol):
         ...
 
 
+class BatchSource(Protocol):
+    """The part of a query that supervision needs: one of Spark's queries has it."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """Whether it runs."""
+        ...
+
+    def exception(self) -> object:
+        """Return what it has ended with."""
+        ...
+
+    def stop(self) -> None:
+        """Stop it."""
+        ...
+
+
 class StartedQuery(NamedTuple):
     """A started query with its own sink; a sink that failed or was drained takes no more batches."""
 
-    query: StreamingQuery
+    query: BatchSource
     sink: BatchSink
 
 

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.checkpoint import CheckpointReader
-from processor.commits import CommitsPublisher
+from processor.checkpoint import Offsets
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.batch_writer import (
     CHANGELOG,
@@ -48,6 +47,26 @@ _SUFFIX: Final = "_suffix"
 _HASH: Final = "_hash"
 _RECORD: Final = "_record"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
+
+
+class QueryCheckpoint(Protocol):
+    """What the sink asks about the query that its batches come from: its checkpoint knows."""
+
+    def query_id(self) -> str:
+        """Return the id that the batch ids belong to."""
+        ...
+
+    def source_ends(self, batch_id: int) -> Offsets:
+        """Return the source offsets where a batch ends."""
+        ...
+
+
+class BatchReports(Protocol):
+    """Where the sink reports that a batch is done."""
+
+    def publish(self, query_id: str, batch_id: int, source_ends: Offsets) -> None:
+        """Report it."""
+        ...
 
 
 class Draining(Exception):
@@ -138,8 +157,8 @@ class StoreSink:
     def __init__(
         self,
         target: SinkTarget,
-        checkpoint: CheckpointReader,
-        commits: CommitsPublisher,
+        checkpoint: QueryCheckpoint,
+        commits: BatchReports,
         on_batch: OnSinkBatch,
         outputs: Sequence[OutputRows],
         *,

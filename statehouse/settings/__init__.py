@@ -16,7 +16,7 @@ from statehouse.settings.loading import (
     load_with_sources,
 )
 from statehouse.settings.node import NodeSettings
-from statehouse.settings.processor import AssignPlanSettings, ControllerSettings, ProcessorSettings
+from statehouse.settings.processor import AssignPlanSettings, AttachSettings, ControllerSettings, ProcessorSettings
 from statehouse.settings.router import RouterSettings
 
 __all__ = (
@@ -24,6 +24,7 @@ __all__ = (
     "ENV_PREFIX",
     "PROCESSES",
     "AssignPlanSettings",
+    "AttachSettings",
     "ControllerSettings",
     "DeclaredSettings",
     "InvalidSettings",

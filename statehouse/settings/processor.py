@@ -203,3 +203,7 @@ class ControllerSettings(ApplicationIdSettings):
 
 class AssignPlanSettings(ProcessorSettings, ApplicationSettings):
     """What a look at an application's assignment needs: its processor's settings, and the application's id."""
+
+
+class AttachSettings(ProcessorSettings, ApplicationSettings):
+    """What attach needs: a processor's settings, and the application's id, because no code names it."""

@@ -1,0 +1,1 @@
+"""Serves the state of a streaming query that another program runs, by following its checkpoint."""

@@ -1,0 +1,279 @@
+"""Runs what serves another program's state: a processor whose only query follows that program's checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+
+from processor.application import Application
+from processor.attach.attached_query import AttachedQuery, AttachedStore
+from processor.attach.checkpoint import AttachedCheckpoint
+from processor.attach.mapping import STATE_KEY, EntryMapping, entries, key_serde
+from processor.attach.operators import StateChoice, StateSource, source_of
+from processor.attach.reader import StateReader, state_operators
+from processor.attach.reads import AttachMisfit, Identity, ReadPlanner, StoreCommit, continued, misfit
+from processor.checkpoint import Offsets
+from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog
+from processor.outputs import Query
+from processor.runner import Processor, RunningQuery, Topology, sink_target
+from processor.settings import ProcessorSettings, restart_policy
+from processor.sink.batch import OutputRows, StoreSink
+from processor.sink.protocol import SinkTarget, newest_written
+from processor.sink.record_cache_pool import RecordCachePool
+from processor.start_check import CheckpointMisfit, last_commits
+from processor.supervision import StartedQuery, SupervisedQuery
+from processor.topics import ApplicationTopics
+from statehouse.backoff import OnPause
+from statehouse.kafka import clients
+from statehouse.kafka.topics import partition_counts
+from statehouse.topology import changelog_topic
+
+log = structlog.get_logger(__name__)
+
+_PARTITIONS_MAX: Final = 8
+"""What a new changelog has at most: Spark's default of 200 state partitions is more than most stores need."""
+_ACCEPT: Final = (
+    "with --accept-lost-checkpoint the store is brought to what the checkpoint has, and keys that it lacks are deleted"
+)
+_REMEDIES: Final[Mapping[AttachMisfit, str]] = {
+    AttachMisfit.OTHER_PROGRAM: f"give it another name or application id; {_ACCEPT}",
+    AttachMisfit.QUERY_REPLACED: f"name the checkpoint of that query, or another store; {_ACCEPT}",
+    AttachMisfit.ROLLED_BACK: f"restore the newest checkpoint; {_ACCEPT}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What is attached.
+
+    Attributes:
+        application_id: the application that the store is served under. It has this store only.
+        checkpoint: the directory of the other program's checkpoint, as it gives it as `checkpointLocation`.
+        store: the name of the store.
+        state: which state of the query.
+        columns: how entries are made of it.
+        partitions: the partition count of the changelog; default: its present one, else the state's, at most 8.
+        poll_interval_ms: how often to look for a new batch.
+
+    """
+
+    application_id: str
+    checkpoint: str
+    store: str
+    state: StateChoice = field(default_factory=StateChoice)
+    columns: EntryMapping = field(default_factory=EntryMapping)
+    partitions: int | None = None
+    poll_interval_ms: int = 200
+
+    @property
+    def form(self) -> str:
+        """A digest of what is read and how: entries of another form must not stay in the store."""
+        return hashlib.sha256(repr((self.state, self.columns)).encode()).hexdigest()[:12]
+
+
+class AttachProcessor(Processor):
+    """Starts, watches and stops it. Not reusable after `stop()`."""
+
+    def __init__(self, attachment: Attachment, settings: ProcessorSettings) -> None:
+        super().__init__(Topology(attachment.application_id, self._build), settings)
+        self._attachment = attachment
+        self._followed: tuple[AttachedCheckpoint, StateReader, StateSource]
+        """Set by `_build`."""
+
+    def _build(self, app: Application) -> None:
+        """Declare the store, with the columns that the state has."""
+        attachment, session = self._attachment, SparkSession.active()
+        checkpoint = AttachedCheckpoint(session, attachment.checkpoint)
+        committed = checkpoint.wait_for_a_batch(self._settings.source_wait_ms / 1000)
+        state = source_of(state_operators(session, checkpoint.directory), attachment.state)
+        reader = StateReader(session, checkpoint.directory, state, attachment.columns)
+        reader.read_format(checkpoint.format_version(committed))
+        self._followed = checkpoint, reader, state
+        rows = reader.rows(committed)
+        frame = entries(rows, attachment.columns).drop(STATE_KEY)
+        serde = key_serde(rows, attachment.columns)
+        log.info(
+            "following a query",
+            checkpoint=checkpoint.directory,
+            query_id=checkpoint.query_id(),
+            batch_id=committed,
+            operator=state.operator.name,
+            state=rows.drop("partition_id").schema.simpleString(),
+            key_serde=serde,
+        )
+        app.store(
+            attachment.store,
+            frame,
+            key_serde=serde,
+            value_serde=attachment.columns.value_serde,
+            partitions=self._partitions(state),
+        )
+
+    def _partitions(self, state: StateSource) -> int:
+        attachment = self._attachment
+        if attachment.partitions is not None:
+            return attachment.partitions
+        topic = changelog_topic(attachment.application_id, attachment.store)
+        admin = clients.admin(self._settings.bootstrap, f"{attachment.application_id}-attach")
+        return partition_counts(admin, [topic])[topic] or min(state.operator.partitions, _PARTITIONS_MAX)
+
+    def _start_query(
+        self,
+        session: SparkSession,
+        query: Query,
+        frame: DataFrame,  # noqa: ARG002 - it only has the columns
+        topics: ApplicationTopics,
+        figures: Figures,
+        record_cache: RecordCachePool,
+    ) -> RunningQuery:
+        checkpoint, reader, state = self._followed
+        settings, (output,) = self._settings, query.outputs
+        changelog = StoreChangelog(output.name, output.topic, topics.outputs[output.topic])
+        target = sink_target(settings, self._attachment.application_id, query, topics)
+        self._refuse_misfit(checkpoint, target, changelog)
+        commits = AttachedCommits(checkpoint, settings, target, changelog, figures, self.metrics.paused)
+        commits.start()
+        # Read again: only now no older follower can write a record any more.
+        last = self._refuse_misfit(checkpoint, target, changelog)
+        store = self._begin(checkpoint, last, commits)
+        target = replace(target, query_id=str(store.identity))
+        planner, rows = ReadPlanner(), [OutputRows(changelog.partition_count, output.layout)]
+
+        def begin() -> StartedQuery:
+            sink = StoreSink(
+                target,
+                AttachedBatches(store, checkpoint),
+                commits,
+                partial(self.metrics.batch, query.name),
+                rows,
+                tasks=settings.sink_tasks,
+                record_cache=record_cache,
+            )
+            follower = AttachedQuery(
+                session,
+                checkpoint,
+                reader,
+                planner,
+                store,
+                target,
+                sink,
+                has_changes=state.has_changes,
+                poll_interval_s=self._attachment.poll_interval_ms / 1000,
+            )
+            return StartedQuery(follower.start(), sink)
+
+        running = SupervisedQuery(
+            query.name,
+            begin,
+            restart_policy(settings),
+            partial(self.metrics.restarted, query.name),
+            partial(self.states.query_to, query.name),
+        )
+        repeater = IdleRepeater(commits, lambda: running.is_idle, settings.heartbeat_interval_ms / 1000, self._fail)
+        repeater.start()
+        return RunningQuery(running, commits, repeater)
+
+    def _refuse_misfit(
+        self, checkpoint: AttachedCheckpoint, target: SinkTarget, changelog: StoreChangelog
+    ) -> StoreCommit | None:
+        """Return the store's last commit record; None if the store is to be made anew.
+
+        Raises:
+            CheckpointMisfit: the store must not go on from this checkpoint; the text has the reason and the remedy.
+
+        """
+        record = last_commits(target.bootstrap, target.application_id).get(changelog.store)
+        if record is None:
+            return None
+        last = StoreCommit(record.query_id, record.batch_id)
+        written = newest_written(replace(target, query_id=record.query_id))
+        found = misfit(last, checkpoint.query_id(), self._attachment.form, checkpoint.latest_committed(), written)
+        if found is None:
+            return last
+        if self._settings.accept_lost_checkpoint:
+            log.warning("the store is made anew", store=changelog.store, reason=found.value)
+            return None
+        raise CheckpointMisfit(
+            f"store {changelog.store}: {found.value} (checkpoint {checkpoint.directory}, changelog {changelog.topic}). "
+            f"Remedy: {_REMEDIES[found]}"
+        )
+
+    def _begin(
+        self, checkpoint: AttachedCheckpoint, last: StoreCommit | None, commits: AttachedCommits
+    ) -> AttachedStore:
+        query_id, form = checkpoint.query_id(), self._attachment.form
+        identity = continued(last, query_id, form)
+        if identity is None or last is None:
+            # If this run dies before its first batch is whole, the next one must not go on from an older record.
+            commits.forget()
+            return AttachedStore(Identity(query_id, form, uuid.uuid4().hex[:8]), None)
+        commits.publish_again(str(identity), last.batch_id)
+        return AttachedStore(identity, last.batch_id)
+
+
+class AttachedBatches:
+    """What the sink asks about the query: the ids of batches belong to the store's identity."""
+
+    def __init__(self, store: AttachedStore, checkpoint: AttachedCheckpoint) -> None:
+        self._store, self._checkpoint = store, checkpoint
+
+    def query_id(self) -> str:
+        """Return the identity."""
+        return str(self._store.identity)
+
+    def source_ends(self, batch_id: int) -> Offsets:
+        """Return the source offsets where a batch ends."""
+        return self._checkpoint.source_ends(batch_id)
+
+
+class AttachedCommits(CommitsPublisher):
+    """Reports what the other program has done, as of when it did it.
+
+    Whether that program lives can't be seen. So a report that there was nothing to do needs the sources' word: they
+    have nothing beyond the last batch. Else the age of data counts from when that batch was committed.
+    """
+
+    def __init__(
+        self,
+        checkpoint: AttachedCheckpoint,
+        settings: ProcessorSettings,
+        target: SinkTarget,
+        changelog: StoreChangelog,
+        figures: Figures,
+        on_pause: OnPause,
+    ) -> None:
+        super().__init__(settings.bootstrap, target.application_id, target.query, [changelog], figures, on_pause)
+        self._checkpoint = checkpoint
+
+    def publish(
+        self,
+        query_id: str,
+        batch_id: int,
+        source_ends: Offsets,
+        *,
+        idle: bool = False,
+        committed_at_ms: int | None = None,
+    ) -> None:
+        """Write the record of a batch, with the time at which the other program committed it."""
+        at_ms = committed_at_ms or self._checkpoint.committed_at_ms(batch_id)
+        super().publish(query_id, batch_id, source_ends, idle=idle, committed_at_ms=at_ms)
+
+    def publish_again(self, query_id: str, batch_id: int) -> None:
+        """Write the record of the batch that the store has, unless Spark has removed what it needs."""
+        if self._checkpoint.partitions_of(batch_id) is not None:
+            self.publish(query_id, batch_id, self._checkpoint.source_ends(batch_id))
+
+    def repeat(self, idle_for_s: float, *, only_without_backlog: bool = True) -> bool:
+        """Write the last record again, if the sources have nothing beyond it."""
+        return super().repeat(idle_for_s, only_without_backlog=only_without_backlog)
+
+    def finish(self) -> None:
+        """Write the last record again, marked as the last one; it says nothing new of the sources."""
+        self.finish_silently()

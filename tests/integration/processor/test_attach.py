@@ -1,0 +1,284 @@
+"""A job that knows nothing of this project, and `statehouse attach` beside it, each killed once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Message
+
+from processor.attach.attach_processor import Attachment, AttachProcessor
+from processor.attach.mapping import EntryMapping
+from processor.settings import ProcessorSettings
+from processor.start_check import last_commits
+from processor.supervision import QueryDied
+from statehouse.client import Client
+from statehouse.errors import LookupFailure
+from statehouse.local.jars import resolve_jars
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import changelog_topic
+from tests.integration.processor.support import ProcessorProcess, messages, store_of
+from tests.support.fleet import Servers
+from tests.support.kafka import create_topic, produce
+from tests.support.polling import poll_until
+from tests.support.spark import shared_session
+
+STORE: Final = "totals"
+USERS: Final = 20
+_ROOT: Final = Path(__file__).resolve().parents[3]
+_JOB: Final = _ROOT / "tests" / "support" / "foreign_job.py"
+
+State = dict[bytes, bytes]
+
+
+def value(count: int, total: int) -> bytes:
+    return b'{"n":%d,"total":%d}' % (count, total)
+
+
+class Job:
+    """The job: counts and sums by user, of a topic with one partition."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        directory: Path,
+        provider: str,
+        trigger: str = "0 seconds",
+        per_batch: int = 50,
+    ) -> None:
+        self.checkpoint = directory / "job"
+        jars = ",".join(map(str, resolve_jars("spark")))
+        given = [bootstrap, topic, str(self.checkpoint), provider, trigger, jars, str(per_batch)]
+        self._command = [sys.executable, str(_JOB), *given]
+        self._log = directory / "job.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted(int(each.name) for each in (self.checkpoint / "commits").glob("*") if each.name.isdigit())
+
+    def offset_of(self, batch_id: int) -> int:
+        lines = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+        ((partitions,),) = [json.loads(line).values() for line in lines[2:]]
+        return int(partitions["0"])
+
+    def digest(self) -> str:
+        """Of all that is in its checkpoint, with the times of changes."""
+        found = hashlib.sha256()
+        for path in sorted(self.checkpoint.rglob("*")):
+            content = path.read_bytes() if path.is_file() else b""
+            found.update(f"{path} {path.stat().st_mtime_ns}".encode() + content)
+        return found.hexdigest()
+
+
+class Records:
+    """What the job reads, and what each number of records adds up to."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._bootstrap, self._topic = bootstrap, topic
+        self.states: list[State] = [{}]
+        self._sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+
+    def write(self, count: int) -> None:
+        first = len(self.states) - 1
+        numbers = range(first, first + count)
+        produce(self._bootstrap, self._topic, [(f"u{n * 7 % USERS}".encode(), str(n).encode()) for n in numbers])
+        for n in numbers:
+            sums = self._sums[n * 7 % USERS]
+            sums[0], sums[1] = sums[0] + 1, sums[1] + n
+            self.states.append({**self.states[-1], f"u{n * 7 % USERS}".encode(): value(*sums)})
+
+
+class Attach(ProcessorProcess):
+    """`statehouse attach` as a process."""
+
+    def __init__(self, bootstrap: str, application_id: str, directory: Path, job: Job, *options: str) -> None:
+        program = (sys.executable, "-m", "statehouse.cli", "attach", "--master", "local[2]")
+        super().__init__("--store", bootstrap, directory, program=program)
+        self._command = [
+            *(*program, "--store", STORE, "--bootstrap", bootstrap, "--application-id", application_id),
+            *("--checkpoint", str(job.checkpoint), "--value", "n=count", "--value", "total=sum"),
+            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", "6000", *options),
+        ]
+
+
+def check_history(records: Sequence[Message], allowed: Sequence[State]) -> None:
+    """Each partition has had the states of batches only, in their order. Records of a batch have its time."""
+    for _, of_partition in groupby(records, key=lambda record: record.partition()):
+        listed = list(of_partition)
+        keys = {record.key() for record in listed}
+        shown = [{key: each for key, each in state.items() if key in keys} for state in allowed]
+        content: State = {}
+        at = 0
+        for _, of_batch in groupby(listed, key=lambda record: record.timestamp()[1]):
+            for record in of_batch:
+                if record.value() is None:
+                    content.pop(record.key(), None)
+                else:
+                    content[record.key()] = record.value()
+            at = next((number for number in range(at, len(shown)) if shown[number] == content), -1)
+            assert at >= 0, f"no batch had {content}"
+
+
+def attacher(bootstrap: str, application_id: str, job: Job, **fields: Any) -> AttachProcessor:
+    """Ours in this process, as `statehouse attach` makes it."""
+    columns = EntryMapping(values={"n": "count", "total": "sum"})
+    attachment = Attachment(
+        application_id, str(job.checkpoint), STORE, **{"columns": columns, "partitions": 2, **fields}
+    )
+    settings = ProcessorSettings(bootstrap=bootstrap, heartbeat_interval_ms=200, session_timeout_ms=6_000)
+    return AttachProcessor(attachment, settings)
+
+
+def start(made: AttachProcessor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.start()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_killed_job_and_a_replaced_attach_show_only_batches(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    application_id, topic = unique_name("shop"), unique_name("clicks")
+    create_topic(kafka.bootstrap, topic)
+    records = Records(kafka.bootstrap, topic)
+    records.write(400)
+    job = Job(kafka.bootstrap, topic, tmp_path, "changelog")
+    job.start()
+    first, second = (attacher(kafka.bootstrap, application_id, job) for _ in range(2))
+    with Servers(kafka.bootstrap, application_id, tmp_path) as servers:
+        servers.node("n1")
+        router = servers.router()
+        try:
+            poll_until(lambda: job.batches, 120, "a batch of the job")
+            start(first)
+
+            def published() -> int:
+                record = last_commits(kafka.bootstrap, application_id).get(STORE)
+                return -1 if record is None else record.batch_id
+
+            poll_until(lambda: published() >= 0, 120, "a batch")
+            job.kill()
+            records.write(400)
+            job.start()
+            # The first one lives on, and may be in the middle of a batch.
+            start(second)
+            poll_until(lambda: published() in job.batches and job.offset_of(published()) == 800, 120, "the last batch")
+            poll_until(lambda: has_ended(first), 30, "the first one to see that it was replaced")
+            batches = [records.states[job.offset_of(batch)] for batch in job.batches]
+            job.kill()
+            digest = job.digest()
+            with Client(router.target) as client:
+                expected = {key.decode(): json.loads(each) for key, each in records.states[-1].items()}
+                poll_until(lambda: served(client) == expected, 30, "the state to be served")
+                # The sources have nothing beyond the last batch: the age says so, though the job is dead.
+                poll_until(lambda: (client.get(STORE, "u3").processor_age_ms or 9e9) < 1_000, 10, "a report")
+                assert client.get(STORE, "u3").input_backlog == 0
+                produce(kafka.bootstrap, topic, [(b"u3", b"1")])
+                poll_until(lambda: (client.get(STORE, "u3").processor_age_ms or 0) > 2_000, 30, "the age to grow")
+            assert job.digest() == digest
+        finally:
+            job.kill()
+            first.stop()
+            second.stop()
+    changelog = messages(kafka.bootstrap, changelog_topic(application_id, STORE))
+    check_history(changelog, [{}, *batches])
+    assert store_of(changelog) == records.states[-1]
+
+
+def has_ended(made: AttachProcessor) -> bool:
+    looks = iter([False, True])
+    try:
+        made.wait(lambda: next(looks))
+    except QueryDied:
+        return True
+    return False
+
+
+def served(client: Client) -> Mapping[Any, Any]:
+    try:
+        return {entry.key: entry.value for entry in client.scan(STORE)}
+    except LookupFailure:
+        return {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("provider", ["changelog", "default"])
+def test_ten_kills_of_the_job_and_ten_of_ours(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, provider: str
+) -> None:
+    application_id, topic = unique_name("shop"), unique_name("clicks")
+    create_topic(kafka.bootstrap, topic)
+    records = Records(kafka.bootstrap, topic)
+    records.write(200)
+    job = Job(kafka.bootstrap, topic, tmp_path, provider, per_batch=20)
+    attach = Attach(kafka.bootstrap, application_id, tmp_path, job, "--partitions", "2")
+    batches: dict[int, State] = {}
+
+    def note_batches() -> bool:
+        """Before Spark removes what says where they end."""
+        for batch in job.batches:
+            if batch not in batches:
+                batches[batch] = records.states[job.offset_of(batch)]
+        return True
+
+    try:
+        job.start()
+        poll_until(lambda: job.batches, 120, "a batch of the job")
+        attach.start()
+        chance = random.Random(17)
+        for _ in range(10):
+            records.write(100)
+            seen = len(attach.events("batch committed"))
+            attach.wait_for("batch committed", seen + 1)
+            note_batches()
+            for kill in chance.sample([job.kill, attach.kill], 2):
+                pause(chance.uniform(0.0, 0.5), note_batches)
+                kill()
+            job.start()
+            attach.start()
+        poll_until(lambda: note_batches() and job.offset_of(max(batches)) == len(records.states) - 1, 180, "the job")
+
+        def all_is_published() -> bool:
+            return any(event["batch_id"] == max(batches) for event in attach.events("batch committed"))
+
+        poll_until(lambda: note_batches() and all_is_published(), 120, "the last batch")
+        assert attach.stop() == 0
+    finally:
+        job.kill()
+        if attach.is_running:
+            attach.kill()
+    changelog = messages(kafka.bootstrap, changelog_topic(application_id, STORE))
+    check_history(changelog, [{}, *(batches[number] for number in sorted(batches))])
+    assert store_of(changelog) == records.states[-1]
+    with shared_session() as session:
+        state = session.read.format("statestore").load(str(job.checkpoint)).collect()
+    assert store_of(changelog) == {row.key[0].encode(): value(*row.value) for row in state}
+
+
+def pause(seconds: float, meanwhile: Callable[[], bool]) -> None:
+    """Let the processes run on for a while, so that the next kill hits them anywhere."""
+    deadline = time.monotonic() + seconds
+    poll_until(lambda: meanwhile() and time.monotonic() >= deadline, seconds + 5, "the moment of a kill")
