@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +31,11 @@ from statehouse.errors import LookupFailure
 from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
-from tests.integration.processor.support import ProcessorProcess, messages, store_of
+from tests.integration.processor.support import ProcessorProcess, is_alive, messages, store_of
 from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
+from tests.support.proxy import children_of
 from tests.support.spark import shared_session
 
 STORE: Final = "totals"
@@ -70,9 +74,17 @@ class Job:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
+        """End it with its JVM, which would go on for a moment."""
         assert self._process is not None
+        if self._process.poll() is not None:
+            return
+        jvms = children_of(self._process.pid)
         self._process.kill()
         self._process.wait()
+        for jvm in jvms:
+            with suppress(ProcessLookupError):
+                os.kill(jvm, signal.SIGKILL)
+        poll_until(lambda: not any(is_alive(jvm) for jvm in jvms), 20, "the end of the job's JVM")
 
     @property
     def batches(self) -> list[int]:
