@@ -11,7 +11,6 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-import processor.commits
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.sink.batch import Draining, OutputRows, StoreSink
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
@@ -234,7 +233,8 @@ def test_commit_records_are_written_on_after_one_was_not_answered_in_time(
     publisher.start()
     publisher.publish("q", 0, {})
     with monkeypatch.context() as impatient:
-        impatient.setattr(processor.commits, "_RPC_TIMEOUT_S", 0.2)
+        # Each of its five tries would last ten seconds.
+        impatient.setattr(publisher._producer, "_timeout_s", 0.2)
         os.kill(kafka.pid, signal.SIGSTOP)
         try:
             with pytest.raises(KafkaException):
