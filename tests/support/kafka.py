@@ -97,7 +97,7 @@ def read_all_with_timestamps(
     unfinished = set(partitions)
 
     def is_at_end() -> bool:
-        for message in consumer.consume(500, timeout=0.1):
+        for message in consumer.consume(20_000, timeout=0.1):
             error = message.error()
             if error is None:
                 records.append((message.key(), message.value(), message.timestamp()[1]))
