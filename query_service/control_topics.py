@@ -33,8 +33,9 @@ class ControlTopics:
 
     `reports` has what the processor last reported for each store.
 
-    A log that has not been compacted holds old assignments, too. The node acts on none of them: it would remove the
-    databases of stores that tasks got since then. So it acts when it has read the log to its end once.
+    A log that has not been compacted holds old assignments, too. The node takes none of them: acting on one would
+    remove the databases of stores that tasks got since then. So it takes the newest one, when it has read the log to
+    its end.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
@@ -61,7 +62,8 @@ class ControlTopics:
         self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
-        self._is_assignment_known = False
+        self._before_end: dict[bytes | None, bytes | None] | None = {}
+        """The last record of each key of the assignment topic, until it has been read to its end; None from then on."""
         self._assignment_log = ControlLogReader(
             settings.bootstrap,
             assignment_topic(settings.application_id),
@@ -89,11 +91,6 @@ class ControlTopics:
         )
 
     @property
-    def assignment(self) -> Assignment | None:
-        """The assignment that the node acts on; None until it knows the newest one."""
-        return self._ownership.assignment if self._is_assignment_known else None
-
-    @property
     def silence_s(self) -> float | None:
         """Seconds since this node was last known to have read the assignment topic to its end; None if it never was."""
         return self._assignment_log.seconds_since_contact()
@@ -114,15 +111,23 @@ class ControlTopics:
             await asyncio.to_thread(log.stop)
 
     def _take_assignment(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        if self._before_end is not None:
+            self._before_end.pop(key, None)  # so that they stay in the order of the log, as in a compacted one
+            self._before_end[key] = value
+            return
         assignment = self._ownership.take_assignment(key, value)
-        if assignment is not None and self.assignment is not None:
+        if assignment is not None:
             self._act_on(assignment)
 
     def _assignment_read(self) -> None:
         """All assignments that existed at the start are known: the newest of them counts."""
-        is_first, self._is_assignment_known = not self._is_assignment_known, True
-        if is_first and self.assignment is not None:
-            self._act_on(self.assignment)
+        if self._before_end is None:
+            return
+        records, self._before_end = self._before_end, None
+        for key, value in records.items():
+            self._ownership.take_assignment(key, value)
+        if self._ownership.assignment is not None:
+            self._act_on(self._ownership.assignment)
 
     def _act_on(self, assignment: Assignment) -> None:
         view = self._compile_view()
@@ -154,7 +159,7 @@ class ControlTopics:
         self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
 
     def _compile_view(self) -> FleetView:
-        view = view_of(self.assignment, self._ownership.members, self._serdes)
+        view = view_of(self._ownership.assignment, self._ownership.members, self._serdes)
         self._on_view(view)
         return view
 

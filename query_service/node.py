@@ -312,7 +312,7 @@ class QueryNode:
         """Remove idle state now and then, but not while there may be a newer assignment that we have not read."""
         pause_s = min(_CLEANUP_PAUSE_MAX_S, max(_CLEANUP_PAUSE_MIN_S, self._settings.state_cleanup_delay_ms / 10_000))
         while not self._stop_asked.is_set():
-            if self._control.assignment is not None and self._control.is_confirmed():
+            if self._ownership.assignment is not None and self._control.is_confirmed():
                 await self._tasks.clean_up()
             await is_set_within(self._stop_asked, pause_s)
         await asyncio.Event().wait()

@@ -57,10 +57,11 @@ class Node:
         self.assigned: list[Assignment] = []
         self.views: list[FleetView] = []
         self.defects: list[Exception] = []
+        self.ownership = NodeOwnership("n1", "incarnation", 1, session_timeout_s=10.0)
         self.topics = ControlTopics(
             NodeSettings(application_id="app", state_dir=tmp_path),
             "test",
-            NodeOwnership("n1", "incarnation", 1, session_timeout_s=10.0),
+            self.ownership,
             on_view=self.views.append,
             on_assignment=self.assigned.append,
             on_superseded=lambda _newer: None,
@@ -92,6 +93,7 @@ async def test_of_a_log_that_was_not_compacted_only_the_newest_assignment_counts
     await asyncio.sleep(0)
     assert not node.assigned
     assert not node.views
+    assert node.ownership.epoch == 0, "heartbeats don't name what the node doesn't act on"
     for _ in range(3):
         node.assignments.on_contact()
     await asyncio.sleep(0)
@@ -107,7 +109,7 @@ async def test_an_empty_log_is_known_too(logs: dict[str, Log], tmp_path: Path) -
     node = Node(logs, tmp_path)
     node.assignments.on_contact()
     await asyncio.sleep(0)
-    assert node.topics.assignment is None
+    assert node.ownership.assignment is None
     assert not node.assigned
     node.assignments.publish(FIRST)
     await asyncio.sleep(0)
