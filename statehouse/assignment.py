@@ -67,6 +67,10 @@ class Assignment:
             task: role for task, holders in self.tasks.items() if (role := holders.role_of(instance_id)) is not None
         }
 
+    def tasks_written_after(self, epoch: int) -> tuple[TaskId, ...]:
+        """Return the tasks whose records are newer than an epoch: others have not changed since."""
+        return tuple(task for task in self.tasks if self.written_at.get(_task_key(task.sub_topology), 0) > epoch)
+
     def stores_of(self, sub_topology: int) -> tuple[StoreSpec, ...]:
         """Return the stores of a sub-topology, by name."""
         return tuple(
@@ -127,6 +131,10 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
     return complete, changed
 
 
+def _task_key(sub_topology: int) -> str:
+    return f"task/{sub_topology}"
+
+
 def _bytes(record: assignment_pb2.AssignmentRecord) -> bytes:
     return record.SerializeToString(deterministic=True)
 
@@ -166,7 +174,7 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
         message = assignment_pb2.SubTopology(
             number=sub.number, query=sub.query, partition_count=sub.partition_count, tasks=tasks
         )
-        records[f"task/{sub.number}"] = assignment_pb2.AssignmentRecord(sub_topology=message)
+        records[_task_key(sub.number)] = assignment_pb2.AssignmentRecord(sub_topology=message)
     return records
 
 

@@ -61,6 +61,9 @@ class OwnershipCore:
         following = assignment or Assignment()
         if now is not None:
             self._note_hand_overs(following, now)
+            if following.epoch > self.assignment.epoch + 1:
+                # The epochs between may have had hand-overs that don't show any more.
+                self._changed_at |= dict.fromkeys(following.tasks_written_after(self.assignment.epoch), now)
         self.assignment = following
         self._proposed_epoch = max(self._proposed_epoch, self.assignment.epoch)
         self._number()

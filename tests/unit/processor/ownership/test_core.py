@@ -912,6 +912,27 @@ def test_a_takeover_of_a_quiet_fleet_publishes_nothing() -> None:
     assert standby.published == []
 
 
+def test_copies_linger_after_hand_overs_that_were_missed() -> None:
+    """A standby controller that was frozen reads only the last epoch, in which a copy is back that was away."""
+    members = fleet(3)
+    known = Bench(scores(1)).settled(*members).assignment
+    one = known.tasks[TASK]
+    third = next(member.name for member in members if member.name not in one.replicas)
+    surplus = {TASK: replace(one, standbys=(*one.standbys, third))}
+    before, _ = encode(known, replace(known, epoch=known.epoch + 1, tasks=surplus))
+    after = replace(before, epoch=before.epoch + 2, written_at={**before.written_at, "task/0": before.epoch + 2})
+    standby = Bench(scores(1), restored=before)
+    standby.core.inherit()
+    standby.core.stand_by()
+    standby.run(SETTINGS.linger_s + 10, *members)
+    standby.core.restore(after, standby.now)
+    standby.core.act()
+    standby.run(SETTINGS.linger_s - 1, *members)
+    assert standby.assignment.tasks[TASK].standbys == (*one.standbys, third), "its copies stay for a linger"
+    standby.run(SETTINGS.linger_s + 2, *members)
+    assert len(standby.assignment.tasks[TASK].standbys) == 1
+
+
 def test_stores_that_are_inherited_follow_the_assignment() -> None:
     acting = Bench(scores(4))
     acting.tick()
