@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -418,15 +419,23 @@ def test_unreadable_record_is_skipped_and_counted(
     # The broker itself refuses such a record in a topic that is compacted.
     config = {"cleanup.policy": "delete"}
     with Faulty(kafka.bootstrap, unique_name("app"), tmp_path, changelog_config=config) as fleet:
-        node = fleet.serving(a="1")
+        fleet.put({"a": "1"})
+        node, standby = fleet.node("n1"), fleet.node("n2")
+        fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n1"))
+        fleet.wait_running([node, standby])
         produce(fleet.bootstrap, fleet.changelog, [(b"b", b"2"), (None, b"no key"), (b"c", b"3")])
-        poll_until(lambda: answers(node, "c"), 20, "the record after it")
-        assert content(node) == {"a": "1", "b": "2", "c": "3"}
-        task = task_of(node)
-        assert (task.state, task.stores[0].skipped_records, task.stores[0].position) == ("running", 1, 4)
-        assert "unreadable record skipped" in node.log
+        for copy in (node, standby):
+            poll_until(partial(answers, copy, "c"), 20, f"the record after it at {copy.name}")
+            assert content(copy) == {"a": "1", "b": "2", "c": "3"}
+            task = task_of(copy)
+            assert (task.state, task.stores[0].skipped_records, task.stores[0].position) == ("running", 1, 4)
+            assert "unreadable record skipped" in copy.log
+            fleet.assert_faults(copy, {(Fault.UNREADABLE_RECORD, PASSED_OVER): 1})
+        assert [task_of(copy).role for copy in (node, standby)] == [
+            types_pb2.REPLICA_ROLE_ACTIVE,
+            types_pb2.REPLICA_ROLE_STANDBY,
+        ]
         assert_neighbour_serves(node)
-        fleet.assert_faults(node, {(Fault.UNREADABLE_RECORD, PASSED_OVER): 1})
 
 
 def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
