@@ -13,9 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
+from processor.lifecycle import ApplicationState, ControllerState, QueryState
+from processor.ownership.controller import OwnershipController
+from processor.ownership.settings import StoreDeclaration
 from processor.reset import carry_out, plan_reset
 from processor.runner import Processor, Topology
-from processor.settings import ProcessorSettings
+from processor.settings import ProcessorSettings, ownership_settings
 from processor.supervision import QueryDied
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic, commits_topic
@@ -168,3 +171,39 @@ def test_a_query_that_dies_is_started_again_until_that_has_no_use_and_after_a_re
     finally:
         walks.processor.stop()
     assert walks.published() == steps(8), "in a new changelog"
+
+
+def test_a_driver_that_is_fenced_goes_on_with_its_batches_and_takes_over_again(
+    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+):
+    application, events = unique_name("app"), unique_name("events")
+    create_topic(kafka.bootstrap, events)
+    walks = Walks(kafka.bootstrap, application, events, tmp_path)
+    states = walks.processor.states
+
+    def wait_for(state: ControllerState) -> None:
+        poll_until(lambda: states.controller is state, DEADLINE_S, f"the processor's controller to be {state}")
+
+    declared = [StoreDeclaration("walks", "walks", 1, changelog_topic(application, "walks"))]
+    newer = OwnershipController(kafka.bootstrap, application, declared, ownership_settings(walks.settings))
+    try:
+        walks.processor.start()
+        walks.walk(range(1))
+        wait_for(ControllerState.RUNNING)
+        newer.start()
+        wait_for(ControllerState.STANDBY)
+        for step in (1, 2):
+            walks.walk(range(step, step + 1))
+        assert states.controller is ControllerState.STANDBY
+        assert states.application is ApplicationState.RUNNING
+        assert dict(states.queries) == {"walks": QueryState.RUNNING}
+        newer.stop()
+        wait_for(ControllerState.RUNNING)
+        walks.walk(range(3, 4))
+    finally:
+        newer.stop()
+        walks.processor.stop()
+    assert walks.published() == steps(4)
+    said = commits(kafka.bootstrap, commits_topic(application))
+    assert [each.batch_id for each in said if not each.idle and not each.stopped] == [0, 1, 2, 3]
+    assert walks.metric("query_restarts_total") is None
