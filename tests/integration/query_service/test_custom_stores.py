@@ -15,6 +15,7 @@ from word_sketch.sketches import new_sketch
 from query_service.stores.custom import GROUP
 from statehouse.assignment import TaskAssignment
 from statehouse.client import Client
+from statehouse.composite import SessionKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import node_service_pb2
@@ -26,6 +27,7 @@ from tests.support.shared import new_store, publish_store, shared_fleet
 
 CHATTY = """
 from query_service.stores.key_value import KeyValueStore
+from query_service.stores.windows import SESSIONS, TimedStore
 
 class Chatty(KeyValueStore):
     query_names = ("echo", "raise", "nonsense")
@@ -45,6 +47,17 @@ class Chatty(KeyValueStore):
 
 def unlicensed(spec, engine):
     raise RuntimeError("no licence")
+
+class Visits(TimedStore):
+    query_names = ("longest",)
+
+    def __init__(self, spec, engine):
+        super().__init__(engine, SESSIONS, spec.retention_ms)
+
+    def query(self, name, key, arguments):
+        page = self.entries_of(key, arguments["from_ms"], arguments["to_ms"])
+        found = [[visit.end_ms - visit.start_ms, value.decode()] for visit, value in page.entries]
+        return max(found, default=None)
 """
 
 
@@ -57,7 +70,7 @@ def new_fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path:
 def shared(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet with one node, which finds our plug-ins."""
     folder = tmp_path_factory.mktemp("packages")
-    kinds = {"chatty": "chatty:Chatty", "unlicensed": "chatty:unlicensed"}
+    kinds = {"chatty": "chatty:Chatty", "unlicensed": "chatty:unlicensed", "visits": "chatty:Visits"}
     install(folder, "chatty", GROUP, kinds, CHATTY)
     with pytest.MonkeyPatch.context() as patch, shared_fleet(kafka.bootstrap, tmp_path_factory, "custom") as fleet:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
@@ -175,6 +188,56 @@ def test_a_kind_that_cannot_be_opened_puts_the_task_in_error(
         return failure.value if failure.value.reason is Reason.TASK_FAILED else None
 
     assert re.search(error, poll_until(refusal, 20, "the reason").message)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_kind_on_the_layout_of_sessions_is_restored_and_asked(
+    shared: Fleet, unique_name: Callable[[str], str], in_memory: bool
+) -> None:
+    node, key, other = shared.processes[0], shared.keys_in(0)[0], shared.keys_in(1)[0]
+    visits = {"kind": "visits", "layout": "session", "retention_ms": 60_000, "in_memory": in_memory}
+    store = new_store(shared, node, unique_name("store"), **visits)
+    times = {key: [(0, 1_000), (2_000, 9_000), (20_000, 21_000)], other: [(3_000, 4_000)]}
+
+    def put(key: str, start_ms: int, end_ms: int, value: bytes | None) -> None:
+        store.put_records([(key, SessionKey(key.encode(), start_ms, end_ms).to_bytes(), value, end_ms)])
+
+    for owner, spans in times.items():
+        for start_ms, end_ms in spans:
+            put(owner, start_ms, end_ms, b"from %d" % start_ms)
+
+    def longest(client: Client, owner: str, from_ms: int = 0, to_ms: int = 30_000) -> object:
+        return client.query_store(store.name, owner, "longest", {"from_ms": from_ms, "to_ms": to_ms}).result
+
+    def sessions(client: Client, owner: str) -> list[tuple[int, int, object]]:
+        return [(each.start_ms, each.end_ms, each.value) for each in client.fetch_sessions(store.name, owner)]
+
+    def assert_all(client: Client) -> None:
+        assert longest(client, key) == [7_000, "from 2000"]
+        assert longest(client, key, to_ms=8_999) == [1_000, "from 0"], "a session's time is its end"
+        assert longest(client, key, from_ms=9_001) == [1_000, "from 20000"]
+        assert longest(client, other) == [1_000, "from 3000"]
+        assert longest(client, "nobody") is None
+        assert sessions(client, key) == [(start, end, f"from {start}") for start, end in times[key]]
+        assert sessions(client, other) == [(3_000, 4_000, "from 3000")]
+        with pytest.raises(LookupFailure, match=r"FetchSessions, .*QueryStore") as refused:
+            client.get(store.name, key)
+        assert refused.value.reason is Reason.WRONG_STORE_KIND
+
+    with asking(node) as client:
+        poll_until(lambda: len(sessions(client, key)) == 3 and sessions(client, other), 20, "the sessions")
+        assert_all(client)
+    node.kill()
+    node.start()
+    shared.wait_running([node])
+    assert sum(store.replica(partition).restored_records for partition in range(2)) == (4 if in_memory else 0)
+    with asking(node) as client:
+        assert_all(client)
+        # It is merged into another, and time goes on.
+        put(key, 2_000, 9_000, None)
+        put(key, 2_000, 65_000, b"merged")
+        poll_until(lambda: longest(client, key, to_ms=90_000) == [63_000, "merged"], 20, "the merged session")
+        assert sessions(client, key) == [(2_000, 65_000, "merged"), (20_000, 21_000, "from 20000")]
 
 
 def test_a_built_in_store_has_no_queries_of_its_own(shared: Fleet, unique_name: Callable[[str], str]) -> None:
