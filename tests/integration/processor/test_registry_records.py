@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -15,7 +16,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from processor.application import Application
 from processor.operators.json_records import FieldType
 from processor.operators.registry_records import (
     parse_avro,
@@ -24,6 +27,7 @@ from processor.operators.registry_records import (
     parse_protobuf_table,
 )
 from processor.rows import ORIGIN
+from processor.testing import Record, TopologyTest
 from statehouse.registry.wire_format import framed, with_indexes
 from statehouse.serde_plugins import SerdeOptions
 from tests.support.registry import registry_of
@@ -47,6 +51,13 @@ def descriptor() -> descriptor_pb2.FileDescriptorProto:
     view.field.add(name="n", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
     view.field.add(name="page", number=2, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     return file
+
+
+def protobuf(n: int, page: str) -> bytes:
+    pool = DescriptorPool()
+    pool.Add(descriptor())
+    message = GetMessageClass(pool.FindMessageTypeByName("View"))(n=n, page=page)
+    return framed(3, with_indexes([0], message.SerializeToString()))
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +146,7 @@ def test_a_table_of_avro_with_keys_that_are_records_too(spark: SparkSession, reg
 
 
 def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
-    pool = DescriptorPool()
-    pool.Add(descriptor())
-    message = GetMessageClass(pool.FindMessageTypeByName("View"))(n=2**62 + 1, page="home")
-    sound = framed(3, with_indexes([0], message.SerializeToString()))
+    sound = protobuf(2**62 + 1, "home")
     parsed = parse_protobuf(frame(spark, [sound, framed(3, b"\x02\x08")]), FIELDS, registry=registry)
     good, bad = parsed.orderBy("offset").collect()
     assert (good.n, good.page, good.reason) == (2**62 + 1, "home", None)
@@ -149,6 +157,36 @@ def test_protobuf(spark: SparkSession, registry: SerdeOptions) -> None:
     assert [(row.table_key, row.n, row.deleted) for row in by_field] == [("home", 2**62 + 1, False)]
     by_text = parse_protobuf_table(table(spark, rows[1:]), FIELDS, registry=registry).collect()
     assert [(row.table_key, row.n, row.deleted, row.reason) for row in by_text] == [("k", None, True, None)]
+
+
+def test_streams_and_tables_as_they_go_on(spark: SparkSession, registry: SerdeOptions, tmp_path: Path) -> None:
+    def build(app: Application) -> None:
+        views = parse_avro(app.stream("avro"), FIELDS, registry=app.registry, optional=OPTIONAL)
+        clicks = parse_protobuf(app.stream("protobuf"), FIELDS, registry=app.registry)
+        pages = parse_avro_table(app.table("table"), FIELDS, registry=app.registry)
+        both = views.drop("ms").unionByName(clicks)
+        shown = F.to_json(F.struct("n"))
+        app.store("views", both.withColumns({"key": F.concat("topic", F.lit(" "), "page"), "value": shown}))
+        kept = F.when(~F.col("deleted"), shown)
+        app.store("pages", pages.withColumns({"key": F.col("table_key"), "value": kept}))
+
+    topology = TopologyTest("app", build, spark, tmp_path, registry=registry)
+    topology.pipe("avro", Record("k", avro(1, OLD, {"n": 1, "page": "home"})), Record("k", framed(9, b"x")))
+    topology.pipe("protobuf", Record("k", protobuf(2, "home")), Record("k", framed(1, b"x")))
+    topology.pipe("table", *(Record(key, avro(1, OLD, {"n": 3, "page": "any"})) for key in ("ann", "bob")))
+    topology.run()
+    assert topology.store("views") == {"avro home": {"n": 1}, "protobuf home": {"n": 2}}
+    assert topology.store("pages") == {"ann": {"n": 3}, "bob": {"n": 3}}
+    assert [letter.reason for letter in topology.dead_letters] == ["not_decodable"] * 2
+
+    # A later batch of the same streams, by then with a newer schema.
+    topology.pipe("avro", Record("k", avro(2, NEW, {"n": 4, "page": "cart", "ms": 0.5})))
+    topology.pipe("protobuf", Record("k", protobuf(5, "home")))
+    topology.pipe("table", Record("ann", None), Record("bob", avro(2, NEW, {"n": 6, "page": "any", "ms": None})))
+    topology.run()
+    assert topology.store("views") == {"avro home": {"n": 1}, "avro cart": {"n": 4}, "protobuf home": {"n": 5}}
+    assert topology.store("pages") == {"bob": {"n": 6}}
+    assert len(topology.dead_letters) == 2
 
 
 def test_without_a_registry_the_batch_fails_and_no_record_is_blamed(spark: SparkSession) -> None:
