@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 
 from statehouse.assignment import TaskAssignment
+from statehouse.kafka.clients import admin
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import ensure_free, free_port
 from statehouse.local.process import descendants
@@ -126,13 +127,17 @@ def start(kafka: EmbeddedKafka, application_id: str, tmp_path: Path) -> Iterator
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_before_the_processor_has_ever_run_all_wait_and_end_when_told(start: Start, number: signal.Signals) -> None:
+def test_before_the_processor_has_ever_run_all_wait_and_end_when_told(
+    kafka: EmbeddedKafka, application_id: str, start: Start, number: signal.Signals
+) -> None:
     node, router = start("node-1"), start("router")
     node.wait_health((1, "NOT_SERVING"))
     router.wait_health((1, "NOT_SERVING"))
     assert node.stop(number) == 0, node.log
     assert router.stop(number) == 0, router.log
     assert _files(node.state) == []
+    topics = admin(kafka.bootstrap, "test").list_topics(timeout=10.0).topics
+    assert not [topic for topic in topics if topic.startswith(application_id)], "they create none"
 
 
 def test_becomes_healthy_with_an_assignment_and_leaves_nothing_behind(

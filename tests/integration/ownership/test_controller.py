@@ -254,6 +254,21 @@ def test_a_fleet_is_assigned_and_a_lost_member_replaced(kafka: EmbeddedKafka, ap
     assert "n1 left" in reasons
 
 
+def test_a_fleet_too_small_for_its_standbys_is_warned_of_until_it_has_them(
+    kafka: EmbeddedKafka, application: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = [FakeMember(f"n{number}") for number in range(2)]
+    with running(kafka.bootstrap, application), Pulse(kafka.bootstrap, application) as pulse:
+        pulse.add(members[0])
+        actives = {members[0].name}
+        poll_until(lambda: {each.active for each in pulse.assignment.tasks.values()} == actives, DEADLINE_S, "actives")
+        pulse.add(members[1])
+        wait_spread(pulse, *members)
+    told = capsys.readouterr().out
+    few, enough = "tasks with fewer copies than asked for: add nodes", "all tasks have the copies asked for"
+    assert -1 < told.find(few) < told.find(enough)
+
+
 def test_neither_a_restart_nor_idle_time_bumps_the_epoch(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"n{number}") for number in range(3)]
     with running(kafka.bootstrap, application) as first, Pulse(kafka.bootstrap, application) as pulse:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -28,23 +29,24 @@ from tests.support.settings import SINK_LIMITS
 @pytest.fixture
 def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     application = unique_name("app")
-    names = {name: f"{application}-{name}" for name in ("changelog", "dead")}
+    names = {name: f"{application}-{name}" for name in ("changelog", "topic", "dead")}
     # Records here are of 1970: with a retention the broker may delete them at any moment.
-    create_topic(kafka.bootstrap, names["changelog"], partitions=3, config={"retention.ms": "-1"})
+    for name in ("changelog", "topic"):
+        create_topic(kafka.bootstrap, names[name], partitions=3, config={"retention.ms": "-1"})
     create_topic(kafka.bootstrap, names["dead"], partitions=2)
-    outputs = (OutputTopic("store", names["changelog"], 3),)
+    outputs = (OutputTopic("store", names["changelog"], 3), OutputTopic("topic", names["topic"], 3))
     return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, uuid.uuid4().hex, **SINK_LIMITS)
 
 
-def record(target: SinkTarget, text: str, partition: int = 0):
+def record(target: SinkTarget, text: str, partition: int = 0, output: int = 0):
     def produce(producer: Producer):
-        produce_record(producer, target.outputs[0].topic, partition, key=b"k", value=text.encode(), timestamp=1)
+        produce_record(producer, target.outputs[output].topic, partition, key=b"k", value=text.encode(), timestamp=1)
 
     return produce
 
 
-def values(target: SinkTarget):
-    return [message.value().decode() for message in messages(target.bootstrap, target.outputs[0].topic)]
+def values(target: SinkTarget, output: int = 0):
+    return [message.value().decode() for message in messages(target.bootstrap, target.outputs[output].topic)]
 
 
 def test_a_batch_is_written_once_whoever_writes_it_again(target: SinkTarget):
@@ -117,6 +119,25 @@ def test_a_failure_half_way_is_aborted_and_the_batch_can_be_written_again(target
         writer.write(0, fail)
     assert writer.write(0, record(target, "whole"))
     assert values(target) == ["whole"]
+
+
+def test_what_is_written_to_several_outputs_shows_in_all_of_them_or_in_none(target: SinkTarget):
+    writer = PartitionWriter(target, 0)
+
+    def to_both(text: str, producer: Producer):
+        for output in (0, 1):
+            record(target, text, output=output)(producer)
+
+    def fail(producer: Producer):
+        to_both("half", producer)
+        assert producer.flush(10) == 0, "both logs have their record"
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        writer.write(0, fail)
+    assert (values(target, 0), values(target, 1)) == ([], [])
+    assert writer.write(0, partial(to_both, "whole"))
+    assert (values(target, 0), values(target, 1)) == (["whole"], ["whole"])
 
 
 def test_a_query_with_a_fresh_checkpoint_writes_its_batches_again(target: SinkTarget):

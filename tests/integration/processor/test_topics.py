@@ -1,10 +1,11 @@
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from structlog.testing import capture_logs
 
 from processor.application import Application
@@ -37,6 +38,11 @@ def declared(application: str, *streams: str) -> Application:
 
 def frame(**types: str):
     return SimpleNamespace(dtypes=list(({"key": "string", "value": "string"} | types).items()), columns=list(types))
+
+
+def assert_no_topic_is_there(client: AdminClient, application: str, *outputs: str):
+    names = [name(application) for name in (dead_letters_topic, members_topic, assignment_topic, commits_topic)]
+    assert set(partition_counts(client, [*names, *outputs]).values()) == {None}
 
 
 def settings_of(client: AdminClient, topic: str):
@@ -133,7 +139,7 @@ def test_compaction_lags_that_contradict_each_other_are_refused_before_any_topic
     said = f"topic {output.topic}: max.compaction.lag.ms=60000 is below min.compaction.lag.ms={shortest}: "
     assert str(refused.value).startswith(said)
     assert str(refused.value).endswith(f"Raise the first, or {remedy}")
-    assert partition_counts(client, [output.topic])[output.topic] is None
+    assert_no_topic_is_there(client, application, output.topic)
 
 
 def test_compaction_lags_are_compared_with_what_an_existing_topic_has(
@@ -168,7 +174,7 @@ def test_more_replicas_for_a_write_than_there_are_is_refused_before_any_topic_is
             f"topic {output.topic}: min.insync.replicas=2 is above its replication factor, 1: brokers would refuse "
             "every write. Lower the first, or set replication_factor"
         )
-        assert partition_counts(client, [output.topic])[output.topic] is None
+        assert_no_topic_is_there(client, app.application_id, output.topic)
 
     create_topic(kafka.bootstrap, output.topic, 1)
     with pytest.raises(ConfigurationError, match=r"factor, 1: .* give the topic more replicas"):
@@ -182,6 +188,30 @@ def test_more_replicas_for_a_write_than_there_are_is_refused_before_any_topic_is
     wrong.store("boards", frame(), config={"min.insync.replicas": "all"})
     with pytest.raises(ConfigurationError, match=r"min.insync.replicas='all' must be a number of replicas"):
         create_topics(client, wrong, {"scores": 1}, SETTINGS)
+
+
+def test_every_topic_is_asked_for_with_as_many_replicas_as_set(client: AdminClient, unique_name: Callable[[str], str]):
+    application, asked = unique_name("app"), dict[str, int]()
+
+    class ThreeBrokers:
+        """Stands for a cluster that can keep three copies: notes how many are asked for, and has one."""
+
+        def create_topics(self, topics: list[NewTopic], **options: Any) -> dict[str, Future[None]]:
+            asked.update({topic.topic: topic.replication_factor for topic in topics})
+            return client.create_topics([NewTopic(topic.topic, topic.num_partitions, 1) for topic in topics], **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+    app = declared(application, "scores")
+    app.store("boards", frame())
+    app.query("both", frame()).topic(unique_name("topic"))
+    create_topics(
+        cast("Any", ThreeBrokers()), app, {"scores": 1}, SETTINGS.model_copy(update={"replication_factor": 3})
+    )
+    named = {dead_letters_topic, members_topic, assignment_topic, commits_topic}
+    expected = {output.topic for output in app.outputs} | {name(application) for name in named}
+    assert asked == dict.fromkeys(expected, 3)
 
 
 def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted(

@@ -99,6 +99,30 @@ def test_a_topology_runs_on_records_piped_in(spark: SparkSession, tmp_path: Path
     assert topology.store("pages") == {"home": {"price": 1.5}}
 
 
+def build_totals(app: Application) -> None:
+    amounts = parse_json(app.stream("amounts"), {"amount": FieldType.NUMBER})
+    by_key = amounts.withColumn("key", F.col("key").cast("string")).groupBy("key")
+    kinds = {"sum": F.sum, "min": F.min, "max": F.max, "avg": F.avg}
+    all_of_them = F.struct(*(compute("amount").alias(name) for name, compute in kinds.items()))
+    app.store("totals", by_key.agg(F.to_json(all_of_them).alias("value")))
+
+
+def test_sums_and_extremes_go_on_from_batch_to_batch(spark: SparkSession, tmp_path: Path):
+    topology = TopologyTest("app", build_totals, spark, tmp_path, partitions=1)
+
+    def pipe(key: str, *amounts: float):
+        topology.pipe("amounts", *(Record(key, f'{{"amount":{amount}}}', BEGAN_MS) for amount in amounts))
+
+    pipe("ann", 3, -1.5)
+    pipe("bob", 7)
+    topology.run()
+    bob = {"sum": 7, "min": 7, "max": 7, "avg": 7}
+    assert topology.store("totals") == {"ann": {"sum": 1.5, "min": -1.5, "max": 3, "avg": 0.75}, "bob": bob}
+    pipe("ann", 4.5)
+    topology.run()
+    assert topology.store("totals") == {"ann": {"sum": 6, "min": -1.5, "max": 4.5, "avg": 2}, "bob": bob}
+
+
 def ward(name: str | None) -> str | None:
     return None if name is None else f'{{"ward_name":"{name}"}}'
 

@@ -96,6 +96,25 @@ def test_unreadable_record_and_foreign_partitioner_are_reported_and_skipped() ->
     assert reader.not_understood() == "store/s"
 
 
+def test_a_store_whose_keys_are_hashed_otherwise_is_reported_and_left_out() -> None:
+    """The published vectors are what counts, whatever name the partitioner has."""
+    stores = {name: StoreSpec(name, f"app-{name}-changelog", 1, 0) for name in ("s", "t")}
+    _, records = encode(Assignment(), Assignment(1, "r", "c", MappingProxyType(stores)))
+    problems: list[tuple[str, str]] = []
+    reader = AssignmentReader(lambda key, error: problems.append((key, str(error))))
+    snapshots = []
+    for name, value in records:
+        record = assignment_pb2.AssignmentRecord.FromString(value or b"")
+        if name == b"store/s":
+            record.store.conformance_vectors[0].hash += 1
+        snapshots.append(reader.feed(name, record.SerializeToString()))
+    assert snapshots[-1] is not None
+    assert set(snapshots[-1].stores) == {"t"}
+    ((key, problem),) = problems
+    assert key == "store/s"
+    assert "store s: " in problem
+
+
 @pytest.mark.parametrize("key", [b"store/s", b"task/0"])
 def test_what_a_newer_version_has_added_is_noticed(key: bytes) -> None:
     subs = {0: SubTopology(0, "q", 1)}

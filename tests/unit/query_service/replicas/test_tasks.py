@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,13 +14,17 @@ import pytest
 import pytest_asyncio
 
 from query_service.disk.directory import StateDirectory, TaskDirectory
+from query_service.replicas import opening
+from query_service.replicas import replica as replica_module
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.replicas.tasks import TaskManager
-from query_service.states.checkpoint import Checkpoint
+from query_service.states.checkpoint import Changelog, Checkpoint
 from query_service.states.faults import Fault
 from query_service.states.task_events import NodeTask, NotSaved
+from query_service.stores.base import ChangelogRecord
 from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.resources import StoreResources
+from query_service.stores.walk import Walk
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment, TaskAssignment
@@ -129,6 +134,40 @@ async def test_a_task_that_no_thread_takes_is_tried_again(
             await in_state(tasks, TaskState.ERROR)
     await in_state(tasks, TaskState.RESTORING)
     tasks._end_reached(tasks.replicas[TASK].stores["a"])
+    await in_state(tasks, TaskState.RUNNING)
+
+
+async def test_a_restore_that_outlived_the_tombstones_is_made_again(
+    tasks: TaskManager, metrics: NodeMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tombstone may have left the log before the restore came to it: the key would be back."""
+    wall_ms = 1_700_000_000_000
+    for module in (opening, replica_module):
+        monkeypatch.setattr(module, "monotonic_and_wall_ms", lambda: (time.monotonic(), wall_ms))
+    for replicator in (tasks._restorer, tasks._follower):
+        monkeypatch.setattr(replicator, "add", lambda _store: done())
+        monkeypatch.setattr(replicator, "remove", lambda _store: done())
+    settings = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}
+    log = Changelog(A.changelog_topic, "id", 0, 1, 60_000)
+    monkeypatch.setattr(tasks._steps._opener._admin, "ask", lambda _question: (settings, log))
+    deleted = ChangelogRecord(b"deleted", b"1", 0)
+
+    assign(tasks, A)
+    await in_state(tasks, TaskState.RESTORING)
+    first = tasks.replicas[TASK].stores["a"]
+    first.apply([deleted], 1)
+    wall_ms += 60_001
+    tasks._end_reached(first)
+    await in_state(tasks, TaskState.ERROR)
+    assert "raise delete.retention.ms" in tasks.replicas[TASK].node_task.error
+
+    await in_state(tasks, TaskState.RESTORING)
+    again = tasks.replicas[TASK].stores["a"]
+    assert (again.position, again.store.exact_count(Walk())) == (0, 0)
+    wiped = {"store": "a", "fault": "checkpoint_too_old"}
+    assert metrics.registry.get_sample_value("statehouse_node_full_restores_total", wiped) == 1
+    again.apply([], 1)
+    tasks._end_reached(again)
     await in_state(tasks, TaskState.RUNNING)
 
 

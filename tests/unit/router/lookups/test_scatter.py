@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import grpc.aio
 import pytest
@@ -15,7 +17,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import framed, frames
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet, failure_of
-from tests.unit.router.fleets import STORE
+from tests.unit.router.fleets import STORE, assignment
 
 Start = Callable[..., Awaitable[Fleet]]
 PARTITIONS = 3
@@ -201,6 +203,21 @@ async def test_a_batch_makes_one_call_a_node_and_keeps_the_order(start: Start) -
     assert _answers(response) == keys
     assert [len(node.batches) for node in fleet.nodes.values()] == [1, 1]
     assert all(result.response.replica.epoch == 2 for result in response.results)
+
+
+async def test_a_batch_may_ask_for_keys_of_several_stores(start: Start) -> None:
+    fleet = await _spread(start)
+    one = assignment([TaskAssignment("a"), TaskAssignment("b"), TaskAssignment("a")], epoch=3)
+    ranks = replace(one.stores[STORE], name="ranks", changelog_topic="app-ranks-changelog")
+    fleet.router.tracker.on_assignment(replace(one, stores={**one.stores, "ranks": ranks}))
+    assert await fleet.router.tables.wait_for_epoch(3, 10.0)
+    request = _batch([*KEYS, *KEYS])
+    for entry in request.requests[len(KEYS) :]:
+        entry.store = "ranks"
+    assert _answers(await fleet.query.BatchGet(request)) == [*KEYS, *KEYS]
+    (of_a,), (of_b,) = (node.batches for node in fleet.nodes.values())
+    assert Counter(entry.store for entry in (*of_a, *of_b)) == {STORE: len(KEYS), "ranks": len(KEYS)}
+    assert {entry.store for entry in of_a} == {STORE, "ranks"}, "in one call"
 
 
 async def test_each_entry_has_its_own_outcome(start: Start) -> None:
