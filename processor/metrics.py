@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from processor.lifecycle import ApplicationState, ControllerState, QueryState
 from processor.listeners import ProcessorListeners
 from processor.query_progress import BatchProgress
-from processor.sink.batch_writer import BYTES, EARLY, RETRIED, SAVED, SKIPPED, Counts
+from processor.sink.counts import BYTES, EARLY, RETRIED, SAVED, SKIPPED, Counts
 from processor.sink.protocol import WRITES
 from processor.states import ProcessorStates
 from statehouse.observability.metrics import count_pauses, new_registry

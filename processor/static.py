@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import structlog
 
+from processor.control_topics import create_control_topics, warn_of_uncompacted
 from processor.controller_process import ControllerCallbacks, run_controller
 from processor.ownership.controller import OwnershipController
 from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings, ownership_settings
-from processor.topics import create_control_topics, warn_of_uncompacted
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
 from statehouse.kafka.topics import partition_counts

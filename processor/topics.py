@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,12 +11,12 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from processor.application import Application, Source, SourceKind
+from processor.control_topics import control_topics, create_control_topics, warn_of_uncompacted
 from processor.outputs import Output
 from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.topics import (
-    CONTROL_TOPIC_CONFIG,
     TopicSpec,
     check_replicas,
     ensure_topics,
@@ -27,10 +27,7 @@ from statehouse.topology import (
     SESSION,
     VERSIONED,
     WINDOW,
-    assignment_topic,
-    commits_topic,
     dead_letters_topic,
-    members_topic,
 )
 
 log = structlog.get_logger(__name__)
@@ -118,7 +115,7 @@ def create_topics(
         there = topic_settings(admin, spec.name) if existing[spec.name] is not None else {}
         check_compaction_lags(output, {**there, **spec.config})
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
-    check_replicas(admin, [*specs, *_control_topics(app.application_id, settings.replication_factor)])
+    check_replicas(admin, [*specs, *control_topics(app.application_id, settings.replication_factor)])
     ensure_topics(admin, specs)
     create_control_topics(admin, app.application_id, settings.replication_factor)
     warn_of_uncompacted(admin, app.global_stores)
@@ -196,27 +193,6 @@ def _store_topic_config(declaration: StoreDeclaration, settings: ProcessorSettin
     if not declaration.ephemeral:
         ours[_MIN_LAG] = str(lag_ms)
     return ours
-
-
-def warn_of_uncompacted(admin: AdminClient, stores: Iterable[StoreDeclaration]) -> None:
-    """Warn of global stores on uncompacted topics: a node that restores lacks the records deleted there."""
-    for store in stores:
-        if store.is_global and "compact" not in topic_settings(admin, store.changelog_topic)["cleanup.policy"]:
-            log.warning(
-                "topic of a global store is not compacted; set its cleanup.policy to compact, or entries will be lost",
-                store=store.name,
-                topic=store.changelog_topic,
-            )
-
-
-def create_control_topics(admin: AdminClient, application_id: str, replication_factor: int) -> None:
-    """Create the members, assignment and commits topics, or apply changed settings."""
-    ensure_topics(admin, _control_topics(application_id, replication_factor))
-
-
-def _control_topics(application_id: str, replication_factor: int) -> list[TopicSpec]:
-    names = [name(application_id) for name in (members_topic, assignment_topic, commits_topic)]
-    return [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG, replication_factor) for name in names]
 
 
 def _largest(sources: Sequence[Source], counts: Mapping[str, int]) -> int:

@@ -20,16 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.checkpoint import Offsets
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
-from processor.sink.batch_writer import (
-    CHANGELOG,
-    COUNTS_SCHEMA,
-    RETRIED,
-    SKIPPED,
-    TOMBSTONE,
-    BatchWriter,
-    Counts,
-    placement_hashes,
-)
+from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter, placement_hashes
+from processor.sink.counts import CHANGELOG, RETRIED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
+from processor.sink.counts import BYTES, CHANGELOG, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.protocol import WRITERS, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
@@ -31,22 +32,6 @@ _COUNTS_TYPE: Final = pa.schema(
         pa.field("records", pa.int64()),
     ]
 )
-
-Counts = Counter[tuple[str, str]]
-"""Number of records by output and kind, and their bytes. The output is a store or topic, "" for the whole query."""
-
-# Kinds of counts; dead-letter reasons are further kinds.
-CHANGELOG: Final = "changelog"
-TOMBSTONE: Final = "tombstone"
-SKIPPED: Final = "skipped"
-RETRIED: Final = "retried"
-"""Counts how often the transaction of a partition had to be restarted, not records."""
-BYTES: Final = "bytes"
-"""Counts the bytes of keys and values in an output's records, not records."""
-SAVED: Final = "saved"
-"""Counts the rows of an output that weren't written, because a later one replaced them in the record cache."""
-EARLY: Final = "early"
-"""Counts the rows of an output that left the record cache early, because it was full."""
 
 _THREADS_MAX: Final = 8
 _ROWS_MAX: Final = 1000  # converted to Python objects at once

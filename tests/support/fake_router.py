@@ -67,6 +67,9 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.updates: list[query_service_pb2.WatchResponse] = []
         self.ending: LookupFailure | None = None
         self.nodes = [NODE]
+        self.controller: fleet_service_pb2.ControllerInfo | None = fleet_service_pb2.ControllerInfo(
+            host="driver-1:42", record_age_ms=300
+        )
         self.fleets: Iterator[tuple[int, list[fleet_service_pb2.NodeInfo]]] = iter(())
         self.max_batch_entries = self.max_batch_answers = 1_000
 
@@ -324,6 +327,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
                 input_rows_per_second=99.6, backlog=5_000, backlog_eta_ms=50_400, watermark_ms=61_500, state_rows=1_234
             )
         )
+        if self.controller is not None:
+            response.controller.CopyFrom(self.controller)
         actives, self.nodes = next(self.fleets, (1, self.nodes))
         response.nodes.extend(self.nodes)
         for partition in range(3, 3 - actives, -1):

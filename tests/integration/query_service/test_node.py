@@ -322,8 +322,9 @@ def test_stops_cleanly_and_tells_health(fleet: Fleet) -> None:
     fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
     fleet.wait_running([node])
     health = health_pb2_grpc.HealthStub(node.channel)
-    request = health_pb2.HealthCheckRequest(service="statehouse.v1.QueryService")
-    assert health.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+    for service in ("", "statehouse.v1.QueryService", "statehouse.v1.NodeService"):
+        request = health_pb2.HealthCheckRequest(service=service)
+        assert health.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING, service
     assert node.stop(signal.SIGINT) == 0
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", node.port), timeout=5)

@@ -327,6 +327,63 @@ def test_entries_come_with_their_records_timestamps(
     assert failure.value.reason is Reason.WRONG_STORE_KIND
 
 
+def test_every_answer_says_who_gave_it_and_how_fresh_it_is(serve: Serve, fleet: Fleet, node: ServerProcess) -> None:
+    key, pb = fleet.keys_in(1)[0], query_service_pb2
+    asked, one, here = types_pb2.Key(text=key), {"key": types_pb2.Key(text=key)}, {"partition": 1}
+    query, retention = node.query, {"retention_ms": 10 * MINUTE}
+    kinds: list[tuple[dict[str, Any], bytes, list[tuple[Any, Any, dict[str, Any]]]]] = [
+        (
+            {},
+            key.encode(),
+            [
+                (query.Get, pb.GetRequest, one),
+                (query.Scan, pb.ScanRequest, here),
+                (query.Scan, pb.ScanRequest, {"prefix": asked, **here}),
+                (query.Count, pb.CountRequest, {"exact": True, **here}),
+                (query.Count, pb.CountRequest, here),
+            ],
+        ),
+        (
+            {"kind": "window", "window_size_ms": MINUTE, **retention},
+            WindowKey(key.encode(), 0).to_bytes(),
+            [(query.FetchWindows, pb.FetchWindowsRequest, one), (query.ScanWindows, pb.ScanWindowsRequest, here)],
+        ),
+        (
+            {"kind": "session", **retention},
+            SessionKey(key.encode(), 0, 0).to_bytes(),
+            [(query.FetchSessions, pb.FetchSessionsRequest, one), (query.ScanSessions, pb.ScanSessionsRequest, here)],
+        ),
+        (
+            {"kind": "versioned", **retention},
+            key.encode(),
+            [
+                (query.GetAsOf, pb.GetAsOfRequest, {"as_of_ms": MINUTE, **one}),
+                (query.GetHistory, pb.GetHistoryRequest, one),
+                (query.Scan, pb.ScanRequest, {"as_of_ms": MINUTE, **here}),
+            ],
+        ),
+    ]
+    for spec, record_key, calls in kinds:
+        store = serve(**spec)
+        store.put_records([(key, record_key, b"1", MINUTE)])
+        poll_until(lambda store=store: store.replica(1).position, 20, "the record")
+        for method, request, fields in calls:
+            answer = node.call(method, request(store=store.name, **fields))
+            assert_stamp(getattr(answer, "replica", None) or answer.replicas[0], node, fleet, answer)
+        if not spec:
+            batch = node.call(query.BatchGet, pb.BatchGetRequest(requests=[pb.GetRequest(store=store.name, **one)]))
+            assert_stamp(batch.results[0].response.replica, node, fleet, batch)
+
+
+def assert_stamp(stamp: types_pb2.ReplicaStamp, node: ServerProcess, fleet: Fleet, answer: object) -> None:
+    known = {"partition", "epoch", "host", "role", "position", "lag", "staleness_ms"}
+    assert {field.name for field, _ in stamp.ListFields()} == known, answer
+    assert (stamp.partition, stamp.epoch, stamp.role) == (1, fleet.assignment.epoch, types_pb2.REPLICA_ROLE_ACTIVE)
+    assert (stamp.host.instance_id, stamp.host.port) == (node.name, node.port)
+    assert (stamp.position, stamp.lag) == (1, 0), answer
+    assert 0 <= stamp.staleness_ms < 30_000
+
+
 def test_sessions_of_a_range_of_keys(serve: Serve, fleet: Fleet, node: ServerProcess, client: Client) -> None:
     store = serve(kind="session", retention_ms=60 * MINUTE)
     keys = sorted([*fleet.keys_in(0, 3), *fleet.keys_in(1, 3)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -10,8 +11,10 @@ import pytest
 
 from query_service.heartbeats import Heartbeats
 from query_service.node import QueryNode
+from statehouse.control.v1 import commits_pb2
 from statehouse.settings import NodeSettings
 from statehouse.topology import TaskId
+from tests.unit.query_service import one_node
 
 
 @pytest.fixture
@@ -65,3 +68,29 @@ async def test_a_node_whose_tombstone_can_not_be_sent_ends_all_the_same() -> Non
     heartbeats._producer = producer
     await heartbeats.end("n", leaves=True)
     producer.flush.assert_called_once()
+
+
+async def test_metrics_tell_what_the_processor_reported_for_the_stores_that_are_here(settings: NodeSettings) -> None:
+    node = QueryNode(settings)
+    node._tasks.replicas.update(one_node.admission_of(node._metrics, [0, 1], ["a"])._replicas)
+    store = one_node.SPEC.name
+
+    def served() -> list[float | None]:
+        value = node._metrics.registry.get_sample_value
+        names = ("processor_age_seconds", "input_backlog_records")
+        return [value(f"statehouse_node_{name}", {"store": store}) for name in names]
+
+    assert served() == [None, None], "nobody knows"
+    reports = node._control.reports
+    reports.take(commits_pb2.Commit(store="elsewhere", input_backlog=1), time.monotonic())
+    reports.take(commits_pb2.Commit(store=store, input_backlog=42), time.monotonic() - 7)
+    age_s, backlog = served()
+    assert age_s == pytest.approx(7, abs=5)
+    assert backlog == 42
+    reports.take(commits_pb2.Commit(store=store), time.monotonic())
+    age_s, backlog = served()
+    assert age_s == pytest.approx(0, abs=5)
+    assert backlog is None, "not known is not 0"
+    assert (
+        node._metrics.registry.get_sample_value("statehouse_node_input_backlog_records", {"store": "elsewhere"}) is None
+    )

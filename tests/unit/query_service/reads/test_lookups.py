@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
 from query_service.replicas.replica import StoreReplica
 from query_service.states.checkpoint import Checkpoint
-from query_service.stores.base import StateStore
+from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics
@@ -60,6 +63,28 @@ def test_a_lookup_that_meets_a_defect_fails_alone(tmp_path: Path) -> None:
     assert reason_from_number(gone.error.reason) is Reason.PARTITION_NOT_OWNED
     failed = "statehouse_node_batch_entry_failures_total"
     assert metrics.registry.get_sample_value(failed, {"reason": "INTERNAL"}) == 1
+
+
+@pytest.mark.parametrize(("serde", "good", "torn"), [("json", b"[1]", b"[1"), ("long", bytes(8), bytes(7))])
+def test_a_value_that_does_not_decode_fails_typed_reads_of_its_key_alone(
+    tmp_path: Path, serde: str, good: bytes, torn: bytes
+) -> None:
+    metrics, store = NodeMetrics(), KeyValueStore(RocksDBEngine(tmp_path))
+    admission = OneStore(store, metrics)
+    admission._served = replace(admission._served, value_serde=SERDES[serde])
+    admission._replica.apply([ChangelogRecord(b"good", good, 0), ChangelogRecord(b"torn", torn, 0)], 2)
+    lookups = LookupHandler(
+        cast("Any", admission), cast("Any", None), metrics, max_batch_entries=10, max_message_bytes=10**6
+    )
+    asked = [("good", False), ("torn", False), ("torn", True), ("good", False)]
+    first, typed, raw, last = _batch_get(
+        lookups,
+        [query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text=key), raw=raw) for key, raw in asked],
+    )
+    assert reason_from_number(typed.error.reason) is Reason.VALUE_UNDECODABLE
+    assert raw.response.value.raw == torn
+    assert first.response.found
+    assert first.response.value == last.response.value == SERDES[serde].value(good)
 
 
 def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import DecodeError
 
 from router.calls.attempts import CallOutcome
 from router.calls.coalesce import Coalescer
 from router.telemetry.metrics import RouterMetrics
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.v1 import query_service_pb2
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.making_calls import NODE, ScriptedNode, body, response
@@ -83,6 +85,25 @@ async def test_lookups_wait_for_the_call_under_way_and_go_together() -> None:
     assert [await task for task in tasks] == [response(key) for key in "abcde"]
     assert not lookups.coalescer.queues
     assert lookups.metrics.registry.get_sample_value("statehouse_router_coalesced_lookups_sum") == 3
+
+
+async def test_answers_are_passed_on_unread() -> None:
+    unreadable = [b"\xff\xff\xff no message", b"\x12\xff", b"\x00"]
+    for answer in unreadable:
+        with pytest.raises(DecodeError):
+            query_service_pb2.GetResponse.FromString(answer)
+    lookups = Lookups()
+    tasks = await lookups.ask("a", "b", "c")
+    lookups.node.calls[0].reply.set_result(unreadable[0])
+    await settled()
+    batch = b"".join(_field(1, _field(1, answer)) for answer in unreadable[1:])
+    lookups.node.calls[1].reply.set_result(batch)
+    assert [await task for task in tasks] == unreadable
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A short message within a message, as protobuf writes it."""
+    return bytes([number << 3 | 2, len(content)]) + content
 
 
 async def test_other_methods_neither_wait_nor_keep_others_waiting() -> None:

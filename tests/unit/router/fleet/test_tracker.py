@@ -107,10 +107,14 @@ async def test_health_follows_the_first_table() -> None:
     await fleet.router.start()
     try:
         stub = health_pb2_grpc.HealthStub(fleet.channel)
-        request = health_pb2.HealthCheckRequest(service="statehouse.v1.QueryService")
-        assert (await stub.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+        async def statuses() -> list[int]:
+            names = ("", "statehouse.v1.QueryService", "statehouse.v1.FleetService")
+            return [(await stub.Check(health_pb2.HealthCheckRequest(service=name))).status for name in names]
+
+        assert await statuses() == [health_pb2.HealthCheckResponse.NOT_SERVING] * 3
         await fleet.publish(TaskAssignment())
-        assert (await stub.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+        assert await statuses() == [health_pb2.HealthCheckResponse.SERVING] * 3
     finally:
         await fleet.stop()
 

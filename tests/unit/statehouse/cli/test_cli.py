@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -19,7 +20,7 @@ from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.errors import LocalError
 from statehouse.local.ports import free_port
 from statehouse.positions import Token
-from statehouse.v1 import types_pb2
+from statehouse.v1 import fleet_service_pb2, types_pb2
 from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
 
 Run = Callable[..., Result]
@@ -298,9 +299,25 @@ def test_count_locate_and_status_have_both_forms(run: Run):
     assert status["local"] == []
     query = status["fleet"]["queries"][0]
     assert (query["stores"], query["batch_id"], query["status"]["backlog_eta_ms"]) == (["boards"], 6, 50_400)
+    controller = {"host": "driver-1:42", "standby": False, "stopped": False, "record_age_ms": 300}
+    assert status["fleet"]["controller"] == controller
     shown = run("status").stdout
     assert "unknown" not in shown
+    assert re.search(r"controller +processor on driver-1:42, heard 300 ms ago", shown)
     assert "scores  boards  running  700 ms ago  4980     6      12 s ago   100     50 s" in shown
+
+
+@pytest.mark.parametrize(
+    ("controller", "said"),
+    [
+        ({"host": "box:7", "standby": True, "record_age_ms": 1_200}, "standby controller on box:7, heard 1200 ms ago"),
+        ({"host": "box:7", "stopped": True, "record_age_ms": 90_000}, "none since 90 s ago: stopped on box:7"),
+        (None, "not known"),
+    ],
+)
+def test_status_says_who_assigns(run: Run, router: FakeRouter, controller: dict[str, Any] | None, said: str):
+    router.controller = None if controller is None else fleet_service_pb2.ControllerInfo(**controller)
+    assert re.search(rf"^controller +{said}$", run("status").stdout, re.MULTILINE)
 
 
 def test_get_explains_what_was_done(run: Run, router: FakeRouter):
@@ -446,3 +463,15 @@ def test_a_lookup_imports_neither_spark_nor_kafka():
 
     assert "process" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("module", ["processor.cli", "processor.controller_process", "processor.static"])
+def test_a_controller_runs_where_spark_is_not_installed(module: str):
+    program = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(('pyspark', 'py4j', 'pandas', 'pyarrow', 'numpy'))  # as if they weren't there\n"
+        f"import {module}"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stderr
