@@ -96,10 +96,11 @@ def test_a_newer_process_fences_the_older_which_says_so(
         poll_until(lambda: "ownership controller started" in newer.log, 60, "the newer to take over")
         # Being fenced is noticed at the next publication: let there be cause for one.
         produce(kafka.bootstrap, members_topic(app), [encode_member(FakeMember("n1").beat())])
-        assert older.wait(60) == 1
+        poll_until(lambda: "another controller acts: this one stands by" in older.log, 60, "the older to be fenced")
         assert "another controller of this application has started" in older.log
         poll_until(lambda: "n1 joined" in newer.log, 30, "the newer to publish")
-        assert newer.stop(signal.SIGTERM) == 0
+        for process in (older, newer):
+            assert process.stop(signal.SIGTERM) == 0
     finally:
         for process in (older, newer):
             process.close()
