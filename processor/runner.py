@@ -132,7 +132,7 @@ class Processor:
 
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
-        session = open_session(application_id, settings)
+        session = self._open_session()
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
         app = Application(application_id, sources, settings.serde_options)
         self._topology.build(app)
@@ -156,6 +156,9 @@ class Processor:
             figures = partial(progress.figures, query.name)
             self._running.append(self._start_query(session, query, frame, topics, figures, record_cache))
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
+
+    def _open_session(self) -> SparkSession:
+        return open_session(self._topology.application_id, self._settings)
 
     def wait(self, is_stopping: Callable[[], bool]) -> None:
         """Wait until `is_stopping` returns True, and restart queries that die; checks five times a second.

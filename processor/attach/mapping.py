@@ -35,7 +35,7 @@ from statehouse.errors import ConfigurationError
 from statehouse.serdes import SERDES
 
 STATE_KEY: Final = "_state_key"
-_STATE_VALUE: Final = "_state_value"
+STATE_VALUE: Final = "_state_value"
 _INTEGRAL: Final = (ByteType, ShortType, IntegerType, LongType)
 _FRACTIONAL: Final = (FloatType, DoubleType)
 _NESTED: Final = (StructType, ArrayType, MapType)
@@ -109,7 +109,7 @@ def state_rows(frame: DataFrame) -> DataFrame:
     columns = [column.alias(name) for column, name in zip(inner, unique_names(names), strict=True)]
     # An operator that only remembers keys has no value; Spark has no empty structs with a literal.
     made = F.struct(*columns) if columns else F.from_json(F.lit("{}"), StructType([]))
-    return frame.withColumnsRenamed({"key": STATE_KEY}).withColumn(_STATE_VALUE, made).drop("value")
+    return frame.withColumnsRenamed({"key": STATE_KEY}).withColumn(STATE_VALUE, made).drop("value")
 
 
 def entries(rows: DataFrame, columns: EntryMapping, keep: Sequence[str] = ()) -> DataFrame:
@@ -119,15 +119,15 @@ def entries(rows: DataFrame, columns: EntryMapping, keep: Sequence[str] = ()) ->
         ConfigurationError: an expression doesn't fit the columns; the text says which there are.
 
     """
-    key_type, value_type = _struct(rows, STATE_KEY), _struct(rows, _STATE_VALUE)
+    key_type, value_type = _struct(rows, STATE_KEY), _struct(rows, STATE_VALUE)
     try:
-        keyed = rows.select(*keep, STATE_KEY, _STATE_VALUE, f"{STATE_KEY}.*").withColumn(KEY, _key(key_type, columns))
+        keyed = rows.select(*keep, STATE_KEY, STATE_VALUE, f"{STATE_KEY}.*").withColumn(KEY, _key(key_type, columns))
         names = [name for name in key_type.names if name not in value_type.names]
         of_key = [F.col(f"{STATE_KEY}.`{name}`") for name in names]
-        whole = keyed.select(*keep, STATE_KEY, KEY, *of_key, _STATE_VALUE, f"{_STATE_VALUE}.*")
+        whole = keyed.select(*keep, STATE_KEY, KEY, *of_key, STATE_VALUE, f"{STATE_VALUE}.*")
         made = {name: F.expr(text) for name, text in columns.values.items()}
         if not made:
-            value: Column = F.to_json(F.col(_STATE_VALUE), {"ignoreNullFields": "false"})
+            value: Column = F.to_json(F.col(STATE_VALUE), {"ignoreNullFields": "false"})
         elif columns.value_serde == "json":
             named = [column.alias(name) for name, column in made.items()]
             value = F.to_json(F.struct(*named), {"ignoreNullFields": "false"})

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -86,6 +87,11 @@ class Job:
                 os.kill(jvm, signal.SIGKILL)
         poll_until(lambda: not any(is_alive(jvm) for jvm in jvms), 20, "the end of the job's JVM")
 
+    def took_s(self, batch_id: int) -> float:
+        """How long a batch took, from its plan to its commit."""
+        planned, committed = (self.checkpoint / log / str(batch_id) for log in ("offsets", "commits"))
+        return committed.stat().st_mtime - planned.stat().st_mtime
+
     @property
     def batches(self) -> list[int]:
         return sorted(int(each.name) for each in (self.checkpoint / "commits").glob("*") if each.name.isdigit())
@@ -133,6 +139,9 @@ class Attach(ProcessorProcess):
             *("--checkpoint", str(job.checkpoint), "--value", "n=count", "--value", "total=sum"),
             *("--heartbeat-interval-ms", "200", "--session-timeout-ms", "6000", *options),
         ]
+
+    def run_by(self, prefix: Sequence[str]) -> None:
+        self._command = [*prefix, *self._command]
 
 
 def check_history(records: Sequence[Message], allowed: Sequence[State]) -> None:
@@ -288,6 +297,94 @@ def test_ten_kills_of_the_job_and_ten_of_ours(
     with shared_session() as session:
         state = session.read.format("statestore").load(str(job.checkpoint)).collect()
     assert store_of(changelog) == {row.key[0].encode(): value(*row.value) for row in state}
+
+
+class HalfACore:
+    """Programs that may use half a core together, and how much they have used."""
+
+    def __init__(self, name: str, cores: float = 0.5) -> None:
+        self._group = Path("/sys/fs/cgroup/cpu") / name
+        self._usage = Path("/sys/fs/cgroup/cpuacct") / name
+        for group in (self._group, self._usage):
+            group.mkdir()
+        self.allow(cores)
+
+    def allow(self, cores: float) -> None:
+        (self._group / "cpu.cfs_quota_us").write_text(str(round(cores * 100_000)))
+
+    @property
+    def used_s(self) -> float:
+        return int((self._usage / "cpuacct.usage").read_text()) / 1e9
+
+    @property
+    def prefix(self) -> list[str]:
+        """What goes before a command."""
+        enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in (self._group, self._usage))
+        return ["sh", "-c", f'{enter}; exec "$@"', "sh"]
+
+    def close(self) -> None:
+        for group in (self._group, self._usage):
+            poll_until(lambda group=group: not (group / "cgroup.procs").read_text(), 30, "the end of its programs")
+            group.rmdir()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists(), reason="needs control groups, version 1")
+def test_a_job_is_not_slowed_down_by_more_than_by_as_much_other_work(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    application_id, topic, group = unique_name("shop"), unique_name("clicks"), HalfACore(unique_name("group")[-20:])
+    create_topic(kafka.bootstrap, topic)
+    records = Records(kafka.bootstrap, topic)
+    records.write(500)
+    job = Job(kafka.bootstrap, topic, tmp_path, "changelog", "10 seconds", per_batch=100_000)
+    attach = Attach(kafka.bootstrap, application_id, tmp_path, job, "--partitions", "2")
+    attach.run_by(group.prefix)
+    beside: dict[str, list[float]] = {"attach": [], "other work": []}
+    delays: list[float] = []
+
+    def measure(name: str, batches: int) -> None:
+        newest = max(job.batches)
+        for _ in range(batches):
+            records.write(500)
+            poll_until(lambda newest=newest: max(job.batches) > newest, 60, "the next batch")
+            newest = max(job.batches)
+            beside[name].append(job.took_s(newest))
+
+    try:
+        job.start()
+        poll_until(lambda: job.batches, 120, "a batch of the job")
+        attach.start()
+        attach.wait_for("batch committed")
+        measure("attach", 3)
+        for _ in range(2):
+            if not attach.is_running:
+                attach.start()
+                attach.wait_for("batch committed")
+                measure("attach", 3)
+            beside["attach"] = beside["attach"][: len(beside["other work"])]
+            before, began = group.used_s, time.monotonic()
+            measure("attach", 8)
+            cores = (group.used_s - before) / (time.monotonic() - began)
+            delays += [event["took_ms"] / 1000 for event in attach.events("batch committed")[-8:]]
+            attach.kill()
+            group.allow(max(cores, 0.01))
+            burner = subprocess.Popen([*group.prefix, sys.executable, "-c", "while True: pass"])
+            try:
+                measure("other work", 8)
+            finally:
+                burner.kill()
+                burner.wait()
+                group.allow(0.5)
+        figures = {name: statistics.median(took) for name, took in beside.items()}
+        found = {"cores": cores, "medians": figures, "batches_s": beside, "written_in_s": delays}
+        (tmp_path / "figures.json").write_text(json.dumps(found))
+        assert figures["attach"] <= 1.05 * figures["other work"], found
+    finally:
+        job.kill()
+        if attach.is_running:
+            attach.kill()
+        group.close()
 
 
 def pause(seconds: float, meanwhile: Callable[[], bool]) -> None:

@@ -1,0 +1,171 @@
+"""Publishes a streaming frame of a running session as a store: three lines in a notebook, no module.
+
+from processor.notebook import publish
+
+counts = publish(events.groupBy("user").count(), store="counts", key="user", bootstrap="127.0.0.1:9092")
+counts.get("u1")
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.application import Application
+from processor.attach.mapping import STATE_KEY, STATE_VALUE, EntryMapping, entries, key_serde
+from processor.outputs import OutputMode
+from processor.runner import Processor, Topology
+from processor.settings import ProcessorSettings
+from statehouse.client import Client
+from statehouse.client.asynchronous import DEFAULT_TARGET
+from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.observability import logs
+from statehouse.topology import checked_name
+
+log = structlog.get_logger(__name__)
+
+_PUBLISHED: Final[dict[str, PublishedFrame]] = {}
+
+
+def publish(
+    frame: DataFrame,
+    store: str,
+    key: str | Sequence[str],
+    *,
+    values: Mapping[str, str] | None = None,
+    application_id: str | None = None,
+    output_mode: str = OutputMode.UPDATE,
+    router: str = DEFAULT_TARGET,
+    **settings: Any,  # noqa: ANN401 - whatever settings there are
+) -> PublishedFrame:
+    """Publish a streaming frame as a store, in the session that it belongs to, until `stop()` or the kernel's end.
+
+    The value is a JSON object of the columns beside the key. Each batch is committed exactly once, across kernels too:
+    a kernel that runs the same cell again goes on where the last one was cut off. The cell may be run again in the same
+    kernel; then it replaces what it has started before.
+
+    Args:
+        frame: a streaming frame. An aggregate needs no sink of its own.
+        store: the name of the store.
+        key: the column of the key, in the serde of its type; several columns make a JSON object.
+        values: name -> SQL expression over the frame's columns, instead of the columns beside the key.
+        application_id: the application that has this store only; default: the store's name. Nodes and router have it.
+        output_mode: Spark's, "update" or "append".
+        router: where `get` asks.
+        settings: of the processor, as `bootstrap="kafka:9092"` or `checkpoint_dir="/data/checkpoints"`.
+
+    Raises:
+        ConfigurationError: the frame, a column or a setting can't work; the text says which.
+
+    """
+    columns = [key] if isinstance(key, str) else list(key)
+    application = checked_name("application id", store if application_id is None else application_id)
+    if not frame.isStreaming:
+        raise ConfigurationError(f"store {store!r}: its frame isn't streaming: make it with spark.readStream")
+    absent = [name for name in columns if name not in frame.columns]
+    if absent or not columns:
+        raise ConfigurationError(
+            f"store {store!r}: its frame lacks the key {', '.join(absent)}; it has {', '.join(frame.columns)}"
+        )
+    others = [name for name in frame.columns if name not in columns]
+    if not others and not values:
+        raise ConfigurationError(f"store {store!r}: its frame has only the key: add a column, or say values={{...}}")
+    rows = frame.select(
+        F.struct(*map(_named, columns)).alias(STATE_KEY),
+        (F.struct(*map(_named, others)) if others else F.struct(*map(_named, columns))).alias(STATE_VALUE),
+    )
+    mapping = EntryMapping(values=dict(values or {}))
+    made, serde = entries(rows, mapping).drop(STATE_KEY), key_serde(rows, mapping)
+
+    def build(app: Application) -> None:
+        app.store(store, made, key_serde=serde, output_mode=output_mode)
+
+    given = ProcessorSettings(**settings)
+    earlier = _PUBLISHED.pop(application, None)
+    if earlier is not None:
+        earlier.stop()
+    if not structlog.is_configured():
+        logs.configure("warning")  # what is well fills no cell
+    published = PublishedFrame(
+        store, _SessionProcessor(Topology(application, build), given, frame.sparkSession), router
+    )
+    _PUBLISHED[application] = published
+    return published
+
+
+class PublishedFrame:
+    """A frame that is published.
+
+    Attributes:
+        store: the name of its store.
+        failure: why it is published no more; None while it is, or after `stop()`.
+
+    """
+
+    def __init__(self, store: str, processor: Processor, router: str) -> None:
+        """Start to publish."""
+        self.store = store
+        self.failure: StatehouseError | None = None
+        self._processor, self._router = processor, router
+        self._client: Client | None = None
+        self._stopping = threading.Event()
+        try:
+            processor.start()
+        except BaseException:
+            processor.stop()
+            raise
+        self._thread = threading.Thread(target=self._watch, name=f"publish-{store}", daemon=True)
+        self._thread.start()
+
+    @property
+    def client(self) -> Client:
+        """A client of the router, for all other reads."""
+        if self._client is None:
+            self._client = Client(self._router)
+        return self._client
+
+    def get(self, key: str | bytes, **options: Any) -> Any:  # noqa: ANN401 - what `Client.get` takes, and the serde has
+        """Return the value of a key, None if it has none; `options` are those of `Client.get`.
+
+        Raises:
+            LookupFailure: nobody could answer: nodes and a router of the application must run.
+
+        """
+        return self.client.get(self.store, key, **options).value
+
+    def stop(self) -> None:
+        """Finish the batch under way, and stop; the store stays readable."""
+        self._stopping.set()
+        self._thread.join()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _watch(self) -> None:
+        try:
+            self._processor.wait(self._stopping.is_set)
+        except StatehouseError as error:
+            self.failure = error
+            log.error("the store is published no more", store=self.store, reason=str(error))  # noqa: TRY400 - the text is the message
+        finally:
+            self._processor.stop()
+
+
+class _SessionProcessor(Processor):
+    """A processor in a session that somebody else has opened, and configured."""
+
+    def __init__(self, topology: Topology, settings: ProcessorSettings, session: SparkSession) -> None:
+        super().__init__(topology, settings)
+        self._session = session
+
+    def _open_session(self) -> SparkSession:
+        return self._session
+
+
+def _named(column: str) -> Any:  # noqa: ANN401 - a Column
+    return F.col(f"`{column}`").alias(column)
