@@ -15,6 +15,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -95,6 +96,11 @@ class Job:
     @property
     def batches(self) -> list[int]:
         return sorted(int(each.name) for each in (self.checkpoint / "commits").glob("*") if each.name.isdigit())
+
+    def newest_after(self, batch_id: int) -> int:
+        """Wait for a batch after this one; return the newest."""
+        poll_until(lambda: max(self.batches) > batch_id, 60, "the next batch")
+        return max(self.batches)
 
     def offset_of(self, batch_id: int) -> int:
         lines = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
@@ -295,6 +301,7 @@ def test_ten_kills_of_the_job_and_ten_of_ours(
     check_history(changelog, [{}, *(batches[number] for number in sorted(batches))])
     assert store_of(changelog) == records.states[-1]
     with shared_session() as session:
+        session._jsparkSession.streams()  # noqa: SLF001 - as in `StateReader`
         state = session.read.format("statestore").load(str(job.checkpoint)).collect()
     assert store_of(changelog) == {row.key[0].encode(): value(*row.value) for row in state}
 
@@ -324,8 +331,12 @@ class HalfACore:
 
     def close(self) -> None:
         for group in (self._group, self._usage):
-            poll_until(lambda group=group: not (group / "cgroup.procs").read_text(), 30, "the end of its programs")
+            poll_until(partial(_is_empty, group), 30, "the end of its programs")
             group.rmdir()
+
+
+def _is_empty(group: Path) -> bool:
+    return not (group / "cgroup.procs").read_text()
 
 
 @pytest.mark.long
@@ -347,8 +358,7 @@ def test_a_job_is_not_slowed_down_by_more_than_by_as_much_other_work(
         newest = max(job.batches)
         for _ in range(batches):
             records.write(500)
-            poll_until(lambda newest=newest: max(job.batches) > newest, 60, "the next batch")
-            newest = max(job.batches)
+            newest = job.newest_after(newest)
             beside[name].append(job.took_s(newest))
 
     try:
