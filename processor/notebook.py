@@ -8,6 +8,8 @@ counts.get("u1")
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,7 +25,7 @@ from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from statehouse.client import Client
 from statehouse.client.asynchronous import DEFAULT_TARGET
-from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.observability import logs
 from statehouse.topology import checked_name
 
@@ -60,11 +62,14 @@ def publish(
         settings: of the processor, as `bootstrap="kafka:9092"` or `checkpoint_dir="/data/checkpoints"`.
 
     Raises:
-        ConfigurationError: the frame, a column or a setting can't work; the text says which.
+        ConfigurationError: the frame, a name, a column or a setting can't work; the text says which.
 
     """
     columns = [key] if isinstance(key, str) else list(key)
-    application = checked_name("application id", store if application_id is None else application_id)
+    try:
+        application = checked_name("application id", store if application_id is None else application_id)
+    except ContractError as error:
+        raise ConfigurationError(str(error)) from error
     if not frame.isStreaming:
         raise ConfigurationError(f"store {store!r}: its frame isn't streaming: make it with spark.readStream")
     absent = [name for name in columns if name not in frame.columns]
@@ -164,6 +169,11 @@ class _SessionProcessor(Processor):
         self._session = session
 
     def _open_session(self) -> SparkSession:
+        context = self._session.sparkContext
+        is_chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+        if context.master.startswith("local") and not is_chosen:
+            # Spark would take the first python3 in PATH, which need not have the packages that this kernel has.
+            context.pythonExec = sys.executable
         return self._session
 
 

@@ -301,7 +301,7 @@ def test_ten_kills_of_the_job_and_ten_of_ours(
     check_history(changelog, [{}, *(batches[number] for number in sorted(batches))])
     assert store_of(changelog) == records.states[-1]
     with shared_session() as session:
-        session._jsparkSession.streams()  # noqa: SLF001 - as in `StateReader`
+        session._jsparkSession.streams()
         state = session.read.format("statestore").load(str(job.checkpoint)).collect()
     assert store_of(changelog) == {row.key[0].encode(): value(*row.value) for row in state}
 

@@ -6,17 +6,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import nbformat
 import pytest
+from confluent_kafka import KafkaException
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 from pyspark.sql import SparkSession
 
 from processor.notebook import publish
 from statehouse.errors import ConfigurationError
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
@@ -120,11 +124,12 @@ def client_of(notebook: Any, directory: Path) -> NotebookClient:
 def kill_after_records(bootstrap: str, changelog: str, directory: Path) -> None:
     """Kill the kernel and its JVM once the first batches are written; batches follow one another without a pause."""
 
+    admin = clients.admin(bootstrap, "test-notebook")
+
     def has_written() -> bool:
-        try:
-            return len(messages(bootstrap, changelog)) > 2 * USERS
-        except KeyError:
-            return False
+        with suppress(KafkaException):
+            return last_stable_offsets(admin, [(changelog, 0)])[changelog, 0] > 2 * USERS
+        return False
 
     poll_until(has_written, 200, "the first batches")
     pid = int((directory / "pid").read_text())
