@@ -252,6 +252,7 @@ def served(client: Client) -> Mapping[Any, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("provider", ["changelog", "default"])
 def test_ten_kills_of_the_job_and_ten_of_ours(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, provider: str
@@ -340,6 +341,7 @@ def _is_empty(group: Path) -> bool:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_800)
 @pytest.mark.skipif(not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists(), reason="needs control groups, version 1")
 def test_a_job_is_not_slowed_down_by_more_than_by_as_much_other_work(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path

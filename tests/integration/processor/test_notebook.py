@@ -31,7 +31,7 @@ from tests.support.polling import poll_until
 from tests.support.proxy import children_of
 
 USERS: Final = 10
-RECORDS: Final = 600
+RECORDS: Final = 200
 
 # What a notebook has before ours: a session, and a frame.
 SESSION: Final = """
@@ -71,6 +71,7 @@ print(value)
 """
 
 
+@pytest.mark.timeout(400)
 def test_a_notebook_publishes_and_gets_though_its_kernel_is_killed(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
