@@ -79,7 +79,8 @@ class ActingController:
         host = f"{socket.gethostname()}, process {os.getpid()}"
         self._record = ControllerRecord(name, host, is_standby, 0, fleet.settings)
         self._record_at = 0.0
-        self._before: ControllerRecord | None = None
+        self.before: ControllerRecord | None = None
+        """The record of the controller that acted before the takeover."""
         self._under_replicated = 0
         self._damped: frozenset[str] = frozenset()
 
@@ -105,7 +106,7 @@ class ActingController:
             if strange:
                 raise FencedError(f"another version has written the record {strange}: upgrade this controller")
             self._core.restore(read.assignment, time.monotonic())
-            self._before = read.acting
+            self.before = read.acting
             return True
         return False
 
@@ -213,7 +214,7 @@ class ActingController:
 
     def _is_superseded_by(self, acting: ControllerRecord | None) -> bool:
         """Whether another controller has said since the takeover that it acts."""
-        return acting is not None and acting.controller != self._name and acting != self._before
+        return acting is not None and acting.controller != self._name and acting != self.before
 
     def _back_off(self, event: str, error: PublishError, **about: object) -> None:
         """Log a failure and wait, longer each time until a publication succeeds."""

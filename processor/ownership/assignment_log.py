@@ -21,11 +21,20 @@ log = structlog.get_logger(__name__)
 class AssignmentLog:
     """A reader of the assignment topic, from its start, on a thread of its own. Thread-safe."""
 
-    def __init__(self, bootstrap: str, application_id: str, on_broken: Callable[[Exception], None]) -> None:
-        """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
+    def __init__(
+        self,
+        bootstrap: str,
+        application_id: str,
+        on_broken: Callable[[Exception], None],
+        before: ControllerRecord | None = None,
+    ) -> None:
+        """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error.
+
+        `before` as in `Takeover`.
+        """
         self._topic = assignment_topic(application_id)
         self._snapshots = AssignmentReader(self._skipped)
-        self._takeover = Takeover()
+        self._takeover = Takeover(before)
         self._lock = threading.Lock()
         self._reader = ControlLogReader(
             bootstrap,

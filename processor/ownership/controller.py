@@ -21,6 +21,7 @@ from processor.ownership.core import OwnershipCore
 from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import FencedError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from processor.ownership.takeover import ControllerRecord
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 
 log = structlog.get_logger(__name__)
@@ -61,6 +62,7 @@ class OwnershipController:
         self._name = uuid.uuid4().hex[:12]
         self._fleet: WatchedFleet | None = None
         self._has_started_core = False
+        self._before: ControllerRecord | None = None
         self._defect: Exception | None = None
         self._backoff = Backoff(_PUBLISHING, on_pause)
         self._stop = threading.Event()
@@ -153,6 +155,7 @@ class OwnershipController:
             acting.run()
             acting.resign()
         finally:
+            self._before = acting.before
             acting.close()
 
     def _start_core(self, fleet: WatchedFleet) -> None:
@@ -165,7 +168,7 @@ class OwnershipController:
         self._on_state(ControllerState.STANDBY)
         if self._fleet is not None:
             self._fleet.core.stand_by()
-        watched = AssignmentLog(self._bootstrap, self._application_id, self._reader_broke)
+        watched = AssignmentLog(self._bootstrap, self._application_id, self._reader_broke, self._before)
         watched.start()
         refused = ""
         try:

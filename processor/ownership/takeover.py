@@ -39,8 +39,13 @@ class Takeover:
     Feed it the log in order: records as they are read, and each confirmation that the log was read to its end.
     """
 
-    def __init__(self) -> None:
-        """Know of no controller yet: without one there are no settings to go on with, so nothing is taken over."""
+    def __init__(self, before: ControllerRecord | None = None) -> None:
+        """Know of no controller yet: without one there are no settings to go on with, so nothing is taken over.
+
+        `before` is the record after which this controller took over already, if it did and was fenced since. Whoever
+        has fenced it has a session timeout to write a record, also if `before` says that its writer has stopped.
+        """
+        self._before = before
         self.acting: ControllerRecord | None = None
         """The acting controller's last record; None if there is none, or if it can't be read."""
         self._quiet_since = 0.0
@@ -76,7 +81,8 @@ class Takeover:
         """
         if self.acting is None or self._contact_at is None or now - self._contact_at > self._longest_gap_s:
             return False
-        return self.acting.has_stopped or self._contact_at - self._quiet_since >= self._timeout_s
+        is_free = self.acting.has_stopped and self.acting != self._before
+        return is_free or self._contact_at - self._quiet_since >= self._timeout_s
 
     @property
     def _timeout_s(self) -> float:

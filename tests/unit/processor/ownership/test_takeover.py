@@ -64,6 +64,17 @@ def test_who_has_stopped_is_not_waited_for() -> None:
     assert takeover.is_due(1.0)
 
 
+def test_whoever_has_fenced_us_has_time_to_say_so() -> None:
+    """Two standby controllers saw the same controller stop; the one that was fenced leaves the other alone."""
+    stopped = replace(ACTING, heartbeat=2, has_stopped=True)
+    takeover = Takeover(stopped)
+    takeover.hear(stopped, 0.0)
+    assert confirmed(takeover, 0.0, 60.0) == TIMEOUT_S
+    takeover.hear(replace(ACTING, controller="c2", has_stopped=True), 61.0)
+    takeover.confirm(61.0)
+    assert takeover.is_due(61.0), "another one has stopped since"
+
+
 def test_a_record_that_is_read_twice_proves_nothing() -> None:
     takeover = Takeover()
     takeover.hear(replace(ACTING, heartbeat=5), 0.0)
