@@ -308,7 +308,7 @@ def test_ten_kills_of_the_job_and_ten_of_ours(
 
 
 class HalfACore:
-    """Programs that may use half a core together, and how much they have used."""
+    """Programs that may use half a core together, and how much they have used; by control groups of version 1."""
 
     def __init__(self, name: str, cores: float = 0.5) -> None:
         self._group = Path("/sys/fs/cgroup/cpu") / name
@@ -342,7 +342,6 @@ def _is_empty(group: Path) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-@pytest.mark.skipif(not Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists(), reason="needs control groups, version 1")
 def test_a_job_is_not_slowed_down_by_more_than_by_as_much_other_work(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
