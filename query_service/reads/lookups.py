@@ -18,6 +18,7 @@ from query_service.reads.open_scans import OpenScans
 from query_service.reads.page_responses import within_message
 from query_service.reads.position_waits import PositionNotReached
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
+from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.custom import CustomQueries
@@ -183,10 +184,7 @@ class LookupHandler:
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
-        first_ms, last_ms = paging.time_span(request)
-        page = await self._timed_page(
-            replica, store, key, request, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
-        )
+        page = await self._timed_page(replica, store, key, request, windows_in(request))
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp)
         for window, data, timestamp_ms in page.entries:
@@ -212,16 +210,7 @@ class LookupHandler:
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
-        first_ms, last_ms = paging.time_span(request)
-        # A session is stored by its end, which may be long after the span: only the first bound limits the segments.
-        page = await self._timed_page(
-            replica,
-            store,
-            key,
-            request,
-            lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
-            (first_ms, paging.LAST_MS),
-        )
+        page = await self._timed_page(replica, store, key, request, sessions_in(request))
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp)
         for session, data, timestamp_ms in page.entries:
@@ -339,8 +328,7 @@ class LookupHandler:
         store: TimedStore[K],
         key: bytes,
         request: query_service_pb2.FetchWindowsRequest | query_service_pb2.FetchSessionsRequest,
-        accept: Callable[[K], bool],
-        span_ms: tuple[int, int],
+        span: TimeRange[K],
     ) -> RangePage[tuple[K, bytes, int]]:
         """Return a page of one key's entries."""
         prefix = ordered_keys.escaped(key)
@@ -348,7 +336,9 @@ class LookupHandler:
         limit = paging.page_size(request)
         return await self._open_scans.run(
             [replica],
-            lambda walk: store.scan_with_timestamps(keys, accept, *span_ms, limit, self._max_page_bytes, walk),
+            lambda walk: store.scan_with_timestamps(
+                keys, span.accept, span.first_ms, span.last_ms, limit, self._max_page_bytes, walk
+            ),
         )
 
 

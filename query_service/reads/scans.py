@@ -12,6 +12,7 @@ from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.page_responses import within_message
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
+from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.key_value import KeyValueStore
@@ -86,10 +87,7 @@ class ScanHandler:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store)
-        first_ms, last_ms = paging.time_span(request)
-        page, admitted = await self._timed_page(
-            served, request, WINDOW, lambda window: first_ms <= window.start_ms <= last_ms, (first_ms, last_ms)
-        )
+        page, admitted = await self._timed_page(served, request, WINDOW, windows_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
         response = query_service_pb2.ScanWindowsResponse(replicas=[stamp for _, stamp in admitted])
@@ -121,15 +119,7 @@ class ScanHandler:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store)
-        first_ms, last_ms = paging.time_span(request)
-        # A session is stored by its end, which may be long after the span: only the first bound limits the segments.
-        page, admitted = await self._timed_page(
-            served,
-            request,
-            SESSION,
-            lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms,
-            (first_ms, paging.LAST_MS),
-        )
+        page, admitted = await self._timed_page(served, request, SESSION, sessions_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
         response = query_service_pb2.ScanSessionsResponse(replicas=[stamp for _, stamp in admitted])
@@ -175,8 +165,7 @@ class ScanHandler:
         served: ServedStore,
         request: paging.TimedRangeRequest,
         kind: str,
-        accept: Callable[[Any], bool],
-        span_ms: tuple[int, int],
+        span: TimeRange[Any],
     ) -> tuple[RangePage[tuple[Any, bytes, int]], list[tuple[StoreReplica, types_pb2.ReplicaStamp]]]:
         """Read a page of entries by key and time; return it with the replicas that were read, and their stamps."""
         keys = paging.entry_key_range(request, served.key_serde)
@@ -187,7 +176,8 @@ class ScanHandler:
         pages = await self._open_scans.run(
             [replica for replica, _ in admitted],
             lambda walk: [
-                store.scan_with_timestamps(keys, accept, *span_ms, limit, max_bytes, walk) for store in stores
+                store.scan_with_timestamps(keys, span.accept, span.first_ms, span.last_ms, limit, max_bytes, walk)
+                for store in stores
             ],
         )
         return _in_order(pages, lambda entry: entry[0].to_entry_key(), limit, reverse=request.reverse), admitted

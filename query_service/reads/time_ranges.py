@@ -1,0 +1,39 @@
+"""Which windows and sessions a request's times select, and where a store has to look for them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from statehouse import paging
+from statehouse.composite import SessionKey, WindowKey
+
+K = TypeVar("K", WindowKey, SessionKey)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange(Generic[K]):
+    """A range of times. `first_ms` and `last_ms` bound the times that entries are stored by, epoch milliseconds."""
+
+    accept: Callable[[K], bool]
+    """Whether an entry is in the range."""
+    first_ms: int
+    last_ms: int
+
+
+def windows_in(request: paging.TimedRequest) -> TimeRange[WindowKey]:
+    """Return the range of the windows that start within the request's times."""
+    first_ms, last_ms = paging.time_span(request)
+    return TimeRange(lambda window: first_ms <= window.start_ms <= last_ms, first_ms, last_ms)
+
+
+def sessions_in(request: paging.TimedRequest) -> TimeRange[SessionKey]:
+    """Return the range of the sessions that overlap the request's times.
+
+    A session is stored by its end, which may be long after the range: only the first bound limits the segments.
+    """
+    first_ms, last_ms = paging.time_span(request)
+    return TimeRange(
+        lambda session: session.end_ms >= first_ms and session.start_ms <= last_ms, first_ms, paging.LAST_MS
+    )
