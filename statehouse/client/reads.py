@@ -26,7 +26,7 @@ from statehouse.client.answers import (
     WindowPage,
 )
 from statehouse.client.key_reads import KeyReads
-from statehouse.client.peers import RouterPeer
+from statehouse.client.peers import Method, RouterPeer
 from statehouse.client.watches import AsyncWatch
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure
@@ -36,6 +36,7 @@ from statehouse.v1 import query_service_pb2, types_pb2
 
 
 class _PageRequest(Protocol):
+    store: str
     page_token: str
 
     @property
@@ -48,6 +49,19 @@ class _HasNextPageToken(Protocol):
 
 PageRequest = TypeVar("PageRequest", bound=_PageRequest)
 PageResponse = TypeVar("PageResponse", bound=_HasNextPageToken)
+KeyRequest = TypeVar(
+    "KeyRequest",
+    query_service_pb2.FetchWindowsRequest,
+    query_service_pb2.FetchSessionsRequest,
+    query_service_pb2.GetHistoryRequest,
+)
+KeyResponse = TypeVar(
+    "KeyResponse",
+    query_service_pb2.FetchWindowsResponse,
+    query_service_pb2.FetchSessionsResponse,
+    query_service_pb2.GetHistoryResponse,
+)
+AnyPage = TypeVar("AnyPage", Page, WindowPage, SessionPage)
 
 
 class AsyncReads:
@@ -174,12 +188,8 @@ class AsyncReads:
             as_of_ms=as_of_ms,
             raw=raw,
         )
-        bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(
-            partial(self._router.make, lambda query: query.Scan), request, bounds, timeout
-        ):
-            page = conversion.from_scan(response, store)
-            self._saw(page.token)
+        pages = self._scanned(lambda query: query.Scan, request, conversion.from_scan, freshness, at_least, timeout)
+        async for page in pages:
             yield page
 
     async def scan(
@@ -248,12 +258,10 @@ class AsyncReads:
             page_size=page_size,
             raw=raw,
         )
-        bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(
-            partial(self._router.make, lambda query: query.ScanWindows), request, bounds, timeout
-        ):
-            page = conversion.from_scan_windows(response, store)
-            self._saw(page.token)
+        pages = self._scanned(
+            lambda query: query.ScanWindows, request, conversion.from_scan_windows, freshness, at_least, timeout
+        )
+        async for page in pages:
             yield page
 
     async def scan_windows(
@@ -324,12 +332,10 @@ class AsyncReads:
             page_size=page_size,
             raw=raw,
         )
-        bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(
-            partial(self._router.make, lambda query: query.ScanSessions), request, bounds, timeout
-        ):
-            page = conversion.from_scan_sessions(response, store)
-            self._saw(page.token)
+        pages = self._scanned(
+            lambda query: query.ScanSessions, request, conversion.from_scan_sessions, freshness, at_least, timeout
+        )
+        async for page in pages:
             yield page
 
     async def scan_sessions(
@@ -398,11 +404,7 @@ class AsyncReads:
             page_size=page_size,
             raw=raw,
         )
-        bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(
-            partial(self._lookups.call, lambda query: query.FetchWindows), request, bounds, timeout
-        ):
-            self._saw(conversion.token_of(store, (response.replica,)))
+        async for response in self._fetched(lambda query: query.FetchWindows, request, freshness, at_least, timeout):
             for window in response.windows:
                 yield conversion.from_window(window)
 
@@ -437,11 +439,7 @@ class AsyncReads:
             page_size=page_size,
             raw=raw,
         )
-        bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(
-            partial(self._lookups.call, lambda query: query.FetchSessions), request, bounds, timeout
-        ):
-            self._saw(conversion.token_of(store, (response.replica,)))
+        async for response in self._fetched(lambda query: query.FetchSessions, request, freshness, at_least, timeout):
             for session in response.sessions:
                 yield conversion.from_session(session)
 
@@ -478,11 +476,7 @@ class AsyncReads:
             page_size=page_size,
             raw=raw,
         )
-        bounds = partial(self._wire, store, freshness, at_least)
-        async for response in self._paged(
-            partial(self._lookups.call, lambda query: query.GetHistory), request, bounds, timeout
-        ):
-            self._saw(conversion.token_of(store, (response.replica,)))
+        async for response in self._fetched(lambda query: query.GetHistory, request, freshness, at_least, timeout):
             for version in response.versions:
                 yield conversion.from_version(version)
 
@@ -592,18 +586,49 @@ class AsyncReads:
     def _seconds(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
 
+    async def _scanned(
+        self,
+        method: Method[PageRequest, PageResponse],
+        request: PageRequest,
+        page_of: Callable[[PageResponse, str], AnyPage],
+        freshness: Freshness,
+        at_least: Token | None,
+        timeout_s: float | None,
+    ) -> AsyncIterator[AnyPage]:
+        """Read the pages of a scan over all partitions, and note what each has seen."""
+        call = partial(self._router.make, method)
+        async for response in self._paged(call, request, freshness, at_least, timeout_s):
+            page = page_of(response, request.store)
+            self._saw(page.token)
+            yield page
+
+    async def _fetched(
+        self,
+        method: Method[KeyRequest, KeyResponse],
+        request: KeyRequest,
+        freshness: Freshness,
+        at_least: Token | None,
+        timeout_s: float | None,
+    ) -> AsyncIterator[KeyResponse]:
+        """Read the pages of one key's entries, and note what each has seen."""
+        call = partial(self._lookups.call, method)
+        async for response in self._paged(call, request, freshness, at_least, timeout_s):
+            self._saw(conversion.token_of(request.store, (response.replica,)))
+            yield response
+
     async def _paged(
         self,
         call: Callable[[PageRequest, float], Awaitable[PageResponse]],
         request: PageRequest,
-        bounds: Callable[[], types_pb2.Freshness | None],
+        freshness: Freshness,
+        at_least: Token | None,
         timeout_s: float | None,
     ) -> AsyncIterator[PageResponse]:
         """Read page after page, each when the caller asks for it, with the bounds of that moment."""
         seconds = self._seconds(timeout_s)
         while True:
-            if (freshness := bounds()) is not None:
-                request.freshness.CopyFrom(freshness)
+            if (bounds := self._wire(request.store, freshness, at_least)) is not None:
+                request.freshness.CopyFrom(bounds)
             response = await call(request, seconds)
             yield response
             if not response.next_page_token:
