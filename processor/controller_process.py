@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
-from typing import Final
+from typing import Final, TypedDict
 
 import structlog
 from confluent_kafka import KafkaException
@@ -28,8 +27,7 @@ _WAIT_S: Final = 0.2
 _LISTENERS_END_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerCallbacks:
+class ControllerCallbacks(TypedDict):
     """What a controller is to call; `OwnershipController` says when."""
 
     on_fatal: Callable[[Exception], None]
@@ -66,8 +64,14 @@ def run_controller(
         if metrics_port is not None:
             server = MetricsServer(metrics.registry, bind_host, metrics_port)
             log.info("metrics served", host=bind_host, port=server.port)
-        callbacks = ControllerCallbacks(failures.append, metrics.rebalanced, metrics.paused, states.controller_to)
-        controller = make(callbacks)
+        controller = make(
+            {
+                "on_fatal": failures.append,
+                "on_rebalance": metrics.rebalanced,
+                "on_pause": metrics.paused,
+                "on_state": states.controller_to,
+            }
+        )
     except (StatehouseError, KafkaException) as error:
         log.error("the controller can't start", reason=str(error))  # noqa: TRY400 - the text is the message
         states.fail()
@@ -90,16 +94,7 @@ def run_standby(settings: ControllerSettings) -> int:
     """Run a standby controller until SIGINT or SIGTERM; return the exit code (1: error)."""
 
     def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        return OwnershipController(
-            settings.bootstrap,
-            settings.application_id,
-            None,
-            None,
-            on_fatal=callbacks.on_fatal,
-            on_rebalance=callbacks.on_rebalance,
-            on_pause=callbacks.on_pause,
-            on_state=callbacks.on_state,
-        )
+        return OwnershipController(settings.bootstrap, settings.application_id, None, None, **callbacks)
 
     return run_controller(controller, settings.bind_host, settings.metrics_port)
 

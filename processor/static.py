@@ -112,8 +112,5 @@ def _controller(
         topology.application_id,
         declared,
         ownership_settings(settings),
-        on_fatal=callbacks.on_fatal,
-        on_rebalance=callbacks.on_rebalance,
-        on_pause=callbacks.on_pause,
-        on_state=callbacks.on_state,
+        **callbacks,
     )

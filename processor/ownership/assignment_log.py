@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import structlog
 
-from processor.ownership.controller_record import decode_controller
+from processor.ownership.controller_record import read_controller
 from processor.ownership.takeover import ControllerRecord, Takeover
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
-from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.topology import assignment_topic
 
@@ -81,17 +80,9 @@ class AssignmentLog:
     def _feed(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         with self._lock:
             if key == CONTROLLER_KEY:
-                self._hear(value)
+                self._takeover.hear(read_controller(value, self._skipped), time.monotonic())
             else:
                 self._snapshots.feed(key, value)
-
-    def _hear(self, value: bytes | None) -> None:
-        record = None
-        try:
-            record = None if value is None else decode_controller(value)
-        except ContractError as error:
-            self._skipped(CONTROLLER_KEY.decode(), error)
-        self._takeover.hear(record, time.monotonic())
 
     def _confirm(self) -> None:
         silent_s = self._reader.seconds_since_contact()

@@ -61,7 +61,6 @@ class OwnershipController:
         self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
         self._name = uuid.uuid4().hex[:12]
         self._fleet: WatchedFleet | None = None
-        self._has_started_core = False
         self._before: ControllerRecord | None = None
         self._defect: Exception | None = None
         self._backoff = Backoff(_PUBLISHING, on_pause)
@@ -123,7 +122,6 @@ class OwnershipController:
             self._fleet.members.stop()
         members = MembersReader(self._bootstrap, self._application_id, self._reader_broke)
         self._fleet = WatchedFleet(OwnershipCore(settings, self._name), members, settings)
-        self._has_started_core = False
         members.start()
         return self._fleet
 
@@ -150,18 +148,13 @@ class OwnershipController:
         try:
             if not acting.take_over():
                 return
-            self._start_core(fleet)
+            _start_core(fleet)
             log.info("ownership controller started", epoch=fleet.core.assignment.epoch, controller=self._name)
             acting.run()
             acting.resign()
         finally:
             self._before = acting.before
             acting.close()
-
-    def _start_core(self, fleet: WatchedFleet) -> None:
-        if not self._has_started_core:
-            self._has_started_core = True
-            fleet.core.start(time.monotonic())
 
     def _stood_by(self) -> WatchedFleet | None:
         """Stand by until this controller should take over; return the fleet as it was followed, None if stopped."""
@@ -177,7 +170,7 @@ class OwnershipController:
                 fleet = self._followed(watched)
                 if fleet is None:
                     self._stop.wait(TICK_S)
-                elif watched.is_takeover_due and self._has_started_core:
+                elif watched.is_takeover_due and fleet.core.is_started:
                     strange = watched.not_understood() if self._stores is None else ""
                     if not strange:
                         log.info("the acting controller is silent: this one takes over", silent=watched.acting)
@@ -206,7 +199,7 @@ class OwnershipController:
         caught_up = fleet.members.caught_up
         fleet.members.drain(fleet.core, TICK_S)
         if caught_up:
-            self._start_core(fleet)
+            _start_core(fleet)
         fleet.note_contact()
         fleet.core.tick(time.monotonic())
         return fleet
@@ -229,3 +222,8 @@ class OwnershipController:
     def _check(self) -> None:
         if self._defect is not None:
             raise self._defect
+
+
+def _start_core(fleet: WatchedFleet) -> None:
+    if not fleet.core.is_started:
+        fleet.core.start(time.monotonic())

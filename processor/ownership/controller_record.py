@@ -6,6 +6,8 @@ controller that may publish can write it, and whoever reads it has read all assi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from google.protobuf.message import DecodeError
 
 from processor.ownership.settings import OwnershipSettings
@@ -69,6 +71,15 @@ def decode_controller(value: bytes) -> ControllerRecord:
     if encode_controller(record)[1] != whole.SerializeToString(deterministic=True):
         raise ContractError(f"controller {message.controller} is of another version: upgrade this one, too")
     return record
+
+
+def read_controller(value: bytes | None, on_unreadable: Callable[[str, Exception], None]) -> ControllerRecord | None:
+    """Read the record; None for a tombstone, and for one that can't be read, of which `on_unreadable` is told."""
+    try:
+        return None if value is None else decode_controller(value)
+    except ContractError as error:
+        on_unreadable(CONTROLLER_KEY.decode(), error)
+        return None
 
 
 def _ms(seconds: float) -> int:

@@ -135,6 +135,11 @@ class OwnershipCore:
         self._last_tick = now
         self._note("controller started")
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it counts time."""
+        return self._is_started
+
     def heartbeat(self, member: Member, now: float) -> None:
         """Record a heartbeat."""
         was_empty = not self._sessions.has_live

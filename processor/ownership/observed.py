@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from processor.ownership.controller_record import decode_controller
+from processor.ownership.controller_record import read_controller
 from processor.ownership.model import NodeView
 from processor.ownership.numbering import numbered
 from processor.ownership.sessions import MemberSessions
@@ -70,14 +70,10 @@ def observe(
 
     def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         nonlocal acting
-        if key != CONTROLLER_KEY:
+        if key == CONTROLLER_KEY:
+            acting = read_controller(value, _skipped)
+        else:
             assignments.feed(key, value)
-            return
-        try:
-            acting = None if value is None else decode_controller(value)
-        except ContractError as error:
-            acting = None
-            _skipped(CONTROLLER_KEY.decode(), error)
 
     def on_member(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         name = (key or b"").decode(errors="replace")
