@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from processor.ownership.model import NodeView
 from processor.ownership.settings import OwnershipSettings
+from processor.ownership.takeover import ControllerRecord
 from statehouse.assignment import Assignment, AssignmentReader, TaskAssignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.partitioning import partition_for
@@ -51,7 +52,8 @@ class Checks:
         """Every published assignment by epoch, with the time of its publication."""
         self.current = Assignment()
         self.published_at = 0.0
-        self._acting_at: list[float] = []
+        self._records: list[tuple[float, ControllerRecord]] = []
+        self._followed_up: set[tuple[str, str]] = set()
         self._handed_over_at: dict[TaskId, float] = {}
         self._believers: dict[tuple[int, AnyTaskId], str] = {}
         self._reported_at: dict[str, float] = {}
@@ -85,14 +87,22 @@ class Checks:
             if holders.active != was.active or set(holders.standbys) - set(was.standbys):
                 self._handed_over_at[task] = now
 
-    def controller_acts(self) -> None:
+    def controller_acts(self, record: ControllerRecord) -> None:
         """Take that the acting controller's record is committed."""
-        self._acting_at.append(self._world.now)
+        self._records.append((self._world.now, record))
 
-    def takes_over(self, who: str, contact_at: float) -> None:
-        """Take that a standby controller takes over; Kafka has last told it at `contact_at` that it has read all."""
-        last_at = next((at for at in reversed(self._acting_at) if at <= contact_at), 0.0)
-        if contact_at - last_at < self.session_timeout_s - 1e-9:
+    def takes_over(self, who: str, contact_at: float, silent: ControllerRecord) -> None:
+        """Take that a standby controller takes over; Kafka has last told it at `contact_at` that it has read all.
+
+        Each may follow up one stop of another controller at once, and once only: whoever was faster has time to write.
+        """
+        last_at = max((at for at, _ in self._records if at <= contact_at), default=0.0)
+        if silent.has_stopped and (who, silent.controller) not in self._followed_up:
+            self._followed_up.add((who, silent.controller))
+            is_heard = last_at > next(at for at, record in self._records if record == silent)
+        else:
+            is_heard = contact_at - last_at < self.session_timeout_s - 1e-9
+        if is_heard:
             self._broken(
                 "a controller that is heard is left alone", f"{who} at {contact_at:.3f}, it was heard at {last_at:.3f}"
             )

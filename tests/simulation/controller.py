@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +35,10 @@ class _Failed(Exception):
 class SimulatedAssignmentLog:
     """A controller's reader of the assignment topic, as `AssignmentLog`."""
 
-    def __init__(self, process: Process, kafka: Kafka) -> None:
+    def __init__(self, process: Process, kafka: Kafka, before: ControllerRecord | None = None) -> None:
         self._process = process
         self._snapshots = AssignmentReader()
-        self.takeover = Takeover()
+        self.takeover = Takeover(before)
         self.follower = Follower(
             process, kafka.assignments, self._feed, confirm_interval_s=0.5, on_contact=self._on_contact
         )
@@ -83,6 +84,7 @@ class SimulatedController(Process):
         self._record_at = 0.0
         self._before: ControllerRecord | None = None
         self._has_started = False
+        self._is_stopping = False
         self._records: list[tuple[bytes, bytes | None]] = []
         self._heard_at: float | None = None
         self._members: Follower | None = None
@@ -96,6 +98,11 @@ class SimulatedController(Process):
         if self._members is not None:
             self._members.close()
 
+    def stop(self) -> None:
+        """Have it end; if it acts, it says so."""
+        self.world.note(self.name, "is told to stop")
+        self._is_stopping = True
+
     async def _run(self) -> None:
         self.world.note(self.name, "starts")
         if self.is_standby:
@@ -103,18 +110,20 @@ class SimulatedController(Process):
             await self._stand_by()
         else:
             await self._prepare()
-        while True:
+        while not self._is_stopping:
             try:
                 await self._take_over()
                 self._start_core()
                 await self._step("started")
                 self.core.act()
                 await self._loop()
+                await self._resign()
             except FencedByKafka:
                 self.world.counts["controllers fenced"] += 1
                 self.world.note(self.name, "fenced")
                 self.producer_epoch = None
                 await self._stand_by()
+        self.kill()
 
     def _start_core(self) -> None:
         if not self._has_started:
@@ -145,9 +154,9 @@ class SimulatedController(Process):
 
     async def _stand_by(self) -> None:
         self.core.stand_by()
-        watched = SimulatedAssignmentLog(self, self._kafka)
+        watched = SimulatedAssignmentLog(self, self._kafka, self._before)
         try:
-            while True:
+            while not self._is_stopping:
                 assignment = watched.assignment
                 if assignment is not None and assignment.epoch != self.core.assignment.epoch:
                     self.core.restore(assignment, self.world.now)
@@ -158,7 +167,8 @@ class SimulatedController(Process):
                 self.core.tick(self.world.now)
                 if watched.takeover.is_due(self.world.now) and self._has_started:
                     assert watched.follower.contact_at is not None
-                    self._checks.takes_over(self.name, watched.follower.contact_at)
+                    assert watched.acting is not None
+                    self._checks.takes_over(self.name, watched.follower.contact_at, watched.acting)
                     self.world.counts["taken over by a standby controller"] += 1
                     self.world.note(self.name, "takes over from {}", watched.acting)
                     await self._step("due")
@@ -189,7 +199,7 @@ class SimulatedController(Process):
         return read
 
     async def _take_over(self) -> None:
-        while True:
+        while not self._is_stopping:
             try:
                 self.producer_epoch = await self._request(self._kafka.init_transactions)
             except _Failed:
@@ -228,7 +238,7 @@ class SimulatedController(Process):
         return result
 
     async def _loop(self) -> None:
-        while True:
+        while not self._is_stopping:
             self._drain()
             if self.world.now >= self._record_at:
                 await self._say_it_acts()
@@ -250,18 +260,28 @@ class SimulatedController(Process):
             self.core.contact_regained(now)
 
     async def _say_it_acts(self) -> None:
-        self._record = record = replace(self._record, heartbeat=self._record.heartbeat + 1)
         self._record_at = self.world.now + self._settings.ownership.heartbeat_interval_s
+        try:
+            await self._write(replace(self._record, heartbeat=self._record.heartbeat + 1))
+        except _Failed:
+            await self._reopen()
+
+    async def _resign(self) -> None:
+        """Say that it stops; whether that arrives is not waited for."""
+        if self._record.heartbeat:
+            with suppress(_Failed, FencedByKafka):
+                await self._write(replace(self._record, heartbeat=self._record.heartbeat + 1, has_stopped=True))
+                self.world.counts["controllers stopped"] += 1
+
+    async def _write(self, record: ControllerRecord) -> None:
+        self._record = record
         producer_epoch = self.producer_epoch or 0
 
         def commit() -> None:
             self._kafka.commit(producer_epoch, [encode_controller(record)], self._kafka.assignments)
-            self._checks.controller_acts()
+            self._checks.controller_acts(record)
 
-        try:
-            await self._request(commit)
-        except _Failed:
-            await self._reopen()
+        await self._request(commit)
 
     async def _publish(self, proposed: Assignment) -> None:
         # What it knows at the moment of planning is what its plan is to be judged by.

@@ -37,6 +37,7 @@ KINDS = (
     "lossy link",
     "slow link",
     "controller crashes",
+    "controller stops",
     "controller is replaced",
     "controller freezes",
     "controller is trapped at a step",
@@ -277,9 +278,12 @@ class Faults:
         if not acting:
             return False
         controller = self._world.rng.choice(acting)
-        if kind == "controller crashes":
-            self._world.note(controller.name, "crashes")
-            controller.kill()
+        if kind in {"controller crashes", "controller stops"}:
+            if kind == "controller stops":
+                controller.stop()
+            else:
+                self._world.note(controller.name, "crashes")
+                controller.kill()
             self._for_a_while(partial(fleet.start_controller, is_standby=controller.is_standby))
         elif kind == "controller freezes":
             self._world.note(controller.name, "frozen")

@@ -19,6 +19,7 @@ from query_service.replicas.replica import TaskReplica
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.ownership import NodeOwnership, active_tasks, with_dormant
 from query_service.states.task_events import Assigned, NodeStops
+from statehouse.assignment import Assignment
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import NodeState, TaskState, encode_member
@@ -88,8 +89,13 @@ class SimulatedNode(Process):
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )
         self.waits = PositionWaits(max_waits=100, longest_s=1.0)
+        self._before_end: dict[bytes, bytes | None] | None = {}
         self._assignment_log = Follower(
-            self, kafka.assignments, self._assignment_record, confirm_interval_s=settings.heartbeat_interval_s / 2
+            self,
+            kafka.assignments,
+            self._assignment_record,
+            confirm_interval_s=settings.heartbeat_interval_s / 2,
+            on_contact=self._assignment_read,
         )
         self._members_log = Follower(self, kafka.members, self._member_record, on_contact=self.ownership.succeed)
         world.note(self.name, "starts, incarnation {}, started_at_ms {}", incarnation, self.ownership.started_at_ms)
@@ -112,9 +118,25 @@ class SimulatedNode(Process):
     # The control topics, as in QueryNode.
 
     def _assignment_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
-        assignment = self.ownership.take_assignment(key, value)
-        if assignment is None:
+        if self._before_end is not None:
+            self._before_end.pop(key, None)
+            self._before_end[key] = value
             return
+        assignment = self.ownership.take_assignment(key, value)
+        if assignment is not None:
+            self._act_on(assignment)
+
+    def _assignment_read(self) -> None:
+        """Of the assignments that existed at the start the newest counts."""
+        if self._before_end is None:
+            return
+        records, self._before_end = self._before_end, None
+        for key, value in records.items():
+            self.ownership.take_assignment(key, value)
+        if self.ownership.assignment is not None:
+            self._act_on(self.ownership.assignment)
+
+    def _act_on(self, assignment: Assignment) -> None:
         self._checks.taken(self.name, assignment)
         self._compile_view()
         self.tasks.take(Assigned(assignment, self.ownership.wanted))
