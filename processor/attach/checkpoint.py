@@ -28,12 +28,13 @@ class AttachedCheckpoint(CheckpointReader):
         """Look at it.
 
         Raises:
-            ConfigurationError: there is no checkpoint, or the file system can't be read.
+            ConfigurationError: there is no checkpoint, or the file system or Spark can't read it.
 
         """
         try:
             super().__init__(session, directory)
             is_there = self.exists()
+            is_escaped = self._is_escaped()
         except Py4JError as error:
             raise ConfigurationError(f"checkpoint {directory} can't be read: {beginning(error)}") from error
         if not is_there:
@@ -42,6 +43,16 @@ class AttachedCheckpoint(CheckpointReader):
                 "checkpointLocation (it has the file metadata and the folders offsets and commits), and start the job "
                 "first"
             )
+
+        if is_escaped:
+            raise ConfigurationError(
+                f"checkpoint {directory}: Spark's reader of states finds no directory whose path has a space, or "
+                "another character that is escaped in URIs: name it by a link without one"
+            )
+
+    def _is_escaped(self) -> bool:
+        uri = self._path(self.directory).toUri()
+        return bool(uri.getRawPath() != uri.getPath())
 
     def wait_for_a_batch(self, timeout_s: float) -> int:
         """Return the newest committed batch; wait for the first one, because only then state can be read.

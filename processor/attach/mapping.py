@@ -42,6 +42,9 @@ _NESTED: Final = (StructType, ArrayType, MapType)
 # Spark wraps a user's own state in a struct of this name.
 _WRAPPED: Final = ("groupState", "value")
 _LIST: Final = "list"
+# Until the end other names than KEY and VALUE, which the state's own columns may have.
+_KEY: Final = "_store_key"
+_VALUE: Final = "_store_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +124,10 @@ def entries(rows: DataFrame, columns: EntryMapping, keep: Sequence[str] = ()) ->
     """
     key_type, value_type = _struct(rows, STATE_KEY), _struct(rows, STATE_VALUE)
     try:
-        keyed = rows.select(*keep, STATE_KEY, STATE_VALUE, f"{STATE_KEY}.*").withColumn(KEY, _key(key_type, columns))
+        keyed = rows.select(*keep, STATE_KEY, STATE_VALUE, f"{STATE_KEY}.*").withColumn(_KEY, _key(key_type, columns))
         names = [name for name in key_type.names if name not in value_type.names]
         of_key = [F.col(f"{STATE_KEY}.`{name}`") for name in names]
-        whole = keyed.select(*keep, STATE_KEY, KEY, *of_key, STATE_VALUE, f"{STATE_VALUE}.*")
+        whole = keyed.select(*keep, STATE_KEY, _KEY, *of_key, STATE_VALUE, f"{STATE_VALUE}.*")
         made = {name: F.expr(text) for name, text in columns.values.items()}
         if not made:
             value: Column = F.to_json(F.col(STATE_VALUE), {"ignoreNullFields": "false"})
@@ -134,9 +137,9 @@ def entries(rows: DataFrame, columns: EntryMapping, keep: Sequence[str] = ()) ->
         else:
             (sole,) = made.values()
             value = encoded(whole.select(sole.alias(VALUE)).schema[VALUE].dataType, sole, columns.value_serde)
-        encodes_key = encoded(keyed.schema[KEY].dataType, F.col(KEY), key_serde(rows, columns))
-        out = whole.select(*keep, STATE_KEY, encodes_key.alias("_k"), value.cast("binary").alias("_v"))
-        return out.withColumnsRenamed({"_k": KEY, "_v": VALUE})
+        encodes_key = encoded(keyed.schema[_KEY].dataType, F.col(_KEY), key_serde(rows, columns))
+        out = whole.select(*keep, STATE_KEY, encodes_key.alias(_KEY), value.cast("binary").alias(_VALUE))
+        return out.withColumnsRenamed({_KEY: KEY, _VALUE: VALUE})
     except AnalysisException as error:
         raise ConfigurationError(
             f"the key or a value can't be made: {str(error).splitlines()[0]}. The key has the columns "

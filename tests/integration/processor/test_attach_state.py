@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,11 +26,12 @@ from statehouse.errors import ConfigurationError
 
 _STATE: Final = "org.apache.spark.sql.execution.streaming.state"
 _ROCKSDB: Final = "spark.sql.streaming.stateStore.rocksdb"
+_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PROVIDERS: Final = {
     "changelogs": {},
     "snapshots": {f"{_ROCKSDB}.changelogCheckpointing.enabled": "false"},
     "default": {"spark.sql.streaming.stateStore.providerClass": f"{_STATE}.HDFSBackedStateStoreProvider"},
-    "format 2": {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+    "format-2": {_FORMAT: "2"},
 }
 EVENTS: Final = "user string, country string, amount long, at timestamp"
 # Each list is a batch.
@@ -91,6 +93,7 @@ JOBS: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     "a processor with state": lambda events: events.groupBy("user").transformWithStateInPandas(
         Sums(), "user string, amount long", "Update", "None"
     ),
+    "aggregate by a key": lambda events: events.withColumnRenamed("user", "key").groupBy("key").agg(F.max("amount")),
     "join": joined,
     "limit": lambda events: events.limit(100),
 }
@@ -120,7 +123,8 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callab
             return done[job, provider]
         checkpoint = str(root / provider / job.replace(" ", "-"))
         events = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).json(str(source))
-        conf = {"spark.sql.streaming.noDataMicroBatches.enabled": "false", **PROVIDERS[provider]}
+        # A reader may have set the format of what it read.
+        conf = {"spark.sql.streaming.noDataMicroBatches.enabled": "false", _FORMAT: "1", **PROVIDERS[provider]}
         with set_for_a_while(spark, conf):
             query = (
                 JOBS[job](events.withWatermark("at", "5 seconds"))
@@ -190,6 +194,14 @@ def test_values_and_keys_are_made_by_sql(spark: SparkSession, ran: Callable[[str
     assert by_length.keys() == {bytes(7) + b"\3"}, "integers are longs"
 
 
+def test_a_state_with_a_column_key(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
+    checkpoint = ran("aggregate by a key", "changelogs")
+    assert check_reads(spark, checkpoint, StateChoice())[-1][b"ann"] == b'{"max":5}'
+    mapping = EntryMapping(key="upper(key)", values={"value": "max", "key": "key"})
+    made = collected(entries(reader_of(spark, checkpoint, StateChoice(), mapping).rows(3), mapping))
+    assert made[b"ANN"] == b'{"value":5,"key":"ann"}'
+
+
 def test_keys_that_become_one_are_seen(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     mapping = EntryMapping(key="length(user)")
     reader = reader_of(spark, ran("aggregate", "changelogs"), StateChoice(), mapping)
@@ -232,6 +244,19 @@ def test_what_is_not_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path
         AttachedCheckpoint(spark, "nowhere://x/y")
 
 
+def test_a_path_that_sparks_reader_does_not_find_is_refused(
+    spark: SparkSession, ran: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    spaced = tmp_path / "a checkpoint"
+    shutil.copytree(ran("aggregate", "changelogs"), spaced)
+    with pytest.raises(ConfigurationError, match="name it by a link"):
+        AttachedCheckpoint(spark, str(spaced))
+    link = tmp_path / "link"
+    link.symlink_to(spaced)
+    assert AttachedCheckpoint(spark, str(link)).latest_committed() == len(BATCHES) - 1
+    check_reads(spark, str(link), StateChoice())
+
+
 def test_a_newer_format_is_refused(spark: SparkSession, ran: Callable[[str, str], str], tmp_path: Path) -> None:
     (tmp_path / "commits").mkdir()
     (tmp_path / "metadata").write_text(Path(ran("aggregate", "changelogs"), "metadata").read_text())
@@ -264,7 +289,7 @@ def test_each_operator_with_each_provider(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("provider", ["changelogs", "snapshots", "format 2"])
+@pytest.mark.parametrize("provider", ["changelogs", "snapshots", "format-2"])
 @pytest.mark.parametrize("variable", ["total", "countries", "amounts"])
 def test_each_variable_with_each_provider(
     spark: SparkSession, ran: Callable[[str, str], str], variable: str, provider: str
