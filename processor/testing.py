@@ -26,8 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Application, Source
 from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
-from processor.sink.batch import OutputRows, sink_rows
+from processor.sink.placement import placed
 from processor.sink.record_cache import last_of_each_key
+from processor.sink.records import OutputRows, records
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from statehouse.client.conversion import from_value
@@ -199,17 +200,18 @@ class TopologyTest:
         rows = [OutputRows(self._partition_count(each), each.layout, each.where, each.columns) for each in outputs]
         cached = [place for place, output in enumerate(outputs) if output.record_cache]
         written: Mapping[str, list[Record]] = {output.topic: [] for output in outputs}
-        for row in last_of_each_key(sink_rows(frame, rows).toArrow(), cached).to_pylist():
+        made = placed(records(frame, rows).toArrow(), [each.partition_count for each in rows])
+        for row in last_of_each_key(made, cached).to_pylist():
             record = Record(row[KEY], row[VALUE], row[TIMESTAMP_MS] or 0, row[SINK_PARTITION])
             if row[REASON] is None:
                 written[outputs[row[OUTPUT]].topic].append(record)
             else:
                 self.dead_letters.append(DeadLetter(record, row[REASON], row[DETAIL]))
         sources = {source.topic for source in self._app.sources}
-        for topic, records in written.items():
-            self._written[topic] += records
-            if records and topic in sources:
-                self._append(topic, records)
+        for topic, of_topic in written.items():
+            self._written[topic] += of_topic
+            if of_topic and topic in sources:
+                self._append(topic, of_topic)
 
     def _entry_key(self, output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are
         assert output.declaration is not None  # noqa: S101 - a store's

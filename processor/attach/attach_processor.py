@@ -24,9 +24,10 @@ from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChan
 from processor.outputs import Query
 from processor.runner import Processor, RunningQuery, Topology, sink_target
 from processor.settings import ProcessorSettings, restart_policy
-from processor.sink.batch import OutputRows, StoreSink
+from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget, newest_written
 from processor.sink.record_cache_pool import RecordCachePool
+from processor.sink.records import OutputRows
 from processor.start_check import CheckpointMisfit, last_commits
 from processor.supervision import StartedQuery, SupervisedQuery
 from processor.topics import ApplicationTopics

@@ -20,7 +20,7 @@ from processor.operators.aggregators import Aggregator
 from processor.operators.packing import arrow_bytes, arrow_table, own_columns, pack
 from processor.operators.recency import StoreUpdate, UpdateOrder, bounded, folded, in_order
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
-from processor.sink.batch import OutputRows, sink_rows
+from processor.sink.records import OutputRows, sink_rows
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
 
 _COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)

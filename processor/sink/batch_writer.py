@@ -5,23 +5,25 @@ They return only counts to the driver.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
+from pyspark import TaskContext
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
+from processor.sink.placement import placed
 from processor.sink.protocol import WRITERS, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
-from statehouse.partitioning import partition_for
 
 COUNTS_SCHEMA: Final = "sink_partition int, output string, kind string, records long"
 _COUNTS_TYPE: Final = pa.schema(
@@ -37,17 +39,54 @@ _THREADS_MAX: Final = 8
 _ROWS_MAX: Final = 1000  # converted to Python objects at once
 
 
-_HASHES: Final = 2**31  # a partition count so large that its remainder is the hash itself
+BATCH: Final = "statehouse.batch"
+"""The local property of Spark's that tells the tasks of a job which batch they write."""
 
 
-def placement_hashes(keys: pa.Array) -> pa.Array:
-    """Return a hash of each key, null for a null key; modulo a topic's partition count it is the key's partition."""
-    return pa.array([None if key is None else partition_for(key, _HASHES) for key in keys.to_pylist()], pa.int32())
+@dataclass(frozen=True)
+class Batch:
+    """What changes from batch to batch; all else of a task is planned once, when the query starts."""
+
+    query_id: str
+    batch_id: int
+    record_cache_bytes: int
+    """A task's part of the record cache."""
+
+    def to_text(self) -> str:
+        """Return the value of the local property."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_this_task(cls) -> Batch:
+        """Return the batch that the running task belongs to.
+
+        Raises:
+            RuntimeError: nobody has said which.
+
+        """
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(BATCH)
+        if text is None:
+            raise RuntimeError(f"the task has no {BATCH}: PYSPARK_PIN_THREAD must be true, as it is by default")
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """The function of the sink's tasks, for every batch of a query. The target has no query id yet."""
+
+    target: SinkTarget
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the task's part of a batch, and yield counts."""
+        batch = Batch.of_this_task()
+        target = replace(self.target, query_id=batch.query_id)
+        return BatchWriter(target, batch.batch_id, batch.record_cache_bytes)(batches)
 
 
 @dataclass(frozen=True)
 class BatchWriter:
-    """Writes a task's part of one batch; Spark calls it with the rows as Arrow batches.
+    """Writes a task's part of one batch, which comes as Arrow batches.
 
     All rows of a sink partition are in one task. A task may have several partitions and writes each in its own
     transaction. A partition without rows takes no part in the batch, also when the batch runs again.
@@ -63,9 +102,10 @@ class BatchWriter:
         cache = RecordCache(
             self.record_cache_bytes, [place for place, output in enumerate(self.target.outputs) if output.record_cache]
         )
+        counts = [output.partition_count for output in self.target.outputs]
         is_empty = True
         for batch in batches:
-            cache.put(pa.Table.from_batches([batch]))
+            cache.put(placed(pa.Table.from_batches([batch]), counts))
             is_empty = False
         if is_empty:
             return

@@ -9,8 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from processor.sink.batch import OutputRows, sink_rows
 from processor.sink.layouts import FrameLayout
+from processor.sink.placement import placed
+from processor.sink.records import OutputRows, records, sink_rows
+from processor.sink.task_rows import TASK_COLUMNS
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.partitioning import partition_for
 
@@ -26,8 +28,13 @@ def at(ms: int) -> datetime:
 
 
 def rows(frame: DataFrame, layout: FrameLayout) -> list[Any]:
+    """Return the records, which Spark and the task place alike."""
     layout.check("store", dict(frame.dtypes))
-    return sink_rows(frame, [OutputRows(PARTITIONS, layout)]).collect()
+    outputs = [OutputRows(PARTITIONS, layout)]
+    by_spark = sink_rows(frame, outputs)
+    in_task = placed(records(frame, outputs).toArrow(), [PARTITIONS])
+    assert in_task.select(TASK_COLUMNS).to_pylist() == by_spark.toArrow().to_pylist()
+    return by_spark.collect()
 
 
 @pytest.fixture(params=[True, False], ids=["ansi", "not-ansi"])

@@ -16,7 +16,7 @@ from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.batch_writer import BatchWriter
 from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, WriteTimeout, produce_record
-from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS
+from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
@@ -167,12 +167,12 @@ def test_an_unreachable_broker_ends_in_a_bounded_time():
 def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     keys = [b"1", b"2", b"6"]
     rows = [
-        {SINK_PARTITION: partition_for(key, 3), OUTPUT: 0, KEY: key, VALUE: value, TIMESTAMP_MS: 1234}
+        {OUTPUT: 0, KEY: key, VALUE: value, TIMESTAMP_MS: 1234}
         for key, value in zip(keys, (b"a", None, b"c"), strict=True)
     ]
     refused = {KEY: None, VALUE: b"\xffraw", TIMESTAMP_MS: 77, TOPIC: "scores", PARTITION: 5, OFFSET: 9}
-    rows.append({SINK_PARTITION: 5 % 3, REASON: "not_json", DETAIL: "why", **refused})
-    columns = dict.fromkeys(TASK_COLUMNS)
+    rows.append({OUTPUT: 0, REASON: "not_json", DETAIL: "why", **refused})
+    columns = dict.fromkeys(RECORD_COLUMNS) | {SUFFIX: b""}
     batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
 
     counts = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
@@ -215,6 +215,7 @@ TASK_TYPE = pa.schema(
         (SINK_PARTITION, pa.int32()),
         (OUTPUT, pa.int32()),
         (KEY, pa.binary()),
+        (SUFFIX, pa.binary()),
         (VALUE, pa.binary()),
         (TIMESTAMP_MS, pa.int64()),
         (TOPIC, pa.string()),
@@ -230,7 +231,7 @@ def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(target:
     """What it saves is counted by store; when it is full, rows are written early."""
     cached = replace(target.outputs[0], record_cache=True)
     target = replace(target, outputs=(cached, replace(cached, name="other")))
-    columns = dict.fromkeys(TASK_COLUMNS)
+    columns = dict.fromkeys(RECORD_COLUMNS) | {SUFFIX: b""}
     rows = [
         {SINK_PARTITION: number % 3, OUTPUT: number % 2, KEY: b"%d" % (number % 6), VALUE: b"%03d" % number}
         for number in range(600)

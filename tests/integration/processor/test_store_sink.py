@@ -12,10 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
-from processor.sink.batch import Draining, OutputRows, StoreSink
+from processor.sink.batch import Draining, StoreSink
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
+from processor.sink.records import OutputRows
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import commits_topic
@@ -62,7 +63,7 @@ def batches():
 
 @pytest.fixture
 def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, batches: list[Any]):
-    def new_sink(outputs: list[OutputTopic], rows: list[OutputRows]) -> StoreSink:
+    def new_sink(outputs: list[OutputTopic], rows: list[OutputRows], tasks: int = 1) -> StoreSink:
         publisher = CommitsPublisher(kafka.bootstrap, application, "query", [changelog])
         publisher.start()
         target = SinkTarget(
@@ -70,14 +71,14 @@ def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, 
         )
         cache = RecordCachePool(10_000_000, 1)
         on_batch = lambda *batch: batches.append(batch)  # noqa: E731
-        return StoreSink(target, Checkpoint(), publisher, on_batch, rows, tasks=2, record_cache=cache)
+        return StoreSink(target, Checkpoint(), publisher, on_batch, rows, tasks=tasks, record_cache=cache)
 
     return new_sink
 
 
-@pytest.fixture
-def sink(new_sink: Callable[..., StoreSink], changelog: StoreChangelog):
-    return new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)])
+@pytest.fixture(params=[1, 2], ids=["one-task", "two-tasks"])
+def sink(new_sink: Callable[..., StoreSink], changelog: StoreChangelog, request: pytest.FixtureRequest):
+    return new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)], request.param)
 
 
 def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
@@ -95,9 +96,8 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     rows += [(None, "of nobody", None, None, None, None, None, None)]
     frame = spark.createDataFrame(rows, SCHEMA)
 
-    sink(frame, 0)
-    sink(frame, 0)
-    sink(frame.limit(0), 1)
+    for given, batch_id in ((frame, 0), (frame, 0), (frame.limit(0), 1)):
+        sink(sink.planned(given), batch_id)
 
     found = messages(kafka.bootstrap, changelog.topic)
     assert Counter(message.key() for message in found) == Counter([*(key.encode() for key in keys), b"gone", b"lost"])
@@ -133,7 +133,7 @@ def test_a_drained_sink_leaves_batches_for_the_next_start(
 ):
     assert sink.drain(1.0)
     with pytest.raises(Draining):
-        sink(spark.createDataFrame([], SCHEMA), 0)
+        sink(sink.planned(spark.createDataFrame([], SCHEMA)), 0)
     assert sink.failure is None
     assert messages(kafka.bootstrap, changelog.topic) == []
 
@@ -159,7 +159,7 @@ def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
     rows = [("a", "1", None, "scores", 4, 7, None, None), ("a", "2", None, "scores", 4, 8, None, None)]
     rows += [("b", None, None, None, None, None, None, None), (None, "nobody's", None, "scores", 3, 9, None, None)]
     rows += [("c", "raw", None, "scores", 4, 10, "not_json", "why")]
-    sink(spark.createDataFrame(rows, SCHEMA), 0)
+    sink(sink.planned(spark.createDataFrame(rows, SCHEMA)), 0)
 
     stored = messages(kafka.bootstrap, changelog.topic)
     assert {each.key(): each.value() for each in stored} == {b"a": b"2", b"b": None}

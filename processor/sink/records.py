@@ -1,0 +1,89 @@
+"""Makes records of a query's rows, by Spark's own expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
+from processor.sink.placement import placement_hashes
+from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TASK_COLUMNS, TIMESTAMP_MS
+
+_HASH: Final = "_hash"
+_RECORD: Final = "_record"
+_OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """How an output selects a query's rows and makes records of them."""
+
+    partition_count: int
+    layout: FrameLayout = field(default_factory=FrameLayout)
+    where: Column | None = None
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+
+def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
+    """Return a row per record, as RECORD_COLUMNS; rows that can't be records become dead letters.
+
+    All records of a row are made in one pass, so that the operators of a query don't run once per output.
+    """
+    of_outputs = [_record(frame.columns, place, output) for place, output in enumerate(outputs)]
+    can_be_refused = REASON in frame.columns
+    if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
+        return frame.select(*of_outputs[0])
+    refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
+    dead_letter = _record(frame.columns, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
+    made = [F.when(refused, F.struct(*dead_letter))]
+    for output, columns in zip(outputs, of_outputs, strict=True):
+        wanted = ~refused if output.where is None else ~refused & output.where
+        made.append(F.when(wanted, F.struct(*columns)))
+    exploded = frame.select(F.explode(F.array_compact(F.array(*made))).alias(_RECORD))
+    return exploded.select(f"{_RECORD}.*")
+
+
+def placed_by_spark(unplaced: DataFrame, partition_counts: Sequence[int]) -> DataFrame:
+    """Do what `placement.placed` does, in Spark's plan, but leave KEY and SUFFIX apart.
+
+    It costs a Python stage of its own.
+    """
+    placed_by = F.arrow_udf(placement_hashes, "int")
+    hashed = unplaced.withColumn(_HASH, placed_by(F.when(F.col(REASON).isNull(), F.col(KEY))))
+    of_output = F.array(*map(F.lit, partition_counts))[F.col(OUTPUT)]
+    count = F.when(F.col(REASON).isNotNull(), F.lit(max(partition_counts))).otherwise(of_output)
+    sink_partition = F.coalesce(F.col(_HASH), F.col(PARTITION), F.lit(0)) % count
+    return hashed.withColumn(SINK_PARTITION, sink_partition).select(SINK_PARTITION, *RECORD_COLUMNS)
+
+
+def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
+    """Return a query's rows as records that Spark has placed: TASK_COLUMNS. For operators on a partition's records."""
+    placed = placed_by_spark(records(frame, outputs), [output.partition_count for output in outputs])
+    record_key = F.when(F.col(REASON).isNotNull(), F.col(KEY)).otherwise(F.concat(KEY, SUFFIX))
+    return placed.withColumn(KEY, record_key).select(*TASK_COLUMNS)
+
+
+def _record(have: Sequence[str], place: int, output: OutputRows) -> list[Column]:
+    """Return the columns of an output's record, without its partition."""
+    source = {name: F.col(name) for name in have} | dict(output.columns)
+    columns: dict[str, Column] = {
+        name: source[name].cast(kind) if name in source else F.lit(None).cast(kind)
+        for name, kind in _OPTIONAL_TYPES.items()
+    }
+    columns |= {OUTPUT: F.lit(place)} | {name: source[name].cast("binary") for name in (KEY, VALUE)}
+    stamped = source[TIMESTAMP].cast("timestamp") if TIMESTAMP in source else F.lit(None).cast("timestamp")
+    columns[TIMESTAMP_MS] = F.unix_millis(stamped)
+    reason, detail = columns[REASON], columns[DETAIL]
+    for refusal in output.layout.refusals(source):
+        is_first = reason.isNull() & refusal.condition
+        detail = F.when(is_first, refusal.detail).otherwise(detail)
+        reason = F.when(is_first, refusal.reason.value).otherwise(reason)
+    columns |= {REASON: reason, DETAIL: detail}
+    suffix = output.layout.suffix(source)
+    columns[SUFFIX] = F.lit(b"") if suffix is None else suffix
+    return [columns[name].alias(name) for name in RECORD_COLUMNS]

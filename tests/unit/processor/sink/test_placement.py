@@ -1,0 +1,57 @@
+"""Places of records: by the key, by the number of the source partition, in each output's own count."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processor.rows import KEY, PARTITION, REASON
+from processor.sink.placement import placed
+from processor.sink.task_rows import OUTPUT, SINK_PARTITION, SUFFIX
+from statehouse.partitioning import partition_for
+
+COUNTS = (3, 7, 1)
+TYPE = pa.schema(
+    [
+        (OUTPUT, pa.int32()),
+        (KEY, pa.binary()),
+        (SUFFIX, pa.binary()),
+        (PARTITION, pa.int32()),
+        (REASON, pa.string()),
+    ]
+)
+RECORDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            OUTPUT: st.integers(0, len(COUNTS) - 1),
+            KEY: st.none() | st.binary(max_size=9),
+            SUFFIX: st.just(b"") | st.binary(min_size=12, max_size=12),
+            PARTITION: st.none() | st.integers(0, 11),
+            REASON: st.none() | st.just("not_json"),
+        }
+    ),
+    min_size=1,
+)
+
+
+@given(RECORDS, st.integers(1, 9))
+def test_each_record_has_its_place_and_its_whole_key(rows: list[dict[str, object]], size: int) -> None:
+    given_rows = pa.Table.from_pylist(rows, TYPE)
+    chunked = pa.Table.from_batches(given_rows.to_batches(size), TYPE)
+    found = placed(chunked, COUNTS).to_pylist()
+    for row, record in zip(rows, found, strict=True):
+        key, is_refused = row[KEY], row[REASON] is not None
+        count = max(COUNTS) if is_refused else COUNTS[row[OUTPUT]]
+        by_key = isinstance(key, bytes) and not is_refused
+        assert record[SINK_PARTITION] == (partition_for(key, count) if by_key else (row[PARTITION] or 0) % count)
+        assert record[KEY] == (key + row[SUFFIX] if by_key else key)
+        assert SUFFIX not in record
+
+
+def test_rows_that_spark_has_placed_stay_there() -> None:
+    row = {OUTPUT: 0, KEY: b"key", SUFFIX: b"", PARTITION: None, REASON: None}
+    by_spark = pa.Table.from_pylist([row], TYPE).append_column(SINK_PARTITION, pa.array([2], pa.int32()))
+    assert placed(by_spark, COUNTS).to_pylist() == [
+        {OUTPUT: 0, KEY: b"key", PARTITION: None, REASON: None, SINK_PARTITION: 2}
+    ]
