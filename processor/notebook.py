@@ -166,15 +166,15 @@ class _SessionProcessor(Processor):
 
     def __init__(self, topology: Topology, settings: ProcessorSettings, session: SparkSession) -> None:
         super().__init__(topology, settings)
-        self._session = session
+        self._given_session = session
 
     def _open_session(self) -> SparkSession:
-        context = self._session.sparkContext
+        context = self._given_session.sparkContext
         is_chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
         if context.master.startswith("local") and not is_chosen:
             # Spark would take the first python3 in PATH, which need not have the packages that this kernel has.
             context.pythonExec = sys.executable
-        return self._session
+        return self._given_session
 
 
 def _named(column: str) -> Any:  # noqa: ANN401 - a Column

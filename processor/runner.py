@@ -29,13 +29,14 @@ from processor.ownership.observed import check_published
 from processor.ownership.settings import StoreDeclaration
 from processor.query_progress_listener import QueryProgressListener, Subscription
 from processor.settings import ProcessorSettings, ownership_settings, restart_policy
-from processor.sink.batch import OutputRows, StoreSink
+from processor.sink.batch import StoreSink
 from processor.sink.protocol import OutputTopic, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
+from processor.sink.records import OutputRows
 from processor.sources import KafkaSources
 from processor.spark_failures import beginning
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
-from processor.spark_session import open_session
+from processor.spark_session import open_session, tidy_session
 from processor.start_check import refuse_misfit
 from processor.states import ProcessorStates
 from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
@@ -49,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.2
 _LISTENERS_END_S: Final = 1.0
+_TIDIES_EVERY_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Processor:
         self._controller: OwnershipController | None = None
         self._metrics_server: MetricsServer | None = None
         self._failure: BaseException | None = None
+        self._session: SparkSession | None = None
+        self._tidied_at = time.monotonic()
 
     def start(self) -> None:
         """Open the session, create the topics, start the queries.
@@ -132,7 +136,7 @@ class Processor:
 
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
-        session = self._open_session()
+        session = self._session = self._open_session()
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
         app = Application(application_id, sources, settings.serde_options)
         self._topology.build(app)
@@ -178,8 +182,13 @@ class Processor:
     def _look(self) -> None:
         if self._failure is not None:
             raise QueryDied(str(self._failure)) from self._failure
+        now = time.monotonic()
         for running in self._running:
-            running.query.look(time.monotonic())
+            running.query.look(now)
+        if now - self._tidied_at >= _TIDIES_EVERY_S:
+            self._tidied_at = now
+            if self._session is not None:
+                tidy_session(self._session)
 
     def stop(self) -> None:
         """Finish the running batches, within `stop_timeout_ms`, and stop the queries.
@@ -278,7 +287,8 @@ class Processor:
             )
             with set_for_a_while(session, query_settings(query)):
                 started = (
-                    frame.writeStream.queryName(query.name)
+                    sink.planned(frame)
+                    .writeStream.queryName(query.name)
                     .outputMode(query.output_mode)
                     .option("checkpointLocation", directory)
                     .trigger(processingTime=f"{settings.commit_interval_ms} milliseconds")

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import structlog
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from processor.settings import ProcessorSettings
+from processor.worker_sockets import DIRECTORY, ENABLED, forget_gone, socket_conf
+
+log = structlog.get_logger(__name__)
 
 _PROJECT_ROOT: Final = Path(__file__).resolve().parent.parent
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
@@ -25,7 +30,7 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     # Workers must run the driver's Python and find the same modules.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = _python_path(os.environ.get("PYTHONPATH", ""))
-    conf = _defaults(settings) | _local_files(settings) | settings.spark_conf
+    conf = _defaults(settings) | _local_files(settings) | _worker_sockets(settings) | settings.spark_conf
     if not _has_connector(conf):
         from statehouse.local.jars import resolve_jars  # noqa: PLC0415 - clusters bring their jars and don't need it
 
@@ -39,6 +44,13 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf["spark.log.level"])
     return session
+
+
+def tidy_session(session: SparkSession) -> None:
+    """Take away what Spark lets pile up while a session runs."""
+    directory = session.sparkContext.getConf().get(DIRECTORY)
+    if directory is not None:
+        forget_gone(session._jvm, directory)  # noqa: SLF001 - the gateway to the JVM has no public name
 
 
 def _defaults(settings: ProcessorSettings) -> dict[str, str]:
@@ -70,11 +82,28 @@ def _local_files(settings: ProcessorSettings) -> dict[str, str]:
     Hadoop starts a `chmod` process for each: more than half of a small batch's time.
     """
     scheme = urlsplit(settings.checkpoint_dir).scheme
-    master = settings.spark_master or ("" if _submitted() else "local")
-    if scheme == "file" or (not scheme and master.startswith("local")):
+    if scheme == "file" or (not scheme and _is_local(settings)):
         manager = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
         return {"spark.sql.streaming.checkpointFileManagerClass": manager}
     return {}
+
+
+def _worker_sockets(settings: ProcessorSettings) -> dict[str, str]:
+    """Return settings that make Python workers fast, if they run on this machine.
+
+    On executors elsewhere nobody can make the directory before Spark needs it.
+    """
+    if not _is_local(settings) or ENABLED in settings.spark_conf:
+        return {}
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - it has no public name
+        log.info("Python workers keep to TCP: the Spark session was running already")
+        return {}
+    return socket_conf()
+
+
+def _is_local(settings: ProcessorSettings) -> bool:
+    master = settings.spark_master or ("" if _submitted() else "local")
+    return master.startswith("local")
 
 
 def _python_path(inherited: str) -> str:
