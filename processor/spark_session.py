@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -43,7 +43,21 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf["spark.log.level"])
+    if _is_local(settings):
+        _write_no_second_checksums(session)
     return session
+
+
+def _write_no_second_checksums(session: SparkSession) -> None:
+    """Have Hadoop write no checksum file beside each file on a local disk.
+
+    Spark writes and checks a checksum of its own for each checkpoint file. Hadoop starts `chmod` for each file that it
+    writes, several times for one with a checksum: it has no native library in Spark from pip.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001 - the gateway to the JVM has no public name
+    here = jvm.java.net.URI("file:///")
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())  # noqa: SLF001 - same
+    files.setWriteChecksum(False)
 
 
 def tidy_session(session: SparkSession) -> None:

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from processor.application import Application, Source
 from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
-from processor.sink.placement import placed
+from processor.sink.partitions import placed
 from processor.sink.record_cache import last_of_each_key
 from processor.sink.records import OutputRows, records
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS

@@ -33,7 +33,7 @@ from processor.rows import (
     WINDOW,
     WINDOW_START,
 )
-from processor.sink.placement import placement_hashes
+from processor.sink.partitions import placement_hashes
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
 from statehouse.errors import ConfigurationError
 

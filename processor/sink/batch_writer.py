@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
-from processor.sink.placement import placed
+from processor.sink.partitions import placed
 from processor.sink.protocol import WRITERS, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
-from processor.sink.placement import placement_hashes
+from processor.sink.partitions import placement_hashes
 from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TASK_COLUMNS, TIMESTAMP_MS
 
 _HASH: Final = "_hash"
@@ -49,7 +49,7 @@ def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
 
 
 def placed_by_spark(unplaced: DataFrame, partition_counts: Sequence[int]) -> DataFrame:
-    """Do what `placement.placed` does, in Spark's plan, but leave KEY and SUFFIX apart.
+    """Do what `partitions.placed` does, in Spark's plan, but leave KEY and SUFFIX apart.
 
     It costs a Python stage of its own.
     """

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.sink.layouts import FrameLayout
-from processor.sink.placement import placed
+from processor.sink.partitions import placed
 from processor.sink.records import OutputRows, records, sink_rows
 from processor.sink.task_rows import TASK_COLUMNS
 from statehouse.composite import SessionKey, WindowKey

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.rows import KEY, PARTITION, REASON
-from processor.sink.placement import placed
+from processor.sink.partitions import placed
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, SUFFIX
 from statehouse.partitioning import partition_for
 
