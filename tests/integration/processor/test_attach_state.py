@@ -179,6 +179,11 @@ def test_an_aggregate_is_read_whole_and_by_changes(spark: SparkSession, ran: Cal
     assert states[-1][b"ann"] == b'{"count":4,"sum":11.0,"count_2":4,"max":5}'
 
 
+def test_windows_that_are_over_are_deleted(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
+    states = check_reads(spark, ran("windows", "changelogs"), StateChoice())
+    assert any(states[batch].keys() - states[batch + 1].keys() for batch in range(len(states) - 1)), "no key ever goes"
+
+
 def test_values_and_keys_are_made_by_sql(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("aggregate", "changelogs")
 

@@ -71,7 +71,12 @@ def test_windows(serve: Serve) -> None:
     start = WindowKey(b"k", MINUTE).to_bytes()
     # Keys of which one is the other's beginning, and one too short for the layout, which concerns nobody.
     store.put_records(
-        [("k", start, b"1", 0), ("k", WindowKey(b"kk", MINUTE).to_bytes(), b"other", 0), ("k", b"short", b"", 0)]
+        [
+            ("k", start, b"1", 0),
+            ("k", WindowKey(b"kk", MINUTE).to_bytes(), b"other", 0),
+            ("k", WindowKey(b"j", MINUTE).to_bytes(), b"beyond the prefix", 0),
+            ("k", b"short", b"", 0),
+        ]
     )
     poll_until(lambda: store.replica().skipped_records == 1, 20, "the records")
     with store.watch("k") as watcher, store.watch(prefix="k", partition=0) as both:

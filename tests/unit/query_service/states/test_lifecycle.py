@@ -25,6 +25,15 @@ ALLOWED = {
     "NOT_RUNNING": "",
 }
 
+TASKS_ALLOWED = {
+    "CREATED": "RESTORING ERROR",
+    "RESTORING": "RUNNING SUSPENDED ERROR",
+    "RUNNING": "SUSPENDED ERROR",
+    "ERROR": "SUSPENDED",
+    "SUSPENDED": "CLOSED",
+    "CLOSED": "",
+}
+
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(NodeState, NodeState)))
 def test_node_transitions(old: NodeState, new: NodeState) -> None:
@@ -35,10 +44,13 @@ def test_node_transitions(old: NodeState, new: NodeState) -> None:
             next_node_state(old, new)
 
 
-def test_a_closed_task_stays_closed() -> None:
-    for state in TaskState:
-        with pytest.raises(InvalidTransition):
-            next_task_state(TaskState.CLOSED, state)
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(TaskState, TaskState)))
+def test_task_transitions(old: TaskState, new: TaskState) -> None:
+    if new.value in TASKS_ALLOWED[old.value].split():
+        assert next_task_state(old, new) is new
+    else:
+        with pytest.raises(InvalidTransition, match=f"from {old} to {new}"):
+            next_task_state(old, new)
 
 
 def test_settled_state() -> None:
