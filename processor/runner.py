@@ -287,8 +287,7 @@ class Processor:
             )
             with set_for_a_while(session, query_settings(query)):
                 started = (
-                    sink.planned(frame)
-                    .writeStream.queryName(query.name)
+                    frame.writeStream.queryName(query.name)
                     .outputMode(query.output_mode)
                     .option("checkpointLocation", directory)
                     .trigger(processingTime=f"{settings.commit_interval_ms} milliseconds")

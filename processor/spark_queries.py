@@ -27,8 +27,7 @@ def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> Data
 
 def query_settings(query: Query) -> dict[str, str]:
     """Return the Spark settings for this query only."""
-    # Adaptive execution plans anew after each stage: a batch would be a job for each. Stateful queries never have it.
-    settings = {"spark.sql.adaptive.enabled": "false"}
+    settings = {}
     if query.max_entries is not None or query.suppress is not None:
         # Spark refuses state operators after an aggregate in update mode, because they could treat its rows as late.
         # Neither of our operators has a watermark, so no row is late for them.

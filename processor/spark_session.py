@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -43,21 +43,7 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf["spark.log.level"])
-    if _is_local(settings):
-        _write_no_second_checksums(session)
     return session
-
-
-def _write_no_second_checksums(session: SparkSession) -> None:
-    """Have Hadoop write no checksum file beside each file on a local disk.
-
-    Spark writes and checks a checksum of its own for each checkpoint file. Hadoop starts `chmod` for each file that it
-    writes, several times for one with a checksum: it has no native library in Spark from pip.
-    """
-    jvm: Any = session._jvm  # noqa: SLF001 - the gateway to the JVM has no public name
-    here = jvm.java.net.URI("file:///")
-    files = jvm.org.apache.hadoop.fs.FileSystem.get(here, session._jsc.hadoopConfiguration())  # noqa: SLF001 - same
-    files.setWriteChecksum(False)
 
 
 def tidy_session(session: SparkSession) -> None:
@@ -110,14 +96,14 @@ def _worker_sockets(settings: ProcessorSettings) -> dict[str, str]:
     if not _is_local(settings) or ENABLED in settings.spark_conf:
         return {}
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - it has no public name
-        log.info("Python workers keep to TCP: the Spark session was running already")
+        log.info("Python workers stay as they are: the Spark session was running already")
         return {}
     return socket_conf()
 
 
 def _is_local(settings: ProcessorSettings) -> bool:
-    master = settings.spark_master or ("" if _submitted() else "local")
-    return master.startswith("local")
+    master = settings.spark_conf.get("spark.master") or settings.spark_master or ("" if _submitted() else "local")
+    return master == "local" or master.startswith("local[")
 
 
 def _python_path(inherited: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -25,8 +26,10 @@ log = structlog.get_logger(__name__)
 ENABLED: Final = "spark.python.unix.domain.socket.enabled"
 DIRECTORY: Final = "spark.python.unix.domain.socket.dir"
 _PREFIX: Final = "statehouse-sockets-"
-_LONGEST_PATH: Final = 65
-"""A socket's path has 104 bytes at most; Spark adds a name of 39."""
+_LONGEST_PATH: Final = 61
+"""Spark takes no longer one: a socket's path has 104 bytes at most, of which its name takes 43."""
+_NAME: Final = re.compile(r"\.[0-9a-f-]{36}\.sock")
+"""What Spark calls a socket."""
 _SHORT_PARENT: Final = "/tmp"  # noqa: S108 - the directory in it is ours alone
 _SETTLED_S: Final = 60.0
 
@@ -34,16 +37,30 @@ _SETTLED_S: Final = 60.0
 def socket_conf() -> dict[str, str]:
     """Make the directory, until this process ends, and return the settings that have Spark use it.
 
-    Directories of processes that are gone are removed.
+    Directories of processes that are gone are removed. Where none can be made there are no settings: Spark keeps TCP.
     """
+    try:
+        directory = _made()
+    except OSError as error:
+        log.warning("Python workers are reached over TCP: no directory for Unix sockets", error=str(error))
+        return {}
+    return {ENABLED: "true", DIRECTORY: directory}
+
+
+def _made() -> str:
     parent = Path(tempfile.gettempdir())
     if len(os.fsencode(parent / f"{_PREFIX}12345678")) > _LONGEST_PATH:
         parent = Path(_SHORT_PARENT)
     remove_left_behind(parent)
     directory = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)  # its mode is 0700
     _lock(Path(directory))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return {ENABLED: "true", DIRECTORY: directory}
+    atexit.register(_remove, directory, os.getpid())
+    return directory
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:  # a process that was forked ends, too
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_left_behind(parent: Path) -> None:
@@ -76,19 +93,21 @@ def _lock(directory: Path) -> int:
 
 
 def forget_gone(jvm: Any, directory: str) -> None:  # noqa: ANN401 - py4j's view of the JVM
-    """Have the JVM forget the names in the directory that it keeps to delete them at its exit.
+    """Have the JVM forget the sockets that are gone, whose names it keeps to delete them at its exit.
 
     A batch with Python state adds several of them: without this a driver would lose some hundred MB in a day. The JVM
-    has no public way to it. The set is replaced, never changed: another thread may be adding to it. What is lost by
-    that is the deletion of files at the exit, and the directory is removed then anyway.
+    has no public way to it. Its set is replaced, never changed: another thread may be adding to it. A name that is
+    added just then is lost, and that file stays when the JVM ends.
     """
     try:
         field = jvm.java.lang.Class.forName("java.io.DeleteOnExitHook").getDeclaredField("files")
         field.setAccessible(True)
         kept = jvm.java.util.LinkedHashSet()
         for name in jvm.java.lang.String.join("\n", field.get(None)).split("\n"):
-            if name and not name.startswith(f"{directory}/"):
+            path = Path(name)
+            is_ours = path.parent == Path(directory) and _NAME.fullmatch(path.name)
+            if name and not (is_ours and not path.exists()):
                 kept.add(name)
         field.set(None, kept)
     except Py4JError as error:  # the set was being added to: it is tried again
-        log.debug("the JVM's names of old sockets can't be read at the moment", error=str(error))
+        log.warning("the JVM's names of old sockets can't be read at the moment", error=str(error).splitlines()[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +26,6 @@ from processor.attach.checkpoint import AttachedCheckpoint
 from processor.attach.reader import CLASHES, StateReader, changelog_entries
 from processor.attach.reads import Identity, Position, Read, ReadChanges, ReadPlanner, ReadState
 from processor.rows import KEY, TIMESTAMP, VALUE
-from processor.sink.batch import StoreSink
 from processor.sink.protocol import PartitionWriter, SinkTarget
 from processor.spark_failures import beginning
 from statehouse.errors import ConfigurationError
@@ -65,7 +64,7 @@ class AttachedQuery:
         planner: ReadPlanner,
         store: AttachedStore,
         target: SinkTarget,
-        sink: StoreSink,
+        sink: Callable[[DataFrame, int], None],
         *,
         has_changes: bool,
         poll_interval_s: float,
@@ -167,7 +166,7 @@ class AttachedQuery:
                     "all that tells them apart, or leave it out"
                 )
             log.debug("state read", batch_id=read.batch_id, read_ms=round((time.monotonic() - began) * 1000))
-            self._sink(self._sink.planned(frame.drop(CLASHES)), read.batch_id)
+            self._sink(frame.drop(CLASHES), read.batch_id)
         finally:
             frame.unpersist()
         self._store.published = read.batch_id

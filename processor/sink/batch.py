@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -17,11 +18,11 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from processor.checkpoint import Offsets
-from processor.sink.batch_writer import BATCH, COUNTS_SCHEMA, Batch, SinkTask
+from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
 from processor.sink.counts import CHANGELOG, RETRIED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.protocol import SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
-from processor.sink.records import OutputRows, placed_by_spark, records
+from processor.sink.records import OutputRows, RecordColumns, placed_by_spark
 from processor.sink.task_rows import SINK_PARTITION
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,8 @@ OnSinkBatch = Callable[[int, Counts, float], None]
 """Called after each batch: id, counts by output and kind (changelog, tombstone, skipped or a dead-letter reason), s."""
 
 _POOL: Final = "STATEHOUSE_WORKER_POOL"
+# The batches of each query come in a separate thread, and all threads wrap Python functions with the same environment.
+_PLANNING: Final = threading.Lock()
 
 
 class QueryCheckpoint(Protocol):
@@ -86,7 +89,7 @@ class StoreSink:
         record_cache: RecordCachePool,
     ) -> None:
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
-        self._query_id = target.query_id
+        self._records: RecordColumns | None = None
         self._outputs, self._tasks, self._record_cache = outputs, min(target.partition_count, tasks), record_cache
         self._is_cached = any(output.record_cache for output in target.outputs)
         self._busy = threading.Lock()
@@ -107,42 +110,42 @@ class StoreSink:
         self._busy.release()
         return True
 
-    def planned(self, frame: DataFrame) -> DataFrame:
-        """Return the plan that writes a query's frame: this is what Spark must give this sink batch by batch.
-
-        It is made once for each start of a query: to make the columns through py4j takes much longer than a batch.
-        """
-        unplaced = records(frame, self._outputs)
-        if self._tasks == 1:
-            together = unplaced.repartition(1)
-        else:
-            counts = [output.partition_count for output in self._outputs]
-            together = placed_by_spark(unplaced, counts).repartitionById(self._tasks, SINK_PARTITION)
-        with _own_workers(frame.sparkSession.sparkContext):
-            return together.mapInArrow(SinkTask(self._target), COUNTS_SCHEMA)
-
-    def __call__(self, planned: DataFrame, batch_id: int) -> None:
-        """Commit a batch to the changelog, then record it in the commits topic; skips parts committed before.
-
-        `planned` is a batch of the frame that `planned` has returned.
-        """
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit a batch to the changelog, then record it in the commits topic; skips parts committed before."""
         with self._busy:
             if self._draining.is_set():
                 raise Draining(f"batch {batch_id} is left for the next start")
             try:
-                self._commit(planned, batch_id)
+                self._commit(frame, batch_id)
             except BaseException as error:
                 # Spark wraps the error in its own text; the runner logs this one.
                 self.failure = error
                 raise
 
-    def _commit(self, planned: DataFrame, batch_id: int) -> None:
+    def _write(self, frame: DataFrame, task: BatchWriter) -> Counts:
+        if self._records is None:
+            self._records = RecordColumns(frame.columns, self._outputs)
+        unplaced = self._records.of(frame)
+        if self._tasks == 1:
+            together = unplaced.repartition(1)
+        else:
+            counts = [output.partition_count for output in self._outputs]
+            together = placed_by_spark(unplaced, counts).repartitionById(self._tasks, SINK_PARTITION)
+        with _PLANNING, _own_workers(frame.sparkSession.sparkContext):
+            written = together.mapInArrow(task, COUNTS_SCHEMA)
+        counts_of: Counts = Counter()
+        for _, output, kind, number in written.collect():
+            counts_of[output, kind] += number
+        return counts_of
+
+    def _commit(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        self._query_id = self._query_id or self._checkpoint.query_id()
+        if not self._target.query_id:
+            self._target = replace(self._target, query_id=self._checkpoint.query_id())
         with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
-            counts = _written(planned, Batch(self._query_id, batch_id, cache_bytes // self._tasks))
+            counts = self._write(frame, BatchWriter(self._target, batch_id, cache_bytes // self._tasks))
         source_ends = self._checkpoint.source_ends(batch_id)
-        self._commits.publish(self._query_id, batch_id, source_ends)
+        self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
         took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)
@@ -159,12 +162,3 @@ class StoreSink:
             skipped_partitions=counts["", SKIPPED],
             took_ms=round(took_s * 1000),
         )
-
-
-def _written(planned: DataFrame, batch: Batch) -> Counts:
-    """Have the tasks write a batch; they are told by a local property which one it is."""
-    planned.sparkSession.sparkContext.setLocalProperty(BATCH, batch.to_text())
-    counts: Counts = Counter()
-    for _, output, kind, number in planned.collect():
-        counts[output, kind] += number
-    return counts

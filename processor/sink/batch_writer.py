@@ -5,18 +5,16 @@ They return only counts to the driver.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
-from pyspark import TaskContext
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
@@ -39,54 +37,9 @@ _THREADS_MAX: Final = 8
 _ROWS_MAX: Final = 1000  # converted to Python objects at once
 
 
-BATCH: Final = "statehouse.batch"
-"""The local property of Spark's that tells the tasks of a job which batch they write."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What changes from batch to batch; all else of a task is planned once, when the query starts."""
-
-    query_id: str
-    batch_id: int
-    record_cache_bytes: int
-    """A task's part of the record cache."""
-
-    def to_text(self) -> str:
-        """Return the value of the local property."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_this_task(cls) -> Batch:
-        """Return the batch that the running task belongs to.
-
-        Raises:
-            RuntimeError: nobody has said which.
-
-        """
-        context = TaskContext.get()
-        text = None if context is None else context.getLocalProperty(BATCH)
-        if text is None:
-            raise RuntimeError(f"the task has no {BATCH}: PYSPARK_PIN_THREAD must be true, as it is by default")
-        return cls(**json.loads(text))
-
-
-@dataclass(frozen=True)
-class SinkTask:
-    """The function of the sink's tasks, for every batch of a query. The target has no query id yet."""
-
-    target: SinkTarget
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the task's part of a batch, and yield counts."""
-        batch = Batch.of_this_task()
-        target = replace(self.target, query_id=batch.query_id)
-        return BatchWriter(target, batch.batch_id, batch.record_cache_bytes)(batches)
-
-
 @dataclass(frozen=True)
 class BatchWriter:
-    """Writes a task's part of one batch, which comes as Arrow batches.
+    """Writes a task's part of one batch; Spark calls it with the rows as Arrow batches.
 
     All rows of a sink partition are in one task. A task may have several partitions and writes each in its own
     transaction. A partition without rows takes no part in the batch, also when the batch runs again.

@@ -38,11 +38,13 @@ def placed(rows: pa.Table, partition_counts: Sequence[int]) -> pa.Table:
     """
     is_record = pc.is_null(rows[REASON])
     if SINK_PARTITION not in rows.column_names:
-        hashed = placement_hashes(pc.if_else(is_record, rows[KEY], pa.scalar(None, pa.binary())).combine_chunks())
+        hashed = placement_hashes(
+            pc.if_else(is_record, rows[KEY], pa.scalar(None, rows.schema.field(KEY).type)).combine_chunks()
+        )
         place = pc.fill_null(pc.coalesce(hashed, rows[PARTITION].combine_chunks()), 0).to_numpy(zero_copy_only=False)
         counts = np.array([*partition_counts, max(partition_counts)])
         of_row = np.where(is_record.to_numpy(), rows[OUTPUT].to_numpy(), len(partition_counts))
         rows = rows.append_column(SINK_PARTITION, pa.array(place % counts[of_row], pa.int32()))
-    joined = pc.binary_join_element_wise(rows[KEY], rows[SUFFIX], b"")
+    joined = pc.binary_join_element_wise(rows[KEY], rows[SUFFIX], pa.scalar(b"", rows.schema.field(KEY).type))
     key = pc.if_else(is_record, joined, rows[KEY])
     return rows.set_column(rows.column_names.index(KEY), KEY, key).drop_columns([SUFFIX])

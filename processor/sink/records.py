@@ -29,23 +29,36 @@ class OutputRows:
     columns: Mapping[str, Column] = field(default_factory=dict)
 
 
-def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
-    """Return a row per record, as RECORD_COLUMNS; rows that can't be records become dead letters.
+class RecordColumns:
+    """The columns that make records of a frame's rows.
 
-    All records of a row are made in one pass, so that the operators of a query don't run once per output.
+    A sink makes them once: to make them through py4j takes longer than the rest of a small batch. All records of a row
+    are made in one pass, so that the operators of a query don't run once per output.
     """
-    of_outputs = [_record(frame.columns, place, output) for place, output in enumerate(outputs)]
-    can_be_refused = REASON in frame.columns
-    if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
-        return frame.select(*of_outputs[0])
-    refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
-    dead_letter = _record(frame.columns, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
-    made = [F.when(refused, F.struct(*dead_letter))]
-    for output, columns in zip(outputs, of_outputs, strict=True):
-        wanted = ~refused if output.where is None else ~refused & output.where
-        made.append(F.when(wanted, F.struct(*columns)))
-    exploded = frame.select(F.explode(F.array_compact(F.array(*made))).alias(_RECORD))
-    return exploded.select(f"{_RECORD}.*")
+
+    def __init__(self, have: Sequence[str], outputs: Sequence[OutputRows]) -> None:
+        """Make them. `have`: the frame's columns."""
+        of_outputs = [_record(have, place, output) for place, output in enumerate(outputs)]
+        can_be_refused = REASON in have
+        if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
+            self._made = F.struct(*of_outputs[0]).alias(_RECORD)
+            return
+        refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
+        dead_letter = _record(have, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
+        made = [F.when(refused, F.struct(*dead_letter))]
+        for output, columns in zip(outputs, of_outputs, strict=True):
+            wanted = ~refused if output.where is None else ~refused & output.where
+            made.append(F.when(wanted, F.struct(*columns)))
+        self._made = F.explode(F.array_compact(F.array(*made))).alias(_RECORD)
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """Return a row per record, as RECORD_COLUMNS; rows that can't be records become dead letters."""
+        return frame.select(self._made).select(f"{_RECORD}.*")
+
+
+def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
+    """Return a frame's records, as `RecordColumns.of` does."""
+    return RecordColumns(frame.columns, outputs).of(frame)
 
 
 def placed_by_spark(unplaced: DataFrame, partition_counts: Sequence[int]) -> DataFrame:

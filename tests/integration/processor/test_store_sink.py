@@ -96,8 +96,9 @@ def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
     rows += [(None, "of nobody", None, None, None, None, None, None)]
     frame = spark.createDataFrame(rows, SCHEMA)
 
-    for given, batch_id in ((frame, 0), (frame, 0), (frame.limit(0), 1)):
-        sink(sink.planned(given), batch_id)
+    sink(frame, 0)
+    sink(frame, 0)
+    sink(frame.limit(0), 1)
 
     found = messages(kafka.bootstrap, changelog.topic)
     assert Counter(message.key() for message in found) == Counter([*(key.encode() for key in keys), b"gone", b"lost"])
@@ -133,12 +134,14 @@ def test_a_drained_sink_leaves_batches_for_the_next_start(
 ):
     assert sink.drain(1.0)
     with pytest.raises(Draining):
-        sink(sink.planned(spark.createDataFrame([], SCHEMA)), 0)
+        sink(spark.createDataFrame([], SCHEMA), 0)
     assert sink.failure is None
     assert messages(kafka.bootstrap, changelog.topic) == []
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
 def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
+    tasks: int,
     spark: SparkSession,
     kafka: EmbeddedKafka,
     application: str,
@@ -155,11 +158,11 @@ def test_rows_go_to_each_output_that_wants_them_and_show_at_once(
         where=F.col("value").isNotNull(),
         columns={"value": F.concat(F.lit("judged "), F.col("value")), "timestamp": F.lit(None)},
     )
-    sink = new_sink(outputs, [OutputRows(3, where=F.col("key").isNotNull()), judged])
+    sink = new_sink(outputs, [OutputRows(3, where=F.col("key").isNotNull()), judged], tasks)
     rows = [("a", "1", None, "scores", 4, 7, None, None), ("a", "2", None, "scores", 4, 8, None, None)]
     rows += [("b", None, None, None, None, None, None, None), (None, "nobody's", None, "scores", 3, 9, None, None)]
     rows += [("c", "raw", None, "scores", 4, 10, "not_json", "why")]
-    sink(sink.planned(spark.createDataFrame(rows, SCHEMA)), 0)
+    sink(spark.createDataFrame(rows, SCHEMA), 0)
 
     stored = messages(kafka.bootstrap, changelog.topic)
     assert {each.key(): each.value() for each in stored} == {b"a": b"2", b"b": None}

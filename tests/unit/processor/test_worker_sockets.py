@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,11 @@ PROGRAM = (
 
 
 @pytest.fixture
-def parent(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    parent = Path(tempfile.mkdtemp(dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(parent))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return parent
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:  # short enough, unlike pytest's own
+        monkeypatch.setenv("TMPDIR", parent)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(parent)
 
 
 def started() -> tuple[subprocess.Popen[str], Path]:
@@ -48,12 +49,21 @@ def test_nobody_else_can_enter(parent: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def test_its_name_is_short_enough_wherever_temporary_files_are(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = parent / ("x" * 60)
+@pytest.mark.parametrize("length", [20, 33, 34, 35, 60])
+def test_its_name_is_as_short_as_spark_wants_it(parent: Path, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = parent / ("x" * (length - len(str(parent)) - 1))
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    assert len(os.fsencode(socket_conf()[DIRECTORY])) <= 65
+    directory = Path(socket_conf()[DIRECTORY])
+    assert len(os.fsencode(directory)) <= 61
+    assert (directory.parent == deep) == (length <= 33)
+    directory.rmdir()
+
+
+def test_without_a_directory_spark_keeps_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    assert socket_conf() == {}
 
 
 def test_a_process_that_ends_removes_it(parent: Path) -> None:

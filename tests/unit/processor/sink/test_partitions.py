@@ -35,10 +35,13 @@ RECORDS = st.lists(
 )
 
 
-@given(RECORDS, st.integers(1, 9))
-def test_each_record_has_its_place_and_its_whole_key(rows: list[dict[str, object]], size: int) -> None:
-    given_rows = pa.Table.from_pylist(rows, TYPE)
-    chunked = pa.Table.from_batches(given_rows.to_batches(size), TYPE)
+@given(RECORDS, st.integers(1, 9), st.sampled_from([pa.binary(), pa.large_binary()]))
+def test_each_record_has_its_place_and_its_whole_key(
+    rows: list[dict[str, object]], size: int, key_type: pa.DataType
+) -> None:
+    kind = pa.schema([field.with_type(key_type) if field.name in {KEY, SUFFIX} else field for field in TYPE])
+    given_rows = pa.Table.from_pylist(rows, kind)
+    chunked = pa.Table.from_batches(given_rows.to_batches(size), kind)
     found = placed(chunked, COUNTS).to_pylist()
     for row, record in zip(rows, found, strict=True):
         key, is_refused = row[KEY], row[REASON] is not None
