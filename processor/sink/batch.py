@@ -22,7 +22,7 @@ from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
 from processor.sink.counts import CHANGELOG, RETRIED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.protocol import SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
-from processor.sink.records import OutputRows, RecordColumns, placed_by_spark
+from processor.sink.records import OutputRows, OutputRecords, placed_by_spark
 from processor.sink.task_rows import SINK_PARTITION
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ class StoreSink:
         record_cache: RecordCachePool,
     ) -> None:
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
-        self._records: RecordColumns | None = None
+        self._records: OutputRecords | None = None
         self._outputs, self._tasks, self._record_cache = outputs, min(target.partition_count, tasks), record_cache
         self._is_cached = any(output.record_cache for output in target.outputs)
         self._busy = threading.Lock()
@@ -124,7 +124,7 @@ class StoreSink:
 
     def _write(self, frame: DataFrame, task: BatchWriter) -> Counts:
         if self._records is None:
-            self._records = RecordColumns(frame.columns, self._outputs)
+            self._records = OutputRecords(frame.columns, self._outputs)
         unplaced = self._records.of(frame)
         if self._tasks == 1:
             together = unplaced.repartition(1)

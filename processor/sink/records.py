@@ -29,7 +29,7 @@ class OutputRows:
     columns: Mapping[str, Column] = field(default_factory=dict)
 
 
-class RecordColumns:
+class OutputRecords:
     """The columns that make records of a frame's rows.
 
     A sink makes them once: to make them through py4j takes longer than the rest of a small batch. All records of a row
@@ -57,8 +57,8 @@ class RecordColumns:
 
 
 def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
-    """Return a frame's records, as `RecordColumns.of` does."""
-    return RecordColumns(frame.columns, outputs).of(frame)
+    """Return a frame's records, as `OutputRecords.of` does."""
+    return OutputRecords(frame.columns, outputs).of(frame)
 
 
 def placed_by_spark(unplaced: DataFrame, partition_counts: Sequence[int]) -> DataFrame:

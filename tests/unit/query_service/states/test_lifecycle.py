@@ -46,7 +46,7 @@ def test_node_transitions(old: NodeState, new: NodeState) -> None:
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(TaskState, TaskState)))
 def test_task_transitions(old: TaskState, new: TaskState) -> None:
-    if new.value in TASKS_ALLOWED[old.value].split():
+    if new.name in TASKS_ALLOWED[old.name].split():
         assert next_task_state(old, new) is new
     else:
         with pytest.raises(InvalidTransition, match=f"from {old} to {new}"):
