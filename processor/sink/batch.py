@@ -22,7 +22,7 @@ from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
 from processor.sink.counts import CHANGELOG, RETRIED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.protocol import SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
-from processor.sink.records import OutputRows, OutputRecords, placed_by_spark
+from processor.sink.records import OutputRecords, OutputRows, placed_by_spark
 from processor.sink.task_rows import SINK_PARTITION
 
 log = structlog.get_logger(__name__)
