@@ -85,11 +85,11 @@ def _trees(against: str | None) -> Iterator[Mapping[str, Path]]:
         yield {_NOW: ROOT}
         return
     with tempfile.TemporaryDirectory(prefix="freshness-tree-") as directory:
-        archive = ["git", "-C", str(ROOT), "archive", against]
-        with subprocess.Popen(archive, stdout=subprocess.PIPE) as packed:
-            subprocess.run(["tar", "-x", "-C", directory], stdin=packed.stdout, check=True)
+        archive = Path(directory) / "tree.tar"
+        packed = subprocess.run(["git", "-C", str(ROOT), "archive", "-o", archive, against], check=False)
         if packed.returncode != 0:
             raise BenchFailure(f"git knows no commit {against}")
+        subprocess.run(["tar", "-x", "-f", archive, "-C", directory], check=True)
         yield {against: Path(directory), _NOW: ROOT}
 
 

@@ -69,11 +69,15 @@ class Flow:
 
         """
         deadline = time.monotonic() + _GRACE_S
-        while any(each and each[0][1] < end for each in list(self._under_way.values())):
+        while self._has_older(end):
             if time.monotonic() > deadline:
                 raise BenchFailure(f"events of {self._workload.events_topic} have not shown within {_GRACE_S:g} s")
             time.sleep(_POLL_S)
         return [age for at, age in self.ages if begin <= at < end]
+
+    def _has_older(self, end: float) -> bool:
+        with self._lock:
+            return any(each and each[0][1] < end for each in self._under_way.values())
 
     def _write(self) -> None:
         begin = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import json
 import os
 import shutil
@@ -144,5 +145,5 @@ def _batches(events: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
                 continue
             progress = json.loads(line)["progress"]
             if any(source["numInputRows"] for source in progress["sources"]):
-                at = time.mktime(time.strptime(progress["timestamp"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
-                yield at, progress["durationMs"]
+                began = time.strptime(progress["timestamp"][:19], "%Y-%m-%dT%H:%M:%S")
+                yield calendar.timegm(began), progress["durationMs"]
