@@ -33,10 +33,6 @@ class ControlTopics:
 
     `reports` has what the processor last reported for each store.
 
-    A log that has not been compacted holds old assignments, too. The node takes none of them: acting on one would
-    remove the databases of stores that tasks got since then. So it takes the newest one, when it has read the log to
-    its end.
-
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
     `on_defect(error)` when a record could not be handled. `on_thread_defect(error)` runs on the thread that the defect
@@ -62,8 +58,6 @@ class ControlTopics:
         self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
-        self._before_end: dict[bytes | None, bytes | None] | None = {}
-        """The last record of each key of the assignment topic, until it has been read to its end; None from then on."""
         self._assignment_log = ControlLogReader(
             settings.bootstrap,
             assignment_topic(settings.application_id),
@@ -111,25 +105,14 @@ class ControlTopics:
             await asyncio.to_thread(log.stop)
 
     def _take_assignment(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
-        if self._before_end is not None:
-            self._before_end.pop(key, None)  # so that they stay in the order of the log, as in a compacted one
-            self._before_end[key] = value
-            return
-        assignment = self._ownership.take_assignment(key, value)
-        if assignment is not None:
-            self._act_on(assignment)
+        self._act_on(self._ownership.take_assignment(key, value))
 
     def _assignment_read(self) -> None:
-        """All assignments that existed at the start are known: the newest of them counts."""
-        if self._before_end is None:
-            return
-        records, self._before_end = self._before_end, None
-        for key, value in records.items():
-            self._ownership.take_assignment(key, value)
-        if self._ownership.assignment is not None:
-            self._act_on(self._ownership.assignment)
+        self._act_on(self._ownership.assignments_read())
 
-    def _act_on(self, assignment: Assignment) -> None:
+    def _act_on(self, assignment: Assignment | None) -> None:
+        if assignment is None:
+            return
         view = self._compile_view()
         for store, reason in view.unusable.items():
             log.error("store can't be served by this version; its state is kept up to date", store=store, reason=reason)

@@ -63,6 +63,8 @@ class NodeOwnership:
         self.assignment: Assignment | None = None
         self.members: dict[str, Member] = {}
         self._reader = reader or AssignmentReader()
+        self._before_end: dict[bytes | None, bytes | None] | None = {}
+        """The last record of each key of the assignment topic, until it has been read to its end; None from then on."""
         self._session_timeout_s = session_timeout_s
         self._heartbeats = 0
         self._has_succeeded = False
@@ -74,11 +76,31 @@ class NodeOwnership:
         return 0 if self.assignment is None else self.assignment.epoch
 
     def take_assignment(self, key: bytes | None, value: bytes | None) -> Assignment | None:
-        """Handle a record of the assignment topic. Return the assignment that it completes, None if none."""
+        """Handle a record of the assignment topic. Return the assignment that it completes, None if none.
+
+        A log that has not been compacted holds old assignments, too. The node takes none of them: acting on one would
+        remove the databases of stores that tasks got since then. So nothing is complete before `assignments_read`.
+        """
+        if self._before_end is not None:
+            self._before_end.pop(key, None)  # so that they stay in the order of the log, as in a compacted one
+            self._before_end[key] = value
+            return None
         following = self._reader.feed(key, value)
         if following is not None:
             self.assignment = following
         return following
+
+    def assignments_read(self) -> Assignment | None:
+        """Take that the assignment topic has been read to its end.
+
+        The first time, return the newest assignment that existed at the start; None if there was none, and later on.
+        """
+        if self._before_end is None:
+            return None
+        records, self._before_end = self._before_end, None
+        for key, value in records.items():
+            self.take_assignment(key, value)
+        return self.assignment
 
     @property
     def wanted(self) -> Mapping[AnyTaskId, Role]:

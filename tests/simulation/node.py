@@ -89,7 +89,6 @@ class SimulatedNode(Process):
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )
         self.waits = PositionWaits(max_waits=100, longest_s=1.0)
-        self._before_end: dict[bytes, bytes | None] | None = {}
         self._assignment_log = Follower(
             self,
             kafka.assignments,
@@ -118,25 +117,14 @@ class SimulatedNode(Process):
     # The control topics, as in QueryNode.
 
     def _assignment_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
-        if self._before_end is not None:
-            self._before_end.pop(key, None)
-            self._before_end[key] = value
-            return
-        assignment = self.ownership.take_assignment(key, value)
-        if assignment is not None:
-            self._act_on(assignment)
+        self._act_on(self.ownership.take_assignment(key, value))
 
     def _assignment_read(self) -> None:
-        """Of the assignments that existed at the start the newest counts."""
-        if self._before_end is None:
-            return
-        records, self._before_end = self._before_end, None
-        for key, value in records.items():
-            self.ownership.take_assignment(key, value)
-        if self.ownership.assignment is not None:
-            self._act_on(self.ownership.assignment)
+        self._act_on(self.ownership.assignments_read())
 
-    def _act_on(self, assignment: Assignment) -> None:
+    def _act_on(self, assignment: Assignment | None) -> None:
+        if assignment is None:
+            return
         self._checks.taken(self.name, assignment)
         self._compile_view()
         self.tasks.take(Assigned(assignment, self.ownership.wanted))

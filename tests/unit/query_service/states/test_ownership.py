@@ -15,7 +15,9 @@ A, B = TaskId(0, 0), TaskId(0, 1)
 
 
 def ownership(started_at_ms: int = 1_000) -> NodeOwnership:
-    return NodeOwnership("me", "aa", started_at_ms, session_timeout_s=10.0)
+    node = NodeOwnership("me", "aa", started_at_ms, session_timeout_s=10.0)
+    node.assignments_read()
+    return node
 
 
 def publish(node: NodeOwnership, epoch: int, *holders: TaskAssignment) -> None:
@@ -26,6 +28,19 @@ def publish(node: NodeOwnership, epoch: int, *holders: TaskAssignment) -> None:
     _, records = encode(Assignment(), following)
     for key, value in records:
         node.take_assignment(key, value)
+
+
+def test_of_the_assignments_that_existed_at_the_start_only_the_newest_is_taken() -> None:
+    node = NodeOwnership("me", "aa", 1_000, session_timeout_s=10.0)
+    publish(node, 1, TaskAssignment("other", ("me",)), TaskAssignment("me"))
+    publish(node, 2, TaskAssignment("me"), TaskAssignment("other"))
+    assert (node.epoch, node.wanted) == (0, {})
+    newest = node.assignments_read()
+    assert newest is not None
+    assert (newest.epoch, node.wanted) == (2, {A: Role.ACTIVE})
+    assert node.assignments_read() is None
+    publish(node, 3, TaskAssignment("me"), TaskAssignment("me"))
+    assert node.epoch == 3
 
 
 def test_epochs_never_go_back() -> None:
