@@ -83,7 +83,6 @@ class SimulatedController(Process):
         self._record = ControllerRecord(name, name, is_standby, 0, settings.ownership)
         self._record_at = 0.0
         self._before: ControllerRecord | None = None
-        self._has_started = False
         self._is_stopping = False
         self._records: list[tuple[bytes, bytes | None]] = []
         self._heard_at: float | None = None
@@ -126,8 +125,7 @@ class SimulatedController(Process):
         self.kill()
 
     def _start_core(self) -> None:
-        if not self._has_started:
-            self._has_started = True
+        if not self.core.is_started:
             self.core.start(self.world.now)
 
     async def _step(self, step: str) -> None:
@@ -165,7 +163,7 @@ class SimulatedController(Process):
                     self._start_core()
                 self._note_contact()
                 self.core.tick(self.world.now)
-                if watched.takeover.is_due(self.world.now) and self._has_started:
+                if watched.takeover.is_due(self.world.now) and self.core.is_started:
                     assert watched.follower.contact_at is not None
                     assert watched.acting is not None
                     self._checks.takes_over(self.name, watched.follower.contact_at, watched.acting)

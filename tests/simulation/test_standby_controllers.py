@@ -20,12 +20,23 @@ CAUGHT_WITHIN = 25
 COMES_UP_S = 10.0
 
 
-async def driver_and_node_die(world: World) -> None:
-    settings = replace(SimulationSettings.drawn(world.rng, world.seed), standby_controllers=2)
-    timeout_s = settings.session_timeout_s
-    fleet = Fleet(world, settings)
+async def came_up(world: World, kind: type[Fleet]) -> Fleet:
+    """A fleet with a driver and two standby controllers, some time after its start."""
+    fleet = kind(world, replace(SimulationSettings.drawn(world.rng, world.seed), standby_controllers=2))
     fleet.start()
     await asyncio.sleep(COMES_UP_S)
+    return fleet
+
+
+def check_one_acts(fleet: Fleet) -> None:
+    acting = [each for each in fleet.living_controllers() if each.producer_epoch == fleet.kafka.producer_epoch]
+    if len(acting) != 1:
+        fleet.world.break_rule("one standby controller acts", f"{[each.name for each in acting]}")
+
+
+async def driver_and_node_die(world: World) -> None:
+    fleet = await came_up(world, Fleet)
+    timeout_s = fleet.settings.session_timeout_s
     fleet.controllers[0].kill()
     await asyncio.sleep(world.rng.uniform(0.0, timeout_s))
     actives = {holders.active for holders in fleet.checks.current.tasks.values()}
@@ -35,9 +46,7 @@ async def driver_and_node_die(world: World) -> None:
     for task, holders in fleet.checks.current.tasks.items():
         if holders.active is None or holders.active == lost.instance_id:
             world.break_rule("who is lost is replaced within two session timeouts", f"{task}: {holders}")
-    acting = [each for each in fleet.living_controllers() if each.producer_epoch == fleet.kafka.producer_epoch]
-    if len(acting) != 1:
-        world.break_rule("one standby controller acts", f"{[each.name for each in acting]}")
+    check_one_acts(fleet)
     taken = world.counts["taken over by a standby controller"]
     back = fleet.start_controller()
     await asyncio.sleep(timeout_s)
@@ -68,20 +77,17 @@ class SlowToTakeOver(Fleet):
 
 
 async def driver_stops(world: World) -> None:
-    settings = replace(SimulationSettings.drawn(world.rng, world.seed), standby_controllers=2)
-    timeout_s = settings.session_timeout_s
-    fleet = SlowToTakeOver(world, settings)
-    fleet.start()
-    await asyncio.sleep(COMES_UP_S)
+    fleet = await came_up(world, SlowToTakeOver)
+    timeout_s = fleet.settings.session_timeout_s
     driver = fleet.controllers[0]
     driver.stop()
     await asyncio.sleep(timeout_s / 2)
     if not world.counts["taken over by a standby controller"]:
         world.break_rule("nobody waits for a controller that has stopped", driver.name)
     await asyncio.sleep(4 * timeout_s)
-    acting = [each for each in fleet.living_controllers() if each.producer_epoch == fleet.kafka.producer_epoch]
-    if len(acting) != 1 or driver.is_alive:
-        world.break_rule("one standby controller acts", f"{[each.name for each in acting]}")
+    check_one_acts(fleet)
+    if driver.is_alive:
+        world.break_rule("who was told to stop has stopped", driver.name)
 
 
 @pytest.mark.timeout(300)
