@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bench.failure import BenchFailure
 from bench.machine import Watch
+from bench.reporting import carried_out, say
 from bench.results import publish, write
 from bench.run import Run
 from bench.sides.servers import ROOT
 from bench.sizes import SIZES
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.local.process import ProcessFailed
 
 _BROKER: Final = {
     # Kafka's default. Without it the first instance of the peer gets all tasks, and the second none for ten minutes.
@@ -32,37 +29,23 @@ _BROKER_HEAP_MB: Final = 1024
 def main() -> int:
     """Run, report progress, write the results; the exit code is 1 if the run failed, 130 if it was interrupted."""
     options = _parser().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers have their own sessions, so we must end them
+    return carried_out(lambda: _carry_out(options))
+
+
+def _carry_out(options: argparse.Namespace) -> None:
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
     plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in SIZES[options.size]]
-    try:
-        with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker:
-            run = Run(broker.bootstrap, directory, "bench", say)
-            run.play(plans)
-    except (BenchFailure, ProcessFailed) as failure:
-        say(f"error: {failure}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted: no results are written")
-        return 130
+    with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker:
+        run = Run(broker.bootstrap, directory, "bench", say)
+        run.play(plans)
     shutil.rmtree(directory)
     command = "make bench" if options.size == "full" else f"make bench-{options.size}"
     files = write(options.results, f"{began_at:%Y-%m-%d-%H%M}-{options.size}", command, plans, run, watch)
     if options.page is not None:
         publish(options.page, files)
     say(f"results: {', '.join(map(str, files))}")
-    return 0
-
-
-_BEGIN: Final = time.monotonic()
-
-
-def say(text: str) -> None:
-    """Print a line at once, with the time since the start."""
-    sys.stdout.write(f"{time.monotonic() - _BEGIN:7.1f} s  {text}\n")
-    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:

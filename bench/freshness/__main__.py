@@ -12,11 +12,11 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -24,8 +24,8 @@ from typing import Final
 from bench.failure import BenchFailure
 from bench.freshness.play import PROGRAMS, Figures, play
 from bench.machine import Watch, describe
+from bench.reporting import carried_out, say
 from bench.sides.servers import ROOT
-from statehouse.local.process import ProcessFailed
 
 _NOW: Final = "now"
 
@@ -36,28 +36,14 @@ Results = dict[tuple[str, str, float], list[Figures]]
 def main() -> int:
     """Measure, and print a table; the exit code is 1 if a play failed, 130 if it was interrupted."""
     options = _parser().parse_args()
+    return carried_out(lambda: _carry_out(options))
+
+
+def _carry_out(options: argparse.Namespace) -> None:
     results: Results = defaultdict(list)
     watch = Watch()
-    try:
-        with _trees(options.against) as trees, tempfile.TemporaryDirectory(prefix="freshness-") as directory:
-            for number in range(1, options.rounds + 1):
-                for rate in options.rates:
-                    for program, tree in _order(options.programs, trees, number):
-                        where = Path(directory) / f"{number}-{rate:g}-{program}-{tree}"
-                        found = play(where, program, trees[tree], rate, options.warm_up, options.seconds)
-                        results[program, tree, rate].append(found)
-                        _say(
-                            f"round {number}, {rate:g}/s, {program}, {tree}: p50 {found.p50_ms:.0f} ms, "
-                            f"p99 {found.p99_ms:.0f} ms, batch {found.batch_ms:.0f} ms, "
-                            f"processors {found.cpu_s_per_s:.2f}"
-                        )
-    except (BenchFailure, ProcessFailed) as failure:
-        _say(f"error: {failure}")
-        return 1
-    except KeyboardInterrupt:
-        _say("interrupted")
-        return 130
-    _say("\n".join(_table(results)))
+    _measure(options, results)
+    say("\n".join(_table(results)))
     if options.json is not None:
         content = {
             "machine": describe(),
@@ -68,7 +54,19 @@ def main() -> int:
             ],
         }
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 0
+
+
+def _measure(options: argparse.Namespace, results: Results) -> None:
+    with _trees(options.against) as trees, tempfile.TemporaryDirectory(prefix="freshness-") as directory:
+        for number, rate in product(range(1, options.rounds + 1), options.rates):
+            for program, tree in _order(options.programs, trees, number):
+                where = Path(directory) / f"{number}-{rate:g}-{program}-{tree}"
+                found = play(where, program, trees[tree], rate, options.warm_up, options.seconds)
+                results[program, tree, rate].append(found)
+                say(
+                    f"round {number}, {rate:g}/s, {program}, {tree}: p50 {found.p50_ms:.0f} ms, "
+                    f"p99 {found.p99_ms:.0f} ms, batch {found.batch_ms:.0f} ms, processors {found.cpu_s_per_s:.2f}"
+                )
 
 
 def _order(programs: Sequence[str], trees: Mapping[str, Path], number: int) -> Iterator[tuple[str, str]]:
@@ -118,14 +116,6 @@ def _ratio(ours: Sequence[Figures], theirs: Sequence[Figures], name: str) -> str
     if not theirs:
         return "-"
     return f"{median(getattr(one, name) / getattr(other, name) for one, other in zip(ours, theirs, strict=True)):.2f}"
-
-
-_BEGIN: Final = time.monotonic()
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{time.monotonic() - _BEGIN:7.1f} s  {text}\n")
-    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
