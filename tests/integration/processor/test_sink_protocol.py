@@ -24,6 +24,7 @@ from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 from tests.support.settings import SINK_LIMITS
+from tests.support.task_rows import TASK_TYPE
 
 
 @pytest.fixture
@@ -210,21 +211,6 @@ def test_a_task_without_rows_does_nothing(target: SinkTarget):
 
 
 CACHE_BYTES = 10_000_000
-TASK_TYPE = pa.schema(
-    [
-        (SINK_PARTITION, pa.int32()),
-        (OUTPUT, pa.int32()),
-        (KEY, pa.binary()),
-        (SUFFIX, pa.binary()),
-        (VALUE, pa.binary()),
-        (TIMESTAMP_MS, pa.int64()),
-        (TOPIC, pa.string()),
-        (PARTITION, pa.int32()),
-        (OFFSET, pa.int64()),
-        (REASON, pa.string()),
-        (DETAIL, pa.string()),
-    ]
-)
 
 
 def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(target: SinkTarget):

@@ -14,21 +14,11 @@ from processor.rows import KEY, OFFSET, REASON, VALUE
 from processor.sink.record_cache import ROW_BYTES, RecordCache, pool_share
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from tests.support.examples import given_many
+from tests.support.task_rows import type_of
 
 PARTITIONS = 2
 CACHED = (0, 1)  # of three outputs
-_TYPE = pa.schema(
-    [
-        (SINK_PARTITION, pa.int32()),
-        (OUTPUT, pa.int32()),
-        (KEY, pa.binary()),
-        (VALUE, pa.binary()),
-        (TIMESTAMP_MS, pa.int64()),
-        (OFFSET, pa.int64()),
-        (REASON, pa.string()),
-        ("number", pa.int64()),
-    ]
-)
+_TYPE = type_of(SINK_PARTITION, OUTPUT, KEY, VALUE, TIMESTAMP_MS, OFFSET, REASON).append(pa.field("number", pa.int64()))
 
 
 class Row(NamedTuple):

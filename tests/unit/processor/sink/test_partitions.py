@@ -10,17 +10,10 @@ from processor.rows import KEY, PARTITION, REASON
 from processor.sink.partitions import placed
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, SUFFIX
 from statehouse.partitioning import partition_for
+from tests.support.task_rows import type_of
 
 COUNTS = (3, 7, 1)
-TYPE = pa.schema(
-    [
-        (OUTPUT, pa.int32()),
-        (KEY, pa.binary()),
-        (SUFFIX, pa.binary()),
-        (PARTITION, pa.int32()),
-        (REASON, pa.string()),
-    ]
-)
+TYPE = type_of(OUTPUT, KEY, SUFFIX, PARTITION, REASON)
 RECORDS = st.lists(
     st.fixed_dictionaries(
         {

@@ -10,6 +10,7 @@ import pyarrow as pa
 from processor.rows import KEY, OFFSET, REASON, VALUE
 from processor.sink.record_cache import ROW_BYTES, RecordCache, last_of_each_key
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TASK_COLUMNS, TIMESTAMP_MS
+from tests.support.task_rows import type_of
 
 
 def rows_of(
@@ -28,17 +29,7 @@ def rows_of(
         }
         for (output, key, value), time in zip_longest(rows, times)
     ]
-    schema = pa.schema(
-        [
-            (SINK_PARTITION, pa.int32()),
-            (OUTPUT, pa.int32()),
-            (KEY, pa.binary()),
-            (VALUE, pa.binary()),
-            (TIMESTAMP_MS, pa.int64()),
-            (OFFSET, pa.int64()),
-            (REASON, pa.string()),
-        ]
-    )
+    schema = type_of(SINK_PARTITION, OUTPUT, KEY, VALUE, TIMESTAMP_MS, OFFSET, REASON)
     return pa.Table.from_pylist([columns | {SINK_PARTITION: 0} | row for row in given], schema=schema)
 
 
