@@ -36,7 +36,7 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
 
         conf["spark.jars"] = ",".join(str(jar) for jar in resolve_jars("spark"))
     builder = SparkSession.builder.appName(application_id)
-    master = settings.spark_master or (None if _submitted() else "local[*]")
+    master = _master(settings)
     if master is not None:
         builder = builder.master(master)
     for name, value in conf.items():
@@ -101,8 +101,13 @@ def _worker_sockets(settings: ProcessorSettings) -> dict[str, str]:
     return socket_conf()
 
 
+def _master(settings: ProcessorSettings) -> str | None:
+    """Return Spark's master; None if spark-submit has chosen it."""
+    return settings.spark_conf.get("spark.master") or settings.spark_master or (None if _submitted() else "local[*]")
+
+
 def _is_local(settings: ProcessorSettings) -> bool:
-    master = settings.spark_conf.get("spark.master") or settings.spark_master or ("" if _submitted() else "local")
+    master = _master(settings) or ""
     return master == "local" or master.startswith("local[")
 
 

@@ -43,7 +43,6 @@ class AttachedCheckpoint(CheckpointReader):
                 "checkpointLocation (it has the file metadata and the folders offsets and commits), and start the job "
                 "first"
             )
-
         if is_escaped:
             raise ConfigurationError(
                 f"checkpoint {directory}: Spark's reader of states finds no directory whose path has a space, or "

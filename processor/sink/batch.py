@@ -129,14 +129,13 @@ class StoreSink:
         if self._tasks == 1:
             together = unplaced.repartition(1)
         else:
-            counts = [output.partition_count for output in self._outputs]
-            together = placed_by_spark(unplaced, counts).repartitionById(self._tasks, SINK_PARTITION)
+            together = placed_by_spark(unplaced, self._outputs).repartitionById(self._tasks, SINK_PARTITION)
         with _PLANNING, _own_workers(frame.sparkSession.sparkContext):
             written = together.mapInArrow(task, COUNTS_SCHEMA)
-        counts_of: Counts = Counter()
-        for _, output, kind, number in written.collect():
-            counts_of[output, kind] += number
-        return counts_of
+        counts: Counts = Counter()
+        for _, output, kind, records in written.collect():
+            counts[output, kind] += records
+        return counts
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()

@@ -61,11 +61,12 @@ def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
     return OutputRecords(frame.columns, outputs).of(frame)
 
 
-def placed_by_spark(unplaced: DataFrame, partition_counts: Sequence[int]) -> DataFrame:
+def placed_by_spark(unplaced: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
     """Do what `partitions.placed` does, in Spark's plan, but leave KEY and SUFFIX apart.
 
     It costs a Python stage of its own.
     """
+    partition_counts = [output.partition_count for output in outputs]
     placed_by = F.arrow_udf(placement_hashes, "int")
     hashed = unplaced.withColumn(_HASH, placed_by(F.when(F.col(REASON).isNull(), F.col(KEY))))
     of_output = F.array(*map(F.lit, partition_counts))[F.col(OUTPUT)]
@@ -76,7 +77,7 @@ def placed_by_spark(unplaced: DataFrame, partition_counts: Sequence[int]) -> Dat
 
 def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
     """Return a query's rows as records that Spark has placed: TASK_COLUMNS. For operators on a partition's records."""
-    placed = placed_by_spark(records(frame, outputs), [output.partition_count for output in outputs])
+    placed = placed_by_spark(records(frame, outputs), outputs)
     record_key = F.when(F.col(REASON).isNotNull(), F.col(KEY)).otherwise(F.concat(KEY, SUFFIX))
     return placed.withColumn(KEY, record_key).select(*TASK_COLUMNS)
 
