@@ -52,8 +52,16 @@ class Figures:
     """Processor time of the program in each second."""
 
 
-def play(directory: Path, program: str, tree: Path, rate: float, warm_up_s: float, seconds: float) -> Figures:
-    """Run a program of a source tree and measure it, after a warm-up.
+def play(
+    directory: Path,
+    program: str,
+    tree: Path,
+    rate: float,
+    warm_up_s: float,
+    seconds: float,
+    conf: Mapping[str, str],
+) -> Figures:
+    """Run a program of a source tree, with settings of Spark beside its own, and measure it after a warm-up.
 
     Raises:
         BenchFailure: it didn't start, or events didn't show.
@@ -65,7 +73,7 @@ def play(directory: Path, program: str, tree: Path, rate: float, warm_up_s: floa
         for topic in (workload.events_topic, *workload.tables, *({SINK} if program == "floor" else ())):
             create_topic(broker.bootstrap, topic, PARTITIONS, {})
         _write_tables(broker.bootstrap, workload)
-        process = _process(directory, command, tree, broker.bootstrap)
+        process = _process(directory, command, tree, broker.bootstrap, conf)
         process.start()
         try:
             flow = Flow(broker.bootstrap, workload, rate, PARTITIONS)
@@ -110,13 +118,16 @@ def _write_tables(bootstrap: str, workload: Workload) -> None:
     producer.close()
 
 
-def _process(directory: Path, command: tuple[str, ...], tree: Path, bootstrap: str) -> ManagedProcess:
+def _process(
+    directory: Path, command: tuple[str, ...], tree: Path, bootstrap: str, conf: Mapping[str, str]
+) -> ManagedProcess:
     events = directory / "events"
     events.mkdir(parents=True)
     conf = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
+        **conf,
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith("STATEHOUSE_")} | {
         "PYTHONPATH": str(tree),
