@@ -285,7 +285,7 @@ class Processor:
                 tasks=settings.sink_tasks,
                 record_cache=record_cache,
             )
-            with set_for_a_while(session, query_settings(query)):
+            with set_for_a_while(session, query_settings(query, settings.spark_conf)):
                 started = (
                     frame.writeStream.queryName(query.name)
                     .outputMode(query.output_mode)

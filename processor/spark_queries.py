@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.operators.lru import lru
 from processor.operators.suppress import suppress
 from processor.outputs import OutputMode, Query
+
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+# Queries that start in several threads must not take one another's settings for the session's own.
+_SETTING: Final = threading.Lock()
 
 
 def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> DataFrame:
@@ -25,9 +31,10 @@ def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> Data
     return lru(query.frame, query.max_entries, partition_count, query.aggregator)
 
 
-def query_settings(query: Query) -> dict[str, str]:
-    """Return the Spark settings for this query only."""
-    settings = {}
+def query_settings(query: Query, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark settings for this query only; `chosen`: those that the user has set."""
+    # It has nothing to adapt in the sink's plan, whose shuffle has its number of partitions, but makes two jobs of it.
+    settings = {} if _ADAPTIVE in chosen else {_ADAPTIVE: "false"}
     if query.max_entries is not None or query.suppress is not None:
         # Spark refuses state operators after an aggregate in update mode, because they could treat its rows as late.
         # Neither of our operators has a watermark, so no row is late for them.
@@ -41,14 +48,15 @@ def query_settings(query: Query) -> dict[str, str]:
 @contextmanager
 def set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change Spark settings while queries start inside the block; each query copies the settings when it starts."""
-    before = {name: session.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, was in before.items():
-            if was is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, was)
+    with _SETTING:
+        before = {name: session.conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, was in before.items():
+                if was is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, was)

@@ -146,7 +146,7 @@ class TopologyTest:
         return list(self._written[topics[name]])
 
     def _run_once(self, query: Query, frame: DataFrame) -> None:
-        with set_for_a_while(self._session, query_settings(query)):
+        with set_for_a_while(self._session, query_settings(query, {})):
             started = (
                 frame.writeStream.queryName(query.name)
                 .outputMode(query.output_mode)

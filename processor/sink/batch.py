@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import structlog
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.checkpoint import Offsets
 from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
@@ -23,7 +24,7 @@ from processor.sink.counts import CHANGELOG, RETRIED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.protocol import SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRecords, OutputRows, placed_by_spark
-from processor.sink.task_rows import SINK_PARTITION
+from processor.sink.task_rows import RECORD, SINK_PARTITION
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +130,8 @@ class StoreSink:
         if self._tasks == 1:
             together = unplaced.repartition(1)
         else:
-            together = placed_by_spark(unplaced, self._outputs).repartitionById(self._tasks, SINK_PARTITION)
+            rows = placed_by_spark(unplaced.select(f"{RECORD}.*"), self._outputs)
+            together = rows.repartitionById(self._tasks, SINK_PARTITION).select(F.struct("*").alias(RECORD))
         with _PLANNING, _own_workers(frame.sparkSession.sparkContext):
             written = together.mapInArrow(task, COUNTS_SCHEMA)
         counts: Counts = Counter()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
@@ -23,7 +24,15 @@ from processor.sink.protocol import WRITERS, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 
-COUNTS_SCHEMA: Final = "sink_partition int, output string, kind string, records long"
+# Spark's driver would parse a text anew for each batch.
+COUNTS_SCHEMA: Final = StructType(
+    [
+        StructField("sink_partition", IntegerType()),
+        StructField("output", StringType()),
+        StructField("kind", StringType()),
+        StructField("records", LongType()),
+    ]
+)
 _COUNTS_TYPE: Final = pa.schema(
     [
         pa.field("sink_partition", pa.int32()),
@@ -58,7 +67,8 @@ class BatchWriter:
         counts = [output.partition_count for output in self.target.outputs]
         is_empty = True
         for batch in batches:
-            cache.put(placed(pa.Table.from_batches([batch]), counts))
+            records = pa.RecordBatch.from_struct_array(batch.column(0))
+            cache.put(placed(pa.Table.from_batches([records]), counts))
             is_empty = False
         if is_empty:
             return

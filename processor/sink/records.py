@@ -12,10 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
 from processor.sink.partitions import placement_hashes
-from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TASK_COLUMNS, TIMESTAMP_MS
+from processor.sink.task_rows import OUTPUT, RECORD, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TASK_COLUMNS, TIMESTAMP_MS
 
 _HASH: Final = "_hash"
-_RECORD: Final = "_record"
 _OPTIONAL_TYPES = {TOPIC: "string", PARTITION: "int", OFFSET: "bigint", REASON: "string", DETAIL: "string"}
 
 
@@ -41,7 +40,7 @@ class OutputRecords:
         of_outputs = [_record(have, place, output) for place, output in enumerate(outputs)]
         can_be_refused = REASON in have
         if len(outputs) == 1 and outputs[0].where is None and not (outputs[0].columns and can_be_refused):
-            self._made = F.struct(*of_outputs[0]).alias(_RECORD)
+            self._made = F.struct(*of_outputs[0]).alias(RECORD)
             return
         refused = F.col(REASON).isNotNull() if can_be_refused else F.lit(False)
         dead_letter = _record(have, 0, OutputRows(1, FrameLayout(TOPIC_OUTPUT)))
@@ -49,16 +48,16 @@ class OutputRecords:
         for output, columns in zip(outputs, of_outputs, strict=True):
             wanted = ~refused if output.where is None else ~refused & output.where
             made.append(F.when(wanted, F.struct(*columns)))
-        self._made = F.explode(F.array_compact(F.array(*made))).alias(_RECORD)
+        self._made = F.explode(F.array_compact(F.array(*made))).alias(RECORD)
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """Return a row per record, as RECORD_COLUMNS; rows that can't be records become dead letters."""
-        return frame.select(self._made).select(f"{_RECORD}.*")
+        """Return a row per record, with RECORD_COLUMNS in RECORD; rows that can't be records become dead letters."""
+        return frame.select(self._made)
 
 
 def records(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:
-    """Return a frame's records, as `OutputRecords.of` does."""
-    return OutputRecords(frame.columns, outputs).of(frame)
+    """Return a row per record, as RECORD_COLUMNS; see `OutputRecords.of`."""
+    return OutputRecords(frame.columns, outputs).of(frame).select(f"{RECORD}.*")
 
 
 def placed_by_spark(unplaced: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:

@@ -6,6 +6,8 @@ from typing import Final
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 
+RECORD: Final = "_record"
+"""The only column that a task gets: a struct of those below. Spark's driver spends time on each column of a batch."""
 SINK_PARTITION: Final = "_sink_partition"
 OUTPUT: Final = "_output"
 """The output of a row, as an index into the target's outputs."""

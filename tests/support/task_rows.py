@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
-from processor.sink.task_rows import OUTPUT, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
+from processor.sink.task_rows import OUTPUT, RECORD, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
 
 TASK_TYPE = pa.schema(
     [
@@ -22,6 +22,11 @@ TASK_TYPE = pa.schema(
         (DETAIL, pa.string()),
     ]
 )
+
+
+def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows as Spark gives them to a task: as one column."""
+    return pa.RecordBatch.from_arrays([rows.to_struct_array()], [RECORD])
 
 
 def type_of(*columns: str) -> pa.Schema:

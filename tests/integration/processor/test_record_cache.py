@@ -114,6 +114,7 @@ def test_batches_begin_a_commit_interval_apart(
         assert published_at[3] - published_at[1] >= 2 * INTERVAL_S - TOLERANCE_S
         produce(kafka.bootstrap, events, ((b"k", b"%d" % number) for number in range(4, 100)))
         poll_until(partial(is_published, 99), DEADLINE_S, "the last update")
+        assert spark.conf.get("spark.sql.adaptive.enabled") == "true", "only the query's own session differs"
         assert len(messages(kafka.bootstrap, topic)) <= 4 + 2, "those of an interval are one, or two if it ends between"
     finally:
         processor.stop()

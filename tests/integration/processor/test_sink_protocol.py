@@ -24,7 +24,7 @@ from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 from tests.support.settings import SINK_LIMITS
-from tests.support.task_rows import TASK_TYPE
+from tests.support.task_rows import TASK_TYPE, as_records
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
     refused = {KEY: None, VALUE: b"\xffraw", TIMESTAMP_MS: 77, TOPIC: "scores", PARTITION: 5, OFFSET: 9}
     rows.append({OUTPUT: 0, REASON: "not_json", DETAIL: "why", **refused})
     columns = dict.fromkeys(RECORD_COLUMNS) | {SUFFIX: b""}
-    batch = pa.RecordBatch.from_pylist([columns | row for row in rows])
+    batch = as_records(pa.RecordBatch.from_pylist([columns | row for row in rows]))
 
     counts = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
     by_kind: Counter[tuple[str, str]] = Counter()
@@ -223,7 +223,9 @@ def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(target:
         for number in range(600)
     ]
     given = [columns | row for row in rows]
-    batches = [pa.RecordBatch.from_pylist(given[first : first + 100], TASK_TYPE) for first in range(0, 600, 100)]
+    batches = [
+        as_records(pa.RecordBatch.from_pylist(given[first : first + 100], TASK_TYPE)) for first in range(0, 600, 100)
+    ]
 
     def counts(batch_id: int, cache_bytes: int) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
