@@ -24,6 +24,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from processor.operators.keyed import GROUP, KIND, LETTER, TIME, RowKind
 from processor.operators.packing import arrow_bytes, arrow_table
 from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TIMESTAMP, TOPIC, VALUE
+from processor.worker_memory import keep_modules
 
 # A batch reads and writes the whole state of each bucket that it touches. More buckets mean more calls for a batch of
 # many keys; fewer buckets mean more state for a batch of few keys. At most as many tasks as buckets have work.
@@ -127,6 +128,7 @@ class _Packer:
         for gathered in _gathered(batches):
             # Spark names columns differently, and frames differ in which columns may be null: set our own names.
             yield self._packed(pa.table(pa.Table.from_batches(gathered).columns, names=self.columns))
+        keep_modules()
 
     def _packed(self, rows: pa.Table) -> pa.RecordBatch:
         buckets = rows[_BUCKET].to_numpy()
@@ -186,7 +188,7 @@ class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark count
                 yield self._frame(table.combine_chunks())
 
     def close(self) -> None:
-        pass
+        keep_modules()
 
     def _frame(self, table: pa.Table) -> pd.DataFrame:
         return pd.DataFrame({name: self._column(table, name) for name in self._columns}, copy=False)

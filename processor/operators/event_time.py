@@ -19,6 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.refusals import refuse
 from processor.rows import OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, DeadLetterReason
+from processor.worker_memory import keep_modules
 from statehouse.errors import ConfigurationError
 
 Times = NDArray[np.int64]
@@ -146,7 +147,7 @@ class _StreamTime(StatefulProcessor):  # type: ignore[misc] # pyspark counts as 
         yield self._out(frame)
 
     def close(self) -> None:
-        pass
+        keep_modules()
 
     @staticmethod
     def _out(frame: pd.DataFrame) -> pd.DataFrame:

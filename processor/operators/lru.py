@@ -22,6 +22,7 @@ from processor.operators.recency import StoreUpdate, UpdateOrder, bounded, folde
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.records import OutputRows, sink_rows
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
+from processor.worker_memory import keep_modules
 
 _COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)
 _OUT_TYPE: Final = (
@@ -115,4 +116,4 @@ class _LruProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts a
         return publish, dict.fromkeys(keys, "")
 
     def close(self) -> None:
-        pass
+        keep_modules()

@@ -35,6 +35,7 @@ from processor.rows import (
 )
 from processor.sink.partitions import placement_hashes
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
+from processor.worker_memory import keep_modules
 from statehouse.errors import ConfigurationError
 
 # These columns identify the entry of an update: the key, and its window or session.
@@ -130,7 +131,7 @@ class _SuppressProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark cou
         yield out(None, key[0], len(passed.buffered), size_of(passed.buffered))
 
     def close(self) -> None:
-        pass
+        keep_modules()
 
     def _load(self) -> tuple[int, dict[str, BufferedUpdate]]:
         kept = self._buffer.get()

@@ -23,6 +23,7 @@ from processor.sink.partitions import placed
 from processor.sink.protocol import WRITERS, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
+from processor.worker_memory import keep_modules
 
 # Spark's driver would parse a text anew for each batch.
 COUNTS_SCHEMA: Final = StructType(
@@ -79,6 +80,7 @@ class BatchWriter:
         # Threads, because a transaction mostly waits for the broker.
         with ThreadPoolExecutor(min(len(partitions), _THREADS_MAX)) as pool:
             yield from pool.map(partial(self._write, cache), partitions, shares)
+        keep_modules()
 
     def _write(self, cache: RecordCache, partition: int, rows: pa.Table) -> pa.RecordBatch:
         counts: Counts = Counter()
