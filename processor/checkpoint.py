@@ -7,15 +7,17 @@ Spark's (OffsetSeqLog): a version line, a line of metadata, then a line for each
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from statehouse.errors import ConfigurationError
 
 Offsets = dict[tuple[str, int], int]
+_GLOB_SIGNS: Final = re.compile(r"[\\{}\[\]*?]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,17 @@ class CheckpointReader:
         names = [entry.getPath().getName() for entry in self._files.listStatus(directory)]
         return [int(name) for name in names if name.isdigit()]
 
+    def texts(self, pattern: str) -> Iterator[str]:
+        """Yield the text of each file below the directory whose path matches a pattern of Hadoop's (`state/*`)."""
+        directory = _GLOB_SIGNS.sub(r"\\\g<0>", self.directory)
+        for found in self._files.globStatus(self._path(f"{directory}/{pattern}")) or ():
+            yield self._text(found.getPath())
+
     def _read(self, name: str) -> str:
-        stream = self._files.open(self._path(f"{self.directory}/{name}"))
+        return self._text(self._path(f"{self.directory}/{name}"))
+
+    def _text(self, path: Any) -> str:  # noqa: ANN401 - a path of the JVM
+        stream = self._files.open(path)
         try:
             return str(self._to_string(stream, "UTF-8"))
         finally:

@@ -38,6 +38,7 @@ from processor.spark_failures import beginning
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from processor.spark_session import open_session, tidy_session
 from processor.start_check import refuse_misfit
+from processor.state_operators import settings_to_go_on
 from processor.states import ProcessorStates
 from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
 from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources
@@ -139,7 +140,8 @@ class Processor:
         session = self._session = self._open_session()
         sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
         app = Application(application_id, sources, settings.serde_options)
-        self._topology.build(app)
+        with set_for_a_while(session, settings_to_go_on(session, self._checkpoints)):
+            self._topology.build(app)
         app.check()
         app.encode_structs()
         self.states.declare([query.name for query in app.queries])
@@ -160,6 +162,10 @@ class Processor:
             figures = partial(progress.figures, query.name)
             self._running.append(self._start_query(session, query, frame, topics, figures, record_cache))
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
+
+    @property
+    def _checkpoints(self) -> str:
+        return f"{self._settings.checkpoint_dir.rstrip('/')}/{self._topology.application_id}"
 
     def _open_session(self) -> SparkSession:
         return open_session(self._topology.application_id, self._settings)
@@ -256,7 +262,7 @@ class Processor:
         record_cache: RecordCachePool,
     ) -> RunningQuery:
         settings, application_id = self._settings, self._topology.application_id
-        directory = f"{settings.checkpoint_dir.rstrip('/')}/{application_id}/{query.name}"
+        directory = f"{self._checkpoints}/{query.name}"
         checkpoint = CheckpointReader(session, directory)
         changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.topic]) for each in query.stores]
         target = sink_target(settings, application_id, query, topics)

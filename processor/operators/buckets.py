@@ -16,14 +16,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from processor.operators.keyed import GROUP, KIND, LETTER, TIME, RowKind
 from processor.operators.packing import arrow_bytes, arrow_table
 from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TIMESTAMP, TOPIC, VALUE
+from processor.state_operators import is_with_pandas
 from processor.worker_memory import keep_modules
 
 # A batch reads and writes the whole state of each bucket that it touches. More buckets mean more calls for a batch of
@@ -36,6 +38,7 @@ _ROWS_MAX: Final = 32_768
 _BYTES_MAX: Final = 16 << 20
 _PACKED: Final = pa.schema([(_BUCKET, pa.int32()), ("side", pa.int32()), ("rows", pa.binary())])
 _PACKED_TYPE: Final = "bucket int, side int, rows binary"
+_STREAMS_TYPE: Final = "rows binary"
 
 _TYPES: Final[Mapping[str, DataType]] = {
     KEY: BinaryType(),
@@ -104,16 +107,13 @@ def apply_by_key(sides: Sequence[DataFrame], program: Program, out_type: StructT
     packed = (
         frame.mapInArrow(_Packer(number, tuple(frame.columns)), _PACKED_TYPE) for number, frame in enumerate(sides)
     )
-    return (
-        reduce(DataFrame.union, packed)
-        .groupBy(_BUCKET)
-        .transformWithStateInPandas(
-            statefulProcessor=_BucketProcessor(program, tuple(out_type.names)),
-            outputStructType=out_type,
-            outputMode="Update",
-            timeMode="None",
-        )
-    )
+    rows = reduce(DataFrame.union, packed)
+    options = {"outputStructType": _STREAMS_TYPE, "outputMode": "Update", "timeMode": "None"}
+    if is_with_pandas(rows.sparkSession):
+        streams = rows.groupBy(_BUCKET).transformWithStateInPandas(_PandasBucketProcessor(program), **options)
+    else:
+        streams = rows.groupBy(_BUCKET).transformWithState(_BucketProcessor(program), **options)
+    return streams.mapInArrow(_Unpacker(to_arrow_schema(out_type)), out_type)
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,34 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
         yield gathered
 
 
+@dataclass(frozen=True)
+class _Unpacker:
+    """Unpacks what the state operator put out; Spark calls it with Arrow batches of streams."""
+
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        tables = (self._complete(arrow_table(stream.as_buffer())) for batch in batches for stream in batch.column(0))
+        for gathered in _gathered(batch for table in tables for batch in table.to_batches()):
+            yield from pa.Table.from_batches(gathered).combine_chunks().to_batches()
+        keep_modules()
+
+    def _complete(self, table: pa.Table) -> pa.Table:
+        """Return a table with all columns; one that is null in all rows may be absent."""
+        there = table.column_names
+        columns = [
+            table[field.name].cast(field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
+            for field in self.schema
+        ]
+        return pa.table(columns, schema=self.schema)
+
+
 class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark counts as untyped
     """Runs a program on a bucket's rows and states."""
 
-    def __init__(self, program: Program, columns: tuple[str, ...]) -> None:
-        self._program, self._columns = program, columns
+    def __init__(self, program: Program) -> None:
+        self._program = program
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._states = {name: handle.getValueState(name, _STATE_TYPE) for name in self._program.states}
@@ -166,13 +189,19 @@ class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark count
     def handleInputRows(  # noqa: N802 - Spark's names
         self,
         key: tuple[int],  # noqa: ARG002
-        rows: Iterator[pd.DataFrame],
+        rows: Iterator[Any],
         timerValues: object,  # noqa: N803, ARG002
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[Any]:
+        for stream in self._run(rows):
+            yield Row(rows=stream)
+
+    def close(self) -> None:
+        keep_modules()
+
+    def _run(self, rows: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
         parts: dict[int, list[pa.Table]] = {}
-        for frame in rows:
-            for _, side, stream in frame.itertuples(index=False):
-                parts.setdefault(side, []).append(arrow_table(stream))
+        for _, side, stream in rows:
+            parts.setdefault(side, []).append(arrow_table(stream))
         kept = {name: state.get() for name, state in self._states.items()}
         put_out, changed = self._program.run(
             {side: pa.concat_tables(tables) for side, tables in parts.items()},
@@ -185,16 +214,16 @@ class _BucketProcessor(StatefulProcessor):  # type: ignore[misc] # pyspark count
                 self._states[name].clear()
         for table in put_out:
             if table.num_rows:
-                yield self._frame(table.combine_chunks())
+                yield arrow_bytes(table.combine_chunks())
 
-    def close(self) -> None:
-        keep_modules()
 
-    def _frame(self, table: pa.Table) -> pd.DataFrame:
-        return pd.DataFrame({name: self._column(table, name) for name in self._columns}, copy=False)
+class _PandasBucketProcessor(_BucketProcessor):
+    """Takes and returns pandas' frames: for checkpoints that name that operator of Spark's."""
 
-    @staticmethod
-    def _column(table: pa.Table, name: str) -> Any:  # noqa: ANN401 - one of pandas' arrays
-        if name not in table.column_names:
-            return np.full(table.num_rows, None)
-        return pd.arrays.ArrowExtensionArray(table[name])  # Spark takes it as it is
+    def handleInputRows(  # noqa: N802 - Spark's names
+        self,
+        key: tuple[int],  # noqa: ARG002
+        rows: Iterator[pd.DataFrame],
+        timerValues: object,  # noqa: N803, ARG002
+    ) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"rows": list(self._run(row for frame in rows for row in frame.itertuples(index=False)))})
