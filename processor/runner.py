@@ -35,6 +35,7 @@ from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRows
 from processor.sources import KafkaSources
 from processor.spark_failures import beginning
+from processor.spark_plans import is_row_by_row
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
 from processor.spark_session import open_session, tidy_session
 from processor.start_check import refuse_misfit
@@ -290,6 +291,7 @@ class Processor:
                 outputs,
                 tasks=settings.sink_tasks,
                 record_cache=record_cache,
+                is_row_by_row=is_row_by_row(frame),
             )
             with set_for_a_while(session, query_settings(query, settings.spark_conf)):
                 started = (

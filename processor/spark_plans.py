@@ -1,4 +1,4 @@
-"""Reads from a frame's plan how many rows it makes per key."""
+"""Reads from a frame's plan how its rows come about."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from processor.rows import VALUE
 
 _CACHED: Final = "statehouse.record_cache"
 _NATIVE: Final = ("Aggregate",)
+_ROW_BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "Generate", "MapInArrow", "MapInPandas", "Union"}
+_SOURCE: Final = "StreamingRelationV2"
 
 
 def cached(value: Column) -> Column:
@@ -28,8 +30,21 @@ def makes_one_row_a_batch(frame: DataFrame) -> bool:
     return _has_native(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - the plan has no public name in Python
 
 
-def _has_native(plan: Any) -> bool:  # noqa: ANN401 - a plan of the JVM
-    if plan.nodeName() in _NATIVE:
-        return True
+def is_row_by_row(frame: DataFrame) -> bool:
+    """Whether each row of a streaming frame comes from one record of Kafka: no state, no join, no shuffle."""
+    return _is_row_by_row(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - same
+
+
+def _is_row_by_row(plan: Any) -> bool:  # noqa: ANN401 - a plan of the JVM
+    if plan.nodeName() == _SOURCE:
+        return bool(plan.sourceName() == "kafka")
+    return plan.nodeName() in _ROW_BY_ROW and all(map(_is_row_by_row, _children(plan)))
+
+
+def _children(plan: Any) -> list[Any]:  # noqa: ANN401 - same
     children = plan.children()
-    return any(_has_native(children.apply(index)) for index in range(children.size()))
+    return [children.apply(index) for index in range(children.size())]
+
+
+def _has_native(plan: Any) -> bool:  # noqa: ANN401 - a plan of the JVM
+    return plan.nodeName() in _NATIVE or any(map(_has_native, _children(plan)))

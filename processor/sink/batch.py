@@ -36,6 +36,21 @@ _POOL: Final = "STATEHOUSE_WORKER_POOL"
 _PLANNING: Final = threading.Lock()
 
 
+_SMALL_EVENTS: Final = 1000
+_SMALL_PARTITIONS: Final = 8
+
+
+def is_quickly_read(before: Offsets, ends: Offsets) -> bool:
+    """Whether one task reads the events between two batches' ends as fast as many: they are few, of few partitions.
+
+    Not if a partition is new: where it begins is unknown.
+    """
+    if not ends.keys() <= before.keys():
+        return False
+    new = [end - before[partition] for partition, end in ends.items() if end > before[partition]]
+    return len(new) <= _SMALL_PARTITIONS and sum(new) <= _SMALL_EVENTS
+
+
 class QueryCheckpoint(Protocol):
     """What the sink asks about the query that its batches come from: its checkpoint knows."""
 
@@ -88,11 +103,15 @@ class StoreSink:
         *,
         tasks: int,
         record_cache: RecordCachePool,
+        is_row_by_row: bool = False,
     ) -> None:
+        """Prepare. `is_row_by_row`: each row of the batches comes from one record of Kafka, without a shuffle."""
         self._target, self._checkpoint, self._commits, self._on_batch = target, checkpoint, commits, on_batch
         self._records: OutputRecords | None = None
         self._outputs, self._tasks, self._record_cache = outputs, min(target.partition_count, tasks), record_cache
         self._is_cached = any(output.record_cache for output in target.outputs)
+        self._is_row_by_row = is_row_by_row
+        self._ends: Offsets | None = None
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -123,12 +142,13 @@ class StoreSink:
                 self.failure = error
                 raise
 
-    def _write(self, frame: DataFrame, task: BatchWriter) -> Counts:
+    def _write(self, frame: DataFrame, task: BatchWriter, *, is_small: bool) -> Counts:
         if self._records is None:
             self._records = OutputRecords(frame.columns, self._outputs)
         unplaced = self._records.of(frame)
         if self._tasks == 1:
-            together = unplaced.repartition(1)
+            # One task that also reads the source costs less than a shuffle, if it hasn't much to read.
+            together = unplaced.coalesce(1) if is_small and self._is_row_by_row else unplaced.repartition(1)
         else:
             rows = placed_by_spark(unplaced.select(f"{RECORD}.*"), self._outputs)
             together = rows.repartitionById(self._tasks, SINK_PARTITION).select(F.struct("*").alias(RECORD))
@@ -143,9 +163,12 @@ class StoreSink:
         began = time.monotonic()
         if not self._target.query_id:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
-        with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
-            counts = self._write(frame, BatchWriter(self._target, batch_id, cache_bytes // self._tasks))
         source_ends = self._checkpoint.source_ends(batch_id)
+        is_small = self._ends is not None and is_quickly_read(self._ends, source_ends)
+        self._ends = source_ends
+        with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
+            task = BatchWriter(self._target, batch_id, cache_bytes // self._tasks)
+            counts = self._write(frame, task, is_small=is_small)
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
         took_s = time.monotonic() - began

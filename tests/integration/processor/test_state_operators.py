@@ -1,4 +1,4 @@
-"""Which of Spark's interfaces runs state operators, and what their workers keep: on real Spark, without Kafka."""
+"""What frames become on real Spark, without Kafka: state operators, their workers, frames without state."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.application import Application
 from processor.operators.aggregators import Count
 from processor.operators.fold import aggregate
 from processor.operators.json_records import FieldType, parse_json
+from processor.spark_plans import is_row_by_row
 from processor.spark_queries import set_for_a_while
 from processor.state_operators import WITH_PANDAS, settings_to_go_on
 from processor.testing import Record, TopologyTest
@@ -67,3 +69,31 @@ def test_a_workers_modules_are_no_garbage(spark: SparkSession):
     before = gc.get_freeze_count()
     keep_modules()
     assert gc.get_freeze_count() == before  # this is no worker
+
+
+def test_frames_whose_rows_come_from_one_record_each_are_known(spark: SparkSession):
+    def source(form: str = "kafka") -> DataFrame:
+        reader = spark.readStream.format(form)
+        options = {"kafka.bootstrap.servers": "unused:1", "subscribe": "events"} if form == "kafka" else {}
+        return reader.options(**options).load()
+
+    events = source()
+    parsed = parse_json(events, {"page": FieldType.TEXT})
+    row_by_row = [
+        events,
+        parsed,
+        parsed.union(parsed).where("page = 'home'"),
+        source().select(F.explode(F.array("key", "value"))),
+    ]
+    static = spark.createDataFrame([("home", "Home")], "page string, title string")
+    others = [
+        source("rate"),
+        aggregate(parsed, Count()),
+        parsed.groupBy("page").count(),
+        parsed.join(static, "page"),
+        parsed.dropDuplicates(["page"]),
+        parsed.repartition(2),
+        static,
+    ]
+    assert [is_row_by_row(frame) for frame in row_by_row] == [True, True, True, True]
+    assert [is_row_by_row(frame) for frame in others] == [False] * len(others)

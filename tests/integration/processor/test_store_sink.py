@@ -63,7 +63,7 @@ def batches():
 
 @pytest.fixture
 def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, batches: list[Any]):
-    def new_sink(outputs: list[OutputTopic], rows: list[OutputRows], tasks: int = 1) -> StoreSink:
+    def new_sink(outputs: list[OutputTopic], rows: list[OutputRows], tasks: int = 1, **options: bool) -> StoreSink:
         publisher = CommitsPublisher(kafka.bootstrap, application, "query", [changelog])
         publisher.start()
         target = SinkTarget(
@@ -71,14 +71,15 @@ def new_sink(kafka: EmbeddedKafka, application: str, changelog: StoreChangelog, 
         )
         cache = RecordCachePool(10_000_000, 1)
         on_batch = lambda *batch: batches.append(batch)  # noqa: E731
-        return StoreSink(target, Checkpoint(), publisher, on_batch, rows, tasks=tasks, record_cache=cache)
+        return StoreSink(target, Checkpoint(), publisher, on_batch, rows, tasks=tasks, record_cache=cache, **options)
 
     return new_sink
 
 
-@pytest.fixture(params=[1, 2], ids=["one-task", "two-tasks"])
+@pytest.fixture(params=[(1, False), (1, True), (2, False)], ids=["one-task", "one-stage", "two-tasks"])
 def sink(new_sink: Callable[..., StoreSink], changelog: StoreChangelog, request: pytest.FixtureRequest):
-    return new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)], request.param)
+    tasks, is_row_by_row = request.param
+    return new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)], tasks, is_row_by_row=is_row_by_row)
 
 
 def test_a_batch_that_comes_twice_is_written_once_and_committed_twice(
