@@ -12,9 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from statehouse.errors import ConfigurationError
+
+log = structlog.get_logger(__name__)
 
 Offsets = dict[tuple[str, int], int]
 _GLOB_SIGNS: Final = re.compile(r"[\\{}\[\]*?]")
@@ -58,6 +62,10 @@ def parse_offsets(text: str) -> Offsets:
             if isinstance(partitions, dict):
                 ends |= {(topic, int(partition)): int(offset) for partition, offset in partitions.items()}
     return ends
+
+
+def _first_line(error: Py4JError) -> str:
+    return str(error).strip().partition("\n")[0][:200]
 
 
 class CheckpointReader:
@@ -109,6 +117,25 @@ class CheckpointReader:
         directory = _GLOB_SIGNS.sub(r"\\\g<0>", self.directory)
         for found in self._files.globStatus(self._path(f"{directory}/{pattern}")) or ():
             yield self._text(found.getPath())
+
+    def note(self, name: str) -> str | None:
+        """Return a note of ours; None if there is none, or if it can't be read, which is logged."""
+        try:
+            return next(self.texts(name), None)
+        except Py4JError as error:
+            log.warning("a note beside the checkpoint can't be read", note=name, error=_first_line(error))
+            return None
+
+    def write_note(self, name: str, text: str) -> None:
+        """Write a note in ASCII; its name begins with an underscore, which no query's does. A failure is logged."""
+        try:
+            stream = self._files.create(self._path(f"{self.directory}/{name}"), True)
+            try:
+                stream.writeBytes(text)
+            finally:
+                stream.close()
+        except Py4JError as error:
+            log.warning("a note beside the checkpoint can't be written", note=name, error=_first_line(error))
 
     def _read(self, name: str) -> str:
         return self._text(self._path(f"{self.directory}/{name}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import structlog
@@ -17,6 +17,7 @@ from statehouse.control.v1 import commits_pb2
 log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S: Final = 10.0
+OnBatchProgress = Callable[[BatchProgress], None]
 
 
 class QueryProgressListener:
@@ -25,9 +26,15 @@ class QueryProgressListener:
     Spark calls it on a separate thread after the batch, and doesn't wait for it.
     """
 
-    def __init__(self, queries: Collection[str], metrics: ProcessorMetrics, interval_s: float = LOG_INTERVAL_S) -> None:
-        """Listen for these queries; log a backlog at most every `interval_s` seconds."""
-        self._metrics = metrics
+    def __init__(
+        self,
+        queries: Collection[str],
+        metrics: ProcessorMetrics,
+        interval_s: float = LOG_INTERVAL_S,
+        on_batch: OnBatchProgress | None = None,
+    ) -> None:
+        """Listen for these queries; log a backlog at most every `interval_s` seconds; call `on_batch` with each."""
+        self._metrics, self._on_batch = metrics, on_batch
         self._backlogs = {query: Backlog() for query in queries}
         self._reports = {query: BacklogReports(interval_s) for query in queries}
         self._latest: dict[str, tuple[BatchProgress, BacklogStatus]] = {}
@@ -45,6 +52,8 @@ class QueryProgressListener:
         status = backlog.take(batch)
         self._latest[batch.query] = batch, status
         self._metrics.progress(batch)
+        if self._on_batch is not None:
+            self._on_batch(batch)
         if self._reports[batch.query].is_due(batch.ended_at_s, batch.left):
             _tell(batch.query, status)
 

@@ -17,9 +17,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from processor.application import Application
+from processor.application import Application, SourceKind
+from processor.batch_limit import RateMeter, batch_limit
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog, Superseded
+from processor.kept_rate import KeptRate
 from processor.lifecycle import ApplicationState
 from processor.listeners import ProcessorListener, ProcessorListeners, StateLogListener
 from processor.metrics import ProcessorMetrics
@@ -27,7 +29,7 @@ from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
 from processor.ownership.observed import check_published
 from processor.ownership.settings import StoreDeclaration
-from processor.query_progress_listener import QueryProgressListener, Subscription
+from processor.query_progress_listener import OnBatchProgress, QueryProgressListener, Subscription
 from processor.settings import ProcessorSettings, ownership_settings, restart_policy
 from processor.sink.batch import StoreSink
 from processor.sink.protocol import OutputTopic, SinkTarget
@@ -139,10 +141,7 @@ class Processor:
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
         session = self._session = self._open_session()
-        sources = KafkaSources(session, settings.bootstrap, settings.max_offsets)
-        app = Application(application_id, sources, settings.serde_options)
-        with set_for_a_while(session, settings_to_go_on(session, self._checkpoints)):
-            self._topology.build(app)
+        app, on_progress = self._application(session)
         app.check()
         app.encode_structs()
         self.states.declare([query.name for query in app.queries])
@@ -153,7 +152,11 @@ class Processor:
             self._controller = self._start_controller(application_id, declared)
         else:
             check_published(settings.bootstrap, application_id, declared, settings.source_wait_ms / 1000)
-        progress = QueryProgressListener([query.name for query in app.queries], self.metrics)
+        progress = QueryProgressListener(
+            [query.name for query in app.queries],
+            self.metrics,
+            on_batch=on_progress,
+        )
         self._progress = Subscription(session, progress)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
         frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
@@ -163,6 +166,20 @@ class Processor:
             figures = partial(progress.figures, query.name)
             self._running.append(self._start_query(session, query, frame, topics, figures, record_cache))
         log.info("processor started", application_id=application_id, outputs=[*topics.outputs])
+
+    def _application(self, session: SparkSession) -> tuple[Application, OnBatchProgress | None]:
+        """Return the application, built, and what hears of its batches."""
+        settings = self._settings
+        kept = KeptRate(session, self._checkpoints)
+        rate = None if settings.max_offsets is not None else kept.read()
+        max_offsets = batch_limit(settings.max_offsets, rate, settings.max_batch_ms)
+        log.info("batches are limited", events_of_each_stream=max_offsets, last_rate=rate)
+        sources = KafkaSources(session, settings.bootstrap, max_offsets)
+        app = Application(self._topology.application_id, sources, settings.serde_options)
+        with set_for_a_while(session, settings_to_go_on(session, self._checkpoints)):
+            self._topology.build(app)
+        streams = [source.topic for source in app.sources if source.kind is SourceKind.STREAM]
+        return app, partial(kept.keep, RateMeter(max_offsets, streams))
 
     @property
     def _checkpoints(self) -> str:

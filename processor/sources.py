@@ -15,8 +15,8 @@ from processor.rows import ORIGIN
 class KafkaSources:
     """Reads declared sources from Kafka."""
 
-    def __init__(self, session: SparkSession, bootstrap: str, max_offsets_per_trigger: int) -> None:
-        self._session, self._bootstrap, self._max_offsets = session, bootstrap, max_offsets_per_trigger
+    def __init__(self, session: SparkSession, bootstrap: str, max_offsets: int) -> None:
+        self._session, self._bootstrap, self._max_offsets = session, bootstrap, max_offsets
 
     def __call__(self, source: Source) -> DataFrame:
         """Return the source's streaming frame."""

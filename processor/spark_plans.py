@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -11,6 +12,7 @@ from processor.rows import VALUE
 _CACHED: Final = "statehouse.record_cache"
 _NATIVE: Final = ("Aggregate",)
 _ROW_BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "Generate", "MapInArrow", "MapInPandas", "Union"}
+_LOCAL: Final = re.compile(r"local(\[|$)")
 _SOURCE: Final = "StreamingRelationV2"
 
 
@@ -33,6 +35,17 @@ def makes_one_row_a_batch(frame: DataFrame) -> bool:
 def is_row_by_row(frame: DataFrame) -> bool:
     """Whether each row of a streaming frame comes from one record of Kafka: no state, no join, no shuffle."""
     return _is_row_by_row(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - same
+
+
+def as_many_as_cores(frame: DataFrame) -> DataFrame:
+    """Return a frame that is read from Kafka with at most as many tasks as there are cores, where that is known.
+
+    A topic's partitions are a task each, and each task calls Python. More of them than cores run one after another.
+    """
+    context = frame.sparkSession.sparkContext
+    if _LOCAL.match(context.master) and is_row_by_row(frame):
+        return frame.coalesce(context.defaultParallelism)
+    return frame
 
 
 def _is_row_by_row(plan: Any) -> bool:  # noqa: ANN401 - a plan of the JVM

@@ -15,7 +15,7 @@ from processor.outputs import OutputMode, Query
 
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 # Queries that start in several threads must not take one another's settings for the session's own.
-_SETTING: Final = threading.Lock()
+_SETTING: Final = threading.RLock()
 
 
 def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> DataFrame:
@@ -47,7 +47,10 @@ def query_settings(query: Query, chosen: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change Spark settings while queries start inside the block; each query copies the settings when it starts."""
+    """Change Spark settings while frames are made or queries start inside the block; each of these copies them."""
+    if not settings:
+        yield
+        return
     with _SETTING:
         before = {name: session.conf.get(name, None) for name in settings}
         for name, value in settings.items():

@@ -1,7 +1,7 @@
 """Which of Spark's two Python interfaces runs our state operators: a checkpoint goes on only with the one it names.
 
 A call with Spark's `Row`s costs half as much as one with pandas' frames (ADR 14). But Spark writes the operator's name
-into the checkpoint, and refuses another. So an application goes on with pandas while a checkpoint of it does.
+into the checkpoint, and refuses another. So an application goes on with pandas if its checkpoints were made with it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,32 @@ log = structlog.get_logger(__name__)
 
 WITH_PANDAS: Final = "statehouse.stateOperators.withPandas"
 """A setting of the Spark session while frames are made; "true" or "false"."""
+NOTE: Final = "_state-operators"
+"""The file beside the checkpoints that says it: an operator with pandas may also be the user's own."""
+_ROWS_NOTE: Final = "rows"
+_PANDAS_NOTE: Final = "pandas"
 _PANDAS: Final = "transformWithStateInPandasExec"
 _ALWAYS_PANDAS: Final = {"stream_time"}
 """States of operators that use pandas in either case."""
 
 
 def settings_to_go_on(session: SparkSession, directory: str) -> dict[str, str]:
-    """Return the session's settings with which an application's frames must be made.
+    """Return the session's settings with which an application's frames must be made, and note them for later starts.
 
     Args:
         session: where the frames will be made.
         directory: with the checkpoints of all the application's queries; it need not exist.
 
     """
-    if not uses_pandas(CheckpointReader(session, directory).texts("*/state/*/_metadata/v2/*")):
+    checkpoints = CheckpointReader(session, directory)
+    noted = checkpoints.note(NOTE)
+    if noted not in (_ROWS_NOTE, _PANDAS_NOTE):
+        # Before there were notes, ours were always with pandas.
+        noted = _PANDAS_NOTE if uses_pandas(checkpoints.texts("*/state/*/_metadata/v2/[0-9]*")) else _ROWS_NOTE
+        checkpoints.write_note(NOTE, noted)
+    if noted != _PANDAS_NOTE:
         return {}
-    log.info("state operators go on with pandas, as the checkpoints have them: a new checkpoint makes them faster")
+    log.info("state operators go on with pandas, as the checkpoints have them: after a reset they are faster")
     return {WITH_PANDAS: "true"}
 
 
@@ -44,7 +54,7 @@ def is_with_pandas(session: SparkSession) -> bool:
 
 
 def uses_pandas(texts: Iterable[str]) -> bool:
-    """Whether one of our operators uses pandas; `texts`: Spark's metadata of each operator (a version line, JSON)."""
+    """Whether one of our operators may use pandas; `texts`: Spark's metadata of each (a version line, JSON)."""
     for text in texts:
         _, _, body = text.partition("\n")
         operator = json.loads(body)

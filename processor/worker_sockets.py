@@ -1,7 +1,6 @@
 """Unix sockets between Spark's JVM and its Python workers, in a directory that nobody else can enter.
 
-Over TCP a Python task lasts some 40 ms longer than its work: one side waits for an acknowledgement that the other one
-delays. Unix sockets have no such thing, and Spark can use them (SPARK-51688), but leaves three things to us: the
+They are faster than TCP, and Spark can use them (SPARK-51688), but leaves three things to us: the
 directory, because with Unix sockets there is no secret to ask for; what a crash leaves in it; and the names of sockets
 that are gone, which the JVM keeps for its exit, for ever (`File.deleteOnExit`).
 """

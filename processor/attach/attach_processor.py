@@ -28,6 +28,7 @@ from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget, newest_written
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRows
+from processor.sources import KafkaSources
 from processor.start_check import CheckpointMisfit, last_commits
 from processor.supervision import StartedQuery, SupervisedQuery
 from processor.topics import ApplicationTopics
@@ -87,6 +88,16 @@ class AttachProcessor(Processor):
         self._attachment = attachment
         self._followed: tuple[AttachedCheckpoint, StateReader, StateSource]
         """Set by `_build`."""
+
+    def _application(self, session: SparkSession) -> tuple[Application, None]:
+        """Return the application; it has neither checkpoints of its own nor sources."""
+        app = Application(
+            self._topology.application_id,
+            KafkaSources(session, self._settings.bootstrap, 1),
+            self._settings.serde_options,
+        )
+        self._build(app)
+        return app, None
 
     def _build(self, app: Application) -> None:
         """Declare the store, with the columns that the state has."""

@@ -14,7 +14,7 @@ from statehouse.settings import AttachSettings, LoadedSettings
 _STATE: Final = "State"
 _ENTRIES: Final = "Entries"
 # What only queries of our own have.
-_NOT_OURS: Final = ("checkpoint_dir", "commit_interval_ms", "max_offsets")
+_NOT_OURS: Final = ("checkpoint_dir", "commit_interval_ms", "max_batch_ms", "max_offsets")
 
 
 @takes_settings(AttachSettings, but=_NOT_OURS)

@@ -25,6 +25,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from processor.operators.keyed import GROUP, KIND, LETTER, TIME, RowKind
 from processor.operators.packing import arrow_bytes, arrow_table
 from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TIMESTAMP, TOPIC, VALUE
+from processor.spark_plans import as_many_as_cores
 from processor.state_operators import is_with_pandas
 from processor.worker_memory import keep_modules
 
@@ -105,7 +106,8 @@ def letter_columns() -> dict[str, Column]:
 def apply_by_key(sides: Sequence[DataFrame], program: Program, out_type: StructType) -> DataFrame:
     """Run a program on frames made by `keyed_rows`; return its output, with the columns and types of `out_type`."""
     packed = (
-        frame.mapInArrow(_Packer(number, tuple(frame.columns)), _PACKED_TYPE) for number, frame in enumerate(sides)
+        as_many_as_cores(frame).mapInArrow(_Packer(number, tuple(frame.columns)), _PACKED_TYPE)
+        for number, frame in enumerate(sides)
     )
     rows = reduce(DataFrame.union, packed)
     options = {"outputStructType": _STREAMS_TYPE, "outputMode": "Update", "timeMode": "None"}

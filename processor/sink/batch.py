@@ -38,6 +38,8 @@ _PLANNING: Final = threading.Lock()
 
 _SMALL_EVENTS: Final = 1000
 _SMALL_PARTITIONS: Final = 8
+_SHORT_S: Final = 1.0
+"""After a longer batch the next isn't read by one task: the application's own code may be what takes so long."""
 
 
 def is_quickly_read(before: Offsets, ends: Offsets) -> bool:
@@ -112,6 +114,7 @@ class StoreSink:
         self._is_cached = any(output.record_cache for output in target.outputs)
         self._is_row_by_row = is_row_by_row
         self._ends: Offsets | None = None
+        self._took_s = 0.0
         self._busy = threading.Lock()
         self._draining = threading.Event()
         self.failure: BaseException | None = None
@@ -164,14 +167,14 @@ class StoreSink:
         if not self._target.query_id:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
         source_ends = self._checkpoint.source_ends(batch_id)
-        is_small = self._ends is not None and is_quickly_read(self._ends, source_ends)
+        is_small = self._ends is not None and self._took_s <= _SHORT_S and is_quickly_read(self._ends, source_ends)
         self._ends = source_ends
         with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
             task = BatchWriter(self._target, batch_id, cache_bytes // self._tasks)
             counts = self._write(frame, task, is_small=is_small)
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
-        took_s = time.monotonic() - began
+        took_s = self._took_s = time.monotonic() - began
         self._on_batch(batch_id, counts, took_s)
         records = sum(number for (_, kind), number in counts.items() if kind in (CHANGELOG, TOMBSTONE))
         of_query = {kind: number for (name, kind), number in counts.items() if not name}

@@ -36,11 +36,18 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings):
         SettingGroup.BATCHES,
         ge=0,
     )
-    max_offsets: int = setting(
-        20_000,
-        "Most events that a batch reads of each stream. A batch with Python state processes about 20000 a second. "
-        "Tables are not limited.",
+    max_batch_ms: int = setting(
+        5_000,
+        "How long a batch of a backlog may take. From it and the rate of the last run each start chooses max_offsets. "
+        "The first batch of a start takes longer.",
         SettingGroup.BATCHES,
+        ge=100,
+    )
+    max_offsets: int | None = setting(
+        None,
+        "Most events that a batch reads of each stream. Tables are not limited.",
+        SettingGroup.BATCHES,
+        unset="chosen at each start by max_batch_ms; 20000 at the first one",
         ge=1,
     )
     record_cache_max_bytes: int = setting(

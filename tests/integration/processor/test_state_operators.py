@@ -1,10 +1,10 @@
-"""What frames become on real Spark, without Kafka: state operators, their workers, frames without state."""
+"""What frames become on real Spark, state operators, their workers, frames without state."""
 
 from __future__ import annotations
 
 import gc
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +16,19 @@ from processor.application import Application
 from processor.operators.aggregators import Count
 from processor.operators.fold import aggregate
 from processor.operators.json_records import FieldType, parse_json
-from processor.spark_plans import is_row_by_row
+from processor.runner import Processor, Topology
+from processor.settings import ProcessorSettings
+from processor.spark_plans import as_many_as_cores, is_row_by_row
 from processor.spark_queries import set_for_a_while
-from processor.state_operators import WITH_PANDAS, settings_to_go_on
+from processor.state_operators import NOTE, WITH_PANDAS, settings_to_go_on
 from processor.testing import Record, TopologyTest
 from processor.worker_memory import keep_modules
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.topology import changelog_topic
+from tests.integration.processor.support import messages
+from tests.support.kafka import create_topic, produce
+from tests.support.polling import poll_until
+from tests.unit.processor.test_state_operators import PANDAS
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -45,7 +53,7 @@ def test_a_checkpoint_that_was_made_with_pandas_goes_on(spark: SparkSession, tmp
     assert settings == {WITH_PANDAS: "true"}
     assert visits(spark, tmp_path, settings, "ann") == {"ann": 3}
     odd = tmp_path / "with space, [brackets] and {braces}"
-    shutil.copytree(tmp_path / "checkpoints", odd)
+    shutil.copytree(tmp_path / "checkpoints", odd, ignore=lambda *_: [NOTE, f".{NOTE}.crc"])
     assert settings_to_go_on(spark, str(odd)) == settings
 
 
@@ -56,6 +64,53 @@ def test_a_new_checkpoint_is_made_without(spark: SparkSession, tmp_path: Path):
     assert list(checkpoints.glob("*/state/*/_metadata/v2/*"))
     assert settings_to_go_on(spark, str(checkpoints)) == {}
     assert visits(spark, tmp_path, {}, "ann", "bob") == {"ann": 2, "bob": 1}
+
+
+def test_it_is_decided_once_whatever_else_uses_pandas(spark: SparkSession, tmp_path: Path):
+    assert settings_to_go_on(spark, str(tmp_path)) == {}
+    assert (tmp_path / NOTE).read_text() == "rows"
+    written = tmp_path / "query" / "state" / "0" / "_metadata" / "v2"
+    written.mkdir(parents=True)
+    (written / "0").write_text(PANDAS)
+    (written / ".1.tmp").write_text("")  # of a driver that was killed
+    assert settings_to_go_on(spark, str(tmp_path)) == {}
+    for no_note in ("", "what?"):
+        (tmp_path / NOTE).write_text(no_note)
+        (tmp_path / f".{NOTE}.crc").unlink(missing_ok=True)
+        assert settings_to_go_on(spark, str(tmp_path)) == {WITH_PANDAS: "true"}
+        assert (tmp_path / NOTE).read_text() == "pandas"
+
+
+def test_a_processor_goes_on_from_an_older_checkpoint(
+    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+):
+    application, topic = unique_name("app"), unique_name("visits")
+    create_topic(kafka.bootstrap, topic)
+
+    def build(app: Application) -> None:
+        app.store("visits", aggregate(parse_json(app.stream(topic), {"page": FieldType.TEXT}), Count()))
+
+    settings = ProcessorSettings(bootstrap=kafka.bootstrap, checkpoint_dir=str(tmp_path))
+    note = tmp_path / application / NOTE
+
+    def count_to(expected: int) -> None:
+        produce(kafka.bootstrap, topic, [(b"ann", b'{"page":"home"}')])
+        processor = Processor(Topology(application, build), settings)
+        processor.start()
+        try:
+            changelog = changelog_topic(application, "visits")
+            what = f"count {expected}, {processor.states.queries}"
+            poll_until(lambda: b"%d" % expected in [m.value() for m in messages(kafka.bootstrap, changelog)], 90, what)
+        finally:
+            processor.stop()
+
+    note.parent.mkdir()
+    note.write_text("pandas")
+    count_to(1)
+    note.unlink()
+    (note.parent / f".{NOTE}.crc").unlink(missing_ok=True)
+    count_to(2)
+    assert note.read_text() == "pandas"
 
 
 def test_a_workers_modules_are_no_garbage(spark: SparkSession):
@@ -97,3 +152,6 @@ def test_frames_whose_rows_come_from_one_record_each_are_known(spark: SparkSessi
     ]
     assert [is_row_by_row(frame) for frame in row_by_row] == [True, True, True, True]
     assert [is_row_by_row(frame) for frame in others] == [False] * len(others)
+    cores = spark.sparkContext.defaultParallelism
+    assert f"Repartition {cores}, false" in as_many_as_cores(parsed)._jdf.queryExecution().analyzed().toString()
+    assert as_many_as_cores(others[1]) is others[1]

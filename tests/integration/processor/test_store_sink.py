@@ -248,3 +248,22 @@ def test_commit_records_are_written_on_after_one_was_not_answered_in_time(
     publisher.publish("q", 1, {})
     found = list(commits(kafka.bootstrap, commits_topic(application)))
     assert (found[0].batch_id, found[-1].batch_id) == (0, 1)
+
+
+def test_one_task_reads_and_writes_a_small_batch_after_a_short_one(
+    spark: SparkSession, new_sink: Callable[..., StoreSink], changelog: StoreChangelog, monkeypatch: pytest.MonkeyPatch
+):
+    sink = new_sink([OutputTopic(STORE, changelog.topic, 3)], [OutputRows(3)], is_row_by_row=True)
+    frame = spark.createDataFrame([("k", "v", None, None, None, None, None, None)], SCHEMA)
+    plans = []
+    for name in ("coalesce", "repartition"):
+        made = getattr(type(frame), name)
+        spied = lambda self, *given, name=name, made=made: plans.append(name) or made(self, *given)  # noqa: E731
+        monkeypatch.setattr(type(frame), name, spied)
+    for batch_id in range(2):
+        sink(frame, batch_id)
+    assert plans == ["repartition", "coalesce"]
+    sink._took_s = 1.1
+    for batch_id in (2, 3):
+        sink(frame, batch_id)
+    assert plans == ["repartition", "coalesce", "repartition", "coalesce"]

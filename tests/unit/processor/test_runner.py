@@ -71,6 +71,7 @@ def test_a_processor_may_leave_the_assignment_to_another_controller(
 
     monkeypatch.setattr(runner, "open_session", lambda *_: None)
     monkeypatch.setattr(runner, "settings_to_go_on", lambda *_: {})
+    monkeypatch.setattr(runner, "KeptRate", lambda *_: SimpleNamespace(read=lambda: None, keep=print))
     monkeypatch.setattr(runner, "Subscription", lambda *_: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(Processor, "_create_topics", lambda *_: ApplicationTopics({"rates": 1}, 1))
     monkeypatch.setattr(runner, "OwnershipController", note("own"))

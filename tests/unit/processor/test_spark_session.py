@@ -1,0 +1,44 @@
+"""Settings of Spark that depend on where it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from processor import spark_session
+from processor.settings import ProcessorSettings
+from processor.worker_sockets import ENABLED
+
+
+def settings(master: str | None, **conf: str) -> ProcessorSettings:
+    return ProcessorSettings(bootstrap="unused:1", spark_master=master, spark_conf=conf)
+
+
+@pytest.fixture(autouse=True)
+def not_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(spark_session.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(spark_session, "socket_conf", lambda: {ENABLED: "true"})
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        (None, True),
+        ("local", True),
+        ("local[2]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://there:7077", False),
+        ("yarn", False),
+    ],
+)
+def test_only_workers_on_this_machine_are_reached_over_sockets(master: str | None, expected: bool) -> None:
+    assert bool(spark_session._worker_sockets(settings(master))) is expected
+
+
+def test_what_spark_submit_has_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert spark_session._worker_sockets(settings(None)) == {}
+
+
+def test_a_users_choice_of_sockets_stays() -> None:
+    assert spark_session._worker_sockets(settings("local[2]", **{ENABLED: "false"})) == {}
