@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -47,16 +46,6 @@ def visits(session: SparkSession, directory: Path, settings: dict[str, str], *ke
     return topology.store("visits")
 
 
-def test_a_checkpoint_that_was_made_with_pandas_goes_on(spark: SparkSession, tmp_path: Path):
-    assert visits(spark, tmp_path, {WITH_PANDAS: "true"}, "ann", "bob", "ann") == {"ann": 2, "bob": 1}
-    settings = settings_to_go_on(spark, str(tmp_path / "checkpoints"))
-    assert settings == {WITH_PANDAS: "true"}
-    assert visits(spark, tmp_path, settings, "ann") == {"ann": 3}
-    odd = tmp_path / "with space, [brackets] and {braces}"
-    shutil.copytree(tmp_path / "checkpoints", odd, ignore=lambda *_: [NOTE, f".{NOTE}.crc"])
-    assert settings_to_go_on(spark, str(odd)) == settings
-
-
 def test_a_new_checkpoint_is_made_without(spark: SparkSession, tmp_path: Path):
     assert settings_to_go_on(spark, str(tmp_path / "absent")) == {}
     assert visits(spark, tmp_path, {}, "ann") == {"ann": 1}
@@ -67,18 +56,19 @@ def test_a_new_checkpoint_is_made_without(spark: SparkSession, tmp_path: Path):
 
 
 def test_it_is_decided_once_whatever_else_uses_pandas(spark: SparkSession, tmp_path: Path):
-    assert settings_to_go_on(spark, str(tmp_path)) == {}
-    assert (tmp_path / NOTE).read_text() == "rows"
-    written = tmp_path / "query" / "state" / "0" / "_metadata" / "v2"
+    directory = tmp_path / "with space, [brackets] and {braces}"
+    assert settings_to_go_on(spark, str(directory)) == {}
+    assert (directory / NOTE).read_text() == "rows"
+    written = directory / "query" / "state" / "0" / "_metadata" / "v2"
     written.mkdir(parents=True)
     (written / "0").write_text(PANDAS)
     (written / ".1.tmp").write_text("")  # of a driver that was killed
-    assert settings_to_go_on(spark, str(tmp_path)) == {}
+    assert settings_to_go_on(spark, str(directory)) == {}
     for no_note in ("", "what?"):
-        (tmp_path / NOTE).write_text(no_note)
-        (tmp_path / f".{NOTE}.crc").unlink(missing_ok=True)
-        assert settings_to_go_on(spark, str(tmp_path)) == {WITH_PANDAS: "true"}
-        assert (tmp_path / NOTE).read_text() == "pandas"
+        (directory / NOTE).write_text(no_note)
+        (directory / f".{NOTE}.crc").unlink(missing_ok=True)
+        assert settings_to_go_on(spark, str(directory)) == {WITH_PANDAS: "true"}
+        assert (directory / NOTE).read_text() == "pandas"
 
 
 def test_a_processor_goes_on_from_an_older_checkpoint(
