@@ -78,7 +78,8 @@ class Chaos:
 
     def strike(self, kill: str, within_s: float) -> None:
         """Kill at a random moment, or in the gap, and wait until batches are committed again."""
-        at = time.monotonic() + self._rng.uniform(0, within_s)
+        # Before the last events that the feed may send: after the kill there must be some to make a batch of.
+        at = time.monotonic() + self._rng.uniform(0, 0.8 * within_s)
         if kill != GAP:
             poll_until(lambda: time.monotonic() >= at, within_s + 1, "the moment")
         if kill == EXECUTOR:
