@@ -11,8 +11,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 PARTITIONS, KEYS, SEED = 4, 500, 7
 CHANGELOG = changelog_topic(application_id, STORE)
 PROGRESS_S, GAP_S = 900.0, 60.0
+MORE = 100
 
 EXECUTOR, DRIVER, GAP = "an executor", "the driver", "the driver in the gap"
 
@@ -76,21 +78,25 @@ class Chaos:
         group = f"{application_id}-{query_id}-sink"
         self._gap = CommitGap(self._bootstrap, group, CHANGELOG, PARTITIONS, self._checkpoint)
 
-    def strike(self, kill: str, within_s: float) -> None:
-        """Kill at a random moment, or in the gap, and wait until batches are committed again."""
-        # Before the last events that the feed may send: after the kill there must be some to make a batch of.
-        at = time.monotonic() + self._rng.uniform(0, 0.8 * within_s)
+    def strike(self, kill: str, within_s: float, send_more: Callable[[], None]) -> None:
+        """Kill at a random moment, or in the gap, and wait until batches are committed again.
+
+        All events sent before may be committed by then: `send_more` sees to it that there is something to commit.
+        """
+        at = time.monotonic() + self._rng.uniform(0, within_s)
         if kill != GAP:
             poll_until(lambda: time.monotonic() >= at, within_s + 1, "the moment")
         if kill == EXECUTOR:
             before = len(self._driver.events("batch committed"))
             self._rng.choice(poll_until(self._cluster.executors, PROGRESS_S, "an executor")).send(signal.SIGKILL)
+            send_more()
             self._wait_for_batches(before + 1)
             return
         jvm = [identity for pid in self._driver.jvm_pids() if (identity := ProcessIdentity.of(pid))]
         batch_id = self._gap.wait_open(GAP_S) if kill == GAP else None
         self._end(jvm, java_first=batch_id is not None or self._rng.random() < 0.5)
         is_hit = batch_id is not None and not self._gap.is_committed(batch_id)
+        send_more()
         self._driver.start()
         first = self._wait_for_batches(1)
         if is_hit:
@@ -156,8 +162,9 @@ def test_no_kill_loses_or_doubles_or_takes_back(broker: EmbeddedKafka, tmp_path:
             chaos.start()
             began = time.monotonic()
             for nth, kill in enumerate(size.plan(), start=2):
-                feed.allow(size.events * nth // slices)
-                chaos.strike(kill, within_s=slice_s)
+                allowed = size.events * nth // slices
+                feed.allow(allowed)
+                chaos.strike(kill, slice_s, send_more=partial(feed.allow, allowed + MORE))
                 log.info("killed", what=kill, after_s=round(time.monotonic() - began))
             feed.finish(600)
             expected = {key: json_of(len(sums) - 1, sums[-1]) for key, sums in feed.sums.items()}
