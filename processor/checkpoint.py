@@ -16,6 +16,7 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from processor.spark_failures import beginning
 from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
@@ -62,10 +63,6 @@ def parse_offsets(text: str) -> Offsets:
             if isinstance(partitions, dict):
                 ends |= {(topic, int(partition)): int(offset) for partition, offset in partitions.items()}
     return ends
-
-
-def _first_line(error: Py4JError) -> str:
-    return str(error).strip().partition("\n")[0][:200]
 
 
 class CheckpointReader:
@@ -123,7 +120,7 @@ class CheckpointReader:
         try:
             return next(self.texts(name), None)
         except Py4JError as error:
-            log.warning("a note beside the checkpoint can't be read", note=name, error=_first_line(error))
+            log.warning("a note beside the checkpoint can't be read", note=name, error=beginning(error))
             return None
 
     def write_note(self, name: str, text: str) -> None:
@@ -135,7 +132,7 @@ class CheckpointReader:
             finally:
                 stream.close()
         except Py4JError as error:
-            log.warning("a note beside the checkpoint can't be written", note=name, error=_first_line(error))
+            log.warning("a note beside the checkpoint can't be written", note=name, error=beginning(error))
 
     def _read(self, name: str) -> str:
         return self._text(self._path(f"{self.directory}/{name}"))

@@ -152,11 +152,7 @@ class Processor:
             self._controller = self._start_controller(application_id, declared)
         else:
             check_published(settings.bootstrap, application_id, declared, settings.source_wait_ms / 1000)
-        progress = QueryProgressListener(
-            [query.name for query in app.queries],
-            self.metrics,
-            on_batch=on_progress,
-        )
+        progress = QueryProgressListener([query.name for query in app.queries], self.metrics, on_batch=on_progress)
         self._progress = Subscription(session, progress)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
         frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
@@ -174,12 +170,15 @@ class Processor:
         rate = None if settings.max_offsets is not None else kept.read()
         max_offsets = batch_limit(settings.max_offsets, rate, settings.max_batch_ms)
         log.info("batches are limited", events_of_each_stream=max_offsets, last_rate=rate)
-        sources = KafkaSources(session, settings.bootstrap, max_offsets)
-        app = Application(self._topology.application_id, sources, settings.serde_options)
+        app = self._new_application(session, max_offsets)
         with set_for_a_while(session, settings_to_go_on(session, self._checkpoints)):
             self._topology.build(app)
         streams = [source.topic for source in app.sources if source.kind is SourceKind.STREAM]
         return app, partial(kept.keep, RateMeter(max_offsets, streams))
+
+    def _new_application(self, session: SparkSession, max_offsets: int) -> Application:
+        sources = KafkaSources(session, self._settings.bootstrap, max_offsets)
+        return Application(self._topology.application_id, sources, self._settings.serde_options)
 
     @property
     def _checkpoints(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -12,7 +11,6 @@ from processor.rows import VALUE
 _CACHED: Final = "statehouse.record_cache"
 _NATIVE: Final = ("Aggregate",)
 _ROW_BY_ROW: Final = {"Project", "Filter", "SubqueryAlias", "Generate", "MapInArrow", "MapInPandas", "Union"}
-_LOCAL: Final = re.compile(r"local(\[|$)")
 _SOURCE: Final = "StreamingRelationV2"
 
 
@@ -37,13 +35,18 @@ def is_row_by_row(frame: DataFrame) -> bool:
     return _is_row_by_row(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - same
 
 
+def is_local(master: str) -> bool:
+    """Whether Spark's master means that the driver is all of Spark."""
+    return master == "local" or master.startswith("local[")
+
+
 def as_many_as_cores(frame: DataFrame) -> DataFrame:
     """Return a frame that is read from Kafka with at most as many tasks as there are cores, where that is known.
 
     A topic's partitions are a task each, and each task calls Python. More of them than cores run one after another.
     """
     context = frame.sparkSession.sparkContext
-    if _LOCAL.match(context.master) and is_row_by_row(frame):
+    if is_local(context.master) and is_row_by_row(frame):
         return frame.coalesce(context.defaultParallelism)
     return frame
 

@@ -47,7 +47,7 @@ def query_settings(query: Query, chosen: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def set_for_a_while(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change Spark settings while frames are made or queries start inside the block; each of these copies them."""
+    """Change Spark settings inside the block, where frames are made or queries start; a query copies them then."""
     if not settings:
         yield
         return

@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from processor.settings import ProcessorSettings
+from processor.spark_plans import is_local
 from processor.worker_sockets import DIRECTORY, ENABLED, forget_gone, socket_conf
 
 log = structlog.get_logger(__name__)
@@ -107,8 +108,7 @@ def _master(settings: ProcessorSettings) -> str | None:
 
 
 def _is_local(settings: ProcessorSettings) -> bool:
-    master = _master(settings) or ""
-    return master == "local" or master.startswith("local[")
+    return is_local(_master(settings) or "")
 
 
 def _python_path(inherited: str) -> str:

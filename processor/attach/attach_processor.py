@@ -28,7 +28,6 @@ from processor.sink.batch import StoreSink
 from processor.sink.protocol import SinkTarget, newest_written
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRows
-from processor.sources import KafkaSources
 from processor.start_check import CheckpointMisfit, last_commits
 from processor.supervision import StartedQuery, SupervisedQuery
 from processor.topics import ApplicationTopics
@@ -91,11 +90,7 @@ class AttachProcessor(Processor):
 
     def _application(self, session: SparkSession) -> tuple[Application, None]:
         """Return the application; it has neither checkpoints of its own nor sources."""
-        app = Application(
-            self._topology.application_id,
-            KafkaSources(session, self._settings.bootstrap, 1),
-            self._settings.serde_options,
-        )
+        app = self._new_application(session, 1)
         self._build(app)
         return app, None
 

@@ -113,7 +113,7 @@ class StoreSink:
         self._outputs, self._tasks, self._record_cache = outputs, min(target.partition_count, tasks), record_cache
         self._is_cached = any(output.record_cache for output in target.outputs)
         self._is_row_by_row = is_row_by_row
-        self._ends: Offsets | None = None
+        self._ends: Offsets = {}
         self._took_s = 0.0
         self._busy = threading.Lock()
         self._draining = threading.Event()
@@ -145,13 +145,13 @@ class StoreSink:
                 self.failure = error
                 raise
 
-    def _write(self, frame: DataFrame, task: BatchWriter, *, is_small: bool) -> Counts:
+    def _write(self, frame: DataFrame, task: BatchWriter, *, reads_too: bool) -> Counts:
         if self._records is None:
             self._records = OutputRecords(frame.columns, self._outputs)
         unplaced = self._records.of(frame)
         if self._tasks == 1:
             # One task that also reads the source costs less than a shuffle, if it hasn't much to read.
-            together = unplaced.coalesce(1) if is_small and self._is_row_by_row else unplaced.repartition(1)
+            together = unplaced.coalesce(1) if reads_too else unplaced.repartition(1)
         else:
             rows = placed_by_spark(unplaced.select(f"{RECORD}.*"), self._outputs)
             together = rows.repartitionById(self._tasks, SINK_PARTITION).select(F.struct("*").alias(RECORD))
@@ -167,11 +167,11 @@ class StoreSink:
         if not self._target.query_id:
             self._target = replace(self._target, query_id=self._checkpoint.query_id())
         source_ends = self._checkpoint.source_ends(batch_id)
-        is_small = self._ends is not None and self._took_s <= _SHORT_S and is_quickly_read(self._ends, source_ends)
+        reads_too = self._is_row_by_row and self._took_s <= _SHORT_S and is_quickly_read(self._ends, source_ends)
         self._ends = source_ends
         with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
             task = BatchWriter(self._target, batch_id, cache_bytes // self._tasks)
-            counts = self._write(frame, task, is_small=is_small)
+            counts = self._write(frame, task, reads_too=reads_too)
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
         took_s = self._took_s = time.monotonic() - began

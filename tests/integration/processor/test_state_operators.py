@@ -1,4 +1,4 @@
-"""What frames become on real Spark, state operators, their workers, frames without state."""
+"""What frames become on real Spark: state operators, their workers, and frames without state."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages
 from tests.support.kafka import create_topic, produce
+from tests.support.operator_metadata import metadata
 from tests.support.polling import poll_until
-from tests.unit.processor.test_state_operators import PANDAS
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -61,7 +61,7 @@ def test_it_is_decided_once_whatever_else_uses_pandas(spark: SparkSession, tmp_p
     assert (directory / NOTE).read_text() == "rows"
     written = directory / "query" / "state" / "0" / "_metadata" / "v2"
     written.mkdir(parents=True)
-    (written / "0").write_text(PANDAS)
+    (written / "0").write_text(metadata("transformWithStateInPandasExec", "aggregates", "rows"))
     (written / ".1.tmp").write_text("")  # of a driver that was killed
     assert settings_to_go_on(spark, str(directory)) == {}
     for no_note in ("", "what?"):

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from processor.state_operators import uses_pandas
-
-
-def metadata(operator: str, *states: str) -> str:
-    properties = {"timeMode": "NoTime", "stateVariables": [{"stateName": name} for name in states]}
-    body = {
-        "operatorInfo": {"operatorId": 0, "operatorName": operator},
-        "operatorPropertiesJson": json.dumps(properties),
-    }
-    return f"v2\n{json.dumps(body)}"
-
+from tests.support.operator_metadata import metadata
 
 ROWS = metadata("transformWithStateInPySparkExec", "aggregates", "rows")
 PANDAS = metadata("transformWithStateInPandasExec", "aggregates", "rows")
