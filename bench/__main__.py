@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 import tempfile
@@ -11,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from bench.failure import BenchFailure
 from bench.machine import Watch
 from bench.reporting import carried_out, say
 from bench.results import publish, write
 from bench.run import Run
+from bench.shape import Plan
 from bench.sides.servers import ROOT
 from bench.sizes import SIZES
 from statehouse.local.kafka import EmbeddedKafka
@@ -33,24 +36,34 @@ def main() -> int:
 
 
 def _carry_out(options: argparse.Namespace) -> None:
+    plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in _chosen(options)]
+    name = options.size if options.plan is None else f"{options.size}-{plans[0].slug}"
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
-    plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in SIZES[options.size]]
     with EmbeddedKafka(directory / "broker", heap_mb=_BROKER_HEAP_MB, config=_BROKER) as broker:
         run = Run(broker.bootstrap, directory, "bench", say)
         run.play(plans)
     shutil.rmtree(directory)
-    command = "make bench" if options.size == "full" else f"make bench-{options.size}"
-    files = write(options.results, f"{began_at:%Y-%m-%d-%H%M}-{options.size}", command, plans, run, watch)
+    command = f"python -m bench {shlex.join(sys.argv[1:])}"
+    files = write(options.results, f"{began_at:%Y-%m-%d-%H%M}-{name}", command, plans, run, watch)
     if options.page is not None:
         publish(options.page, files)
     say(f"results: {', '.join(map(str, files))}")
 
 
+def _chosen(options: argparse.Namespace) -> list[Plan]:
+    plans = [plan for plan in SIZES[options.size] if options.plan in {None, plan.name}]
+    if not plans:
+        known = ", ".join(plan.name for plan in SIZES[options.size])
+        raise BenchFailure(f"{options.size} has no plan {options.plan!r}; it has {known}")
+    return plans
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("size", choices=SIZES)
+    parser.add_argument("--plan", help="only this plan, such as Processing (default: all of the size)")
     parser.add_argument("--rounds", type=int, help="rounds of each plan (default: as the plan says)")
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     parser.add_argument("--page", type=Path, help="a Markdown page to link these results from")

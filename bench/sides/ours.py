@@ -217,7 +217,6 @@ class SparkFleet(Fleet):
         options = {
             "checkpoint-dir": self._checkpoints,
             "max-offsets": _MAX_OFFSETS,
-            "sink-tasks": os.cpu_count() or 1,
             **self._standbys,
             **self._timing,
         }

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import urllib.request
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -52,8 +53,12 @@ def process_on(master_url: str) -> list[str]:
 class SparkCluster:
     """One master; workers come and go, each with one executor of an application."""
 
-    def __init__(self, directory: Path, workers: int = 2, *, memory_mb: int = 1024) -> None:
+    def __init__(
+        self, directory: Path, workers: int = 2, *, memory_mb: int = 1024, prefixes: Iterable[list[str]] = ()
+    ) -> None:
+        """Prepare. `prefixes`: what goes before the commands of the first workers; it holds for executors, too."""
         self._directory, self._memory_mb, self._first_workers = directory, memory_mb, workers
+        self._prefixes = iter(prefixes)
         self._port, self._ui_port = free_port(), free_port()
         self._numbers = itertools.count(1)
         self._master = self._daemon(
@@ -95,7 +100,8 @@ class SparkCluster:
         name, host = f"worker-{number}", f"127.0.0.{number + 1}"
         options = ["--cores", "1", "--memory", f"{self._memory_mb}m", "--work-dir", str(self._directory / name)]
         options += ["--webui-port", "0", self.url]
-        worker = self._daemon(name, "org.apache.spark.deploy.worker.Worker", host, *options)
+        prefix = next(self._prefixes, [])
+        worker = self._daemon(name, "org.apache.spark.deploy.worker.Worker", host, *options, prefix=prefix)
         worker.start()
         self.workers.append(worker)
         return worker
@@ -123,8 +129,10 @@ class SparkCluster:
 
         return poll_until(running, timeout_s, f"{count} executors")
 
-    def _daemon(self, name: str, main_class: str, host: str, *options: str) -> ManagedProcess:
-        command = [str(SPARK_HOME / "bin" / "spark-class"), main_class, "--host", host, *options]
+    def _daemon(
+        self, name: str, main_class: str, host: str, *options: str, prefix: Sequence[str] = ()
+    ) -> ManagedProcess:
+        command = [*prefix, str(SPARK_HOME / "bin" / "spark-class"), main_class, "--host", host, *options]
         return ManagedProcess(
             f"Spark's {name}",
             command,

@@ -15,7 +15,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, is_alive, messages, store_of
+from tests.support.cores import CoresLimit
 from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
@@ -307,45 +307,12 @@ def test_ten_kills_of_the_job_and_ten_of_ours(
     assert store_of(changelog) == {row.key[0].encode(): value(*row.value) for row in state}
 
 
-class HalfACore:
-    """Programs that may use half a core together, and how much they have used; by control groups of version 1."""
-
-    def __init__(self, name: str, cores: float = 0.5) -> None:
-        self._group = Path("/sys/fs/cgroup/cpu") / name
-        self._usage = Path("/sys/fs/cgroup/cpuacct") / name
-        for group in (self._group, self._usage):
-            group.mkdir()
-        self.allow(cores)
-
-    def allow(self, cores: float) -> None:
-        (self._group / "cpu.cfs_quota_us").write_text(str(round(cores * 100_000)))
-
-    @property
-    def used_s(self) -> float:
-        return int((self._usage / "cpuacct.usage").read_text()) / 1e9
-
-    @property
-    def prefix(self) -> list[str]:
-        """What goes before a command."""
-        enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in (self._group, self._usage))
-        return ["sh", "-c", f'{enter}; exec "$@"', "sh"]
-
-    def close(self) -> None:
-        for group in (self._group, self._usage):
-            poll_until(partial(_is_empty, group), 30, "the end of its programs")
-            group.rmdir()
-
-
-def _is_empty(group: Path) -> bool:
-    return not (group / "cgroup.procs").read_text()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_a_job_is_not_slowed_down_by_more_than_by_as_much_other_work(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
-    application_id, topic, group = unique_name("shop"), unique_name("clicks"), HalfACore(unique_name("group")[-20:])
+    application_id, topic, group = unique_name("shop"), unique_name("clicks"), CoresLimit(unique_name("group")[-20:])
     create_topic(kafka.bootstrap, topic)
     records = Records(kafka.bootstrap, topic)
     records.write(500)

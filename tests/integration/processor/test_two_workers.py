@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from itertools import islice, pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import descendants, stat
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
+from tests.support.cores import CoresLimit
 from tests.support.kafka import PlacedRecord, create_topic, produce, produce_placed
 from tests.support.spark_cluster import ENVIRONMENT, SparkCluster, process_on
 
@@ -36,15 +38,20 @@ KEYS, PLAYER_COUNT, PRODUCT_COUNT = 5_000, 2_000, 500
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize("cores", [None, 0.5], ids=["a-core-each", "half-a-core-each"])
 @pytest.mark.parametrize("topology", ["tests.integration.processor.counters", "examples.leaderboard.topology"])
-def test_a_backlog_is_worked_off_by_one_and_by_two_workers(tmp_path: Path, topology: str):
+def test_a_backlog_is_worked_off_by_one_and_by_two_workers(tmp_path: Path, topology: str, cores: float | None):
     rates, cpu = {}, {}
     a_batch = COUNTED_A_BATCH if topology.endswith("counters") else SCORES_A_BATCH
     for workers in (1, 2):
         directory = tmp_path / str(workers)
-        with EmbeddedKafka() as broker, SparkCluster(directory / "spark", workers=workers) as cluster:
+        with ExitStack() as stack:
+            limits = [] if cores is None else [limit(stack, f"worker-{nth}", cores) for nth in range(workers)]
+            broker = stack.enter_context(EmbeddedKafka())
+            prefixes = [each.prefix for each in limits]
+            cluster = stack.enter_context(SparkCluster(directory / "spark", workers, prefixes=prefixes))
             fill(broker, topology, a_batch * BATCHES)
-            options = ["--max-offsets", str(a_batch), "--sink-tasks", "2"]
+            options = ["--max-offsets", str(a_batch)]
             program = process_on(cluster.url)
             driver = ProcessorProcess(topology, broker.bootstrap, directory, *options, program=program, env=ENVIRONMENT)
             driver.start()
@@ -59,8 +66,15 @@ def test_a_backlog_is_worked_off_by_one_and_by_two_workers(tmp_path: Path, topol
                 driver.kill()
         ended = [datetime.fromisoformat(batch["timestamp"]) for batch in batches][WARM_UP - 1 : BATCHES]
         rates[workers] = round(a_batch / median((to - since).total_seconds() for since, to in pairwise(ended)))
-    log.info("events a second", topology=topology, one_worker=rates[1], two_workers=rates[2])
+    log.info("events a second", topology=topology, cores=cores, one_worker=rates[1], two_workers=rates[2])
     log.info("processor seconds", batches=BATCHES - WARM_UP, one_worker=cpu[1], two_workers=cpu[2])
+
+
+def limit(stack: ExitStack, name: str, cores: float) -> CoresLimit:
+    """Let a worker and its executor use so many cores; until the stack ends."""
+    limited = CoresLimit(f"{name}-{os.getpid()}", cores)
+    stack.callback(limited.close)
+    return limited
 
 
 def processor_s(broker: EmbeddedKafka, driver: ProcessorProcess, cluster: SparkCluster) -> dict[str, float]:

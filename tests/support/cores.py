@@ -1,0 +1,43 @@
+"""Programs that may use only so much processor time, by control groups of version 1."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from tests.support.polling import poll_until
+
+_GROUPS = Path("/sys/fs/cgroup")
+_PERIOD_US = 100_000
+
+
+class CoresLimit:
+    """Programs that may use so many cores together, and how much they have used."""
+
+    def __init__(self, name: str, cores: float = 0.5) -> None:
+        self._group, self._usage = _GROUPS / "cpu" / name, _GROUPS / "cpuacct" / name
+        for group in (self._group, self._usage):
+            group.mkdir()
+        self.allow(cores)
+
+    def allow(self, cores: float) -> None:
+        (self._group / "cpu.cfs_quota_us").write_text(str(round(cores * _PERIOD_US)))
+
+    @property
+    def used_s(self) -> float:
+        return int((self._usage / "cpuacct.usage").read_text()) / 1e9
+
+    @property
+    def prefix(self) -> list[str]:
+        """What goes before a command."""
+        enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in (self._group, self._usage))
+        return ["sh", "-c", f'{enter}; exec "$@"', "sh"]
+
+    def close(self) -> None:
+        for group in (self._group, self._usage):
+            poll_until(partial(_is_empty, group), 30, "the end of its programs")
+            group.rmdir()
+
+
+def _is_empty(group: Path) -> bool:
+    return not (group / "cgroup.procs").read_text()
