@@ -16,6 +16,7 @@ import structlog
 from confluent_kafka import KafkaException, Producer
 
 from processor.checkpoint import Offsets
+from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
@@ -305,6 +306,6 @@ class IdleRepeater:
                 self._publisher.repeat(self._interval_s)
             except KafkaException as failure:
                 log.warning("idle commit record not written, trying again", error=failure.args[0].str())
-            except Exception as error:  # noqa: BLE001 - without this thread a processor that is idle would look dead
-                self._on_failure(error)
+            except BaseException as caught:  # noqa: BLE001 - without this thread a processor that is idle would look dead
+                self._on_failure(as_error(caught))
                 return

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,16 +20,17 @@ from urllib.parse import urlsplit
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from google.protobuf.message import DecodeError
 
 from statehouse.assignment import AssignmentReader
 from statehouse.control.v1 import commits_pb2
-from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.control_log import OnRecord
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.topics import partition_counts
+from statehouse.observability.unreadable_records import UnreadableRecords
+from statehouse.processor_reports import decode_commit
 from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, updates_topic
 
 log = structlog.get_logger(__name__)
@@ -71,7 +73,8 @@ class ResetPlan:
 class _Commits:
     """The latest commit record of each store, and when it was written."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: UnreadableRecords) -> None:
+        self._skipped = skipped
         self.latest: dict[str, tuple[commits_pb2.Commit, int]] = {}
 
     def take(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
@@ -80,9 +83,9 @@ class _Commits:
             self.latest.pop(store, None)
             return
         try:
-            self.latest[store] = commits_pb2.Commit.FromString(value), timestamp_ms
-        except DecodeError as error:
-            log.warning("unreadable commit record skipped", key=store, error=str(error))
+            self.latest[store] = decode_commit(key, value), timestamp_ms
+        except ContractError as error:
+            self._skipped.note("commits", key, error)
 
 
 def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
@@ -97,7 +100,8 @@ def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout
     """
     checkpoints = _local(checkpoint_dir) / application_id
     admin = clients.admin(bootstrap, f"{application_id}-reset")
-    assignments, commits = AssignmentReader(_skipped), _Commits()
+    skipped = UnreadableRecords()
+    assignments, commits = AssignmentReader(partial(skipped.note, "assignment")), _Commits(skipped)
 
     def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         assignments.feed(key, value)
@@ -207,7 +211,3 @@ def _forget(bootstrap: str, plan: ResetPlan) -> None:
         producer.produce(commits_topic(plan.application_id), key=store.encode(), value=None)
     if producer.flush(_DELETE_TIMEOUT_S):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "commit records not deleted: repeat the reset"))  # noqa: SLF001 - as above
-
-
-def _skipped(key: str, error: Exception) -> None:
-    log.warning("unreadable control record skipped", key=key, error=str(error))

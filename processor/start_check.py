@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
-from google.protobuf.message import DecodeError
 
 from processor.checkpoint import CheckpointReader, CheckpointState, Offsets
 from processor.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
 from processor.commits import StoreChangelog
 from processor.sink.protocol import SinkTarget, newest_written
 from statehouse.control.v1 import commits_pb2
-from statehouse.errors import ConfigurationError, StatehouseError
+from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.kafka.offsets import earliest_offsets, end_offsets
+from statehouse.processor_reports import decode_commit
 from statehouse.topology import commits_topic
 
 log = structlog.get_logger(__name__)
@@ -30,30 +30,42 @@ class CheckpointMisfit(ConfigurationError):
     """A query's checkpoint doesn't fit the changelog: to continue would lose events, or keep outdated entries."""
 
 
-def last_commits(bootstrap: str, application_id: str) -> dict[str, CommitRecord]:
-    """Return the last record of each store in an application's commits topic; the topic must exist.
+def last_commits(bootstrap: str, application_id: str, stores: Collection[str]) -> dict[str, CommitRecord]:
+    """Return the last record of each of the stores in an application's commits topic; the topic must exist.
 
     Raises:
-        ConfigurationError: the topic can't be read within a minute, or has a record that isn't a commit record.
+        ConfigurationError: the topic can't be read within a minute, or the last record of a store can't be true.
 
     """
     found: dict[str, CommitRecord] = {}
+    refused: dict[str, ContractError] = {}
 
     def on_record(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+        store = (key or b"").decode(errors="replace")
+        found.pop(store, None)
+        refused.pop(store, None)
         if value is None:  # the application was reset
-            found.pop((key or b"").decode(errors="replace"), None)
-        else:
-            commit = commits_pb2.Commit.FromString(value)
-            found[commit.store] = CommitRecord(
-                commit.query_id, commit.batch_id, _offsets(commit.source_ends), _offsets(commit.changelog_ends)
-            )
+            return
+        try:
+            commit = decode_commit(key, value)
+        except ContractError as error:
+            refused[store] = error
+            return
+        found[store] = CommitRecord(
+            commit.query_id, commit.batch_id, _offsets(commit.source_ends), _offsets(commit.changelog_ends)
+        )
 
     topic = commits_topic(application_id)
     try:
         read_to_ends(bootstrap, {topic: on_record}, f"{application_id}-start", _READ_S)
-    except (StatehouseError, KafkaException, DecodeError) as failure:
+    except (StatehouseError, KafkaException) as failure:
         raise ConfigurationError(f"{topic} says how far the stores are, and can't be read: {failure}") from failure
-    return found
+    for store in sorted(refused.keys() & set(stores)):
+        raise ConfigurationError(
+            f"the last record of store {store} in {topic} is none that a processor writes: {refused[store]}. Find out "
+            "who wrote it; then reset the application"
+        ) from refused[store]
+    return {store: found[store] for store in stores if store in found}
 
 
 def refuse_misfit(
@@ -81,7 +93,8 @@ def refuse_misfit(
     # and recorded before they are committed.
     written = newest_written(replace(target, query_id=checkpoint.query_id())) if checkpoint.exists() else None
     state = checkpoint.state()
-    records = last_commits(target.bootstrap, target.application_id) if changelogs else {}
+    stores = [changelog.store for changelog in changelogs]
+    records = last_commits(target.bootstrap, target.application_id, stores) if changelogs else {}
     for changelog in changelogs:
         record = records.get(changelog.store)
         if record is None and _is_new(changelogs, records, state):

@@ -35,12 +35,19 @@ const (
 	leastPingInterval = 5 * time.Second
 	// Of one connection: further calls wait at the client. Routers and nodes refuse far fewer with a reason.
 	maxCalls = 10_000
+	// A connection must begin as HTTP/2 within this time, and is closed after this time without a call.
+	beginsWithin = 10 * time.Second
+	maxIdle      = 10 * time.Minute
+	// Our own metadata take some hundred bytes.
+	maxHeaderBytes = 16 << 10
 )
 
 type options struct {
 	listen, server  string
 	sharePort       bool
 	maxMessageBytes int
+	maxConnections  int
+	maxOfAddress    int
 }
 
 func main() {
@@ -49,6 +56,8 @@ func main() {
 	flag.BoolVar(&given.sharePort, "share-port", false, "other processes may listen on the port, too")
 	flag.StringVar(&given.server, "server", "", "gRPC target of the server behind this proxy, a Unix socket")
 	flag.IntVar(&given.maxMessageBytes, "max-message-bytes", 16<<20, "largest gRPC message")
+	flag.IntVar(&given.maxConnections, "max-connections", 10_000, "most connections at once")
+	flag.IntVar(&given.maxOfAddress, "max-connections-per-address", 10_000, "most of one address")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
 		flag.PrintDefaults()
@@ -86,14 +95,20 @@ func run(given options) error {
 		grpc.MaxRecvMsgSize(given.maxMessageBytes),
 		grpc.MaxSendMsgSize(given.maxMessageBytes),
 		grpc.MaxConcurrentStreams(maxCalls),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.ConnectionTimeout(beginsWithin),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: pingInterval, Timeout: pingTimeout, MaxConnectionIdle: maxIdle,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 		grpc.UnknownServiceHandler(Handle(link, Forward(upstream))),
 	)
+	ended := make(chan error, 2)
 	link.OnServe = func() {
 		go func() {
-			if err := server.Serve(listener); err != nil {
-				log.Print(err)
+			// A proxy that listens to nobody would only look alive; the process behind it starts none in its place, but ends.
+			if err := server.Serve(NewBounded(listener, given.maxConnections, given.maxOfAddress)); err != nil {
+				ended <- fmt.Errorf("no calls are taken any more: %w", err)
 			}
 		}()
 	}
@@ -105,7 +120,6 @@ func run(given options) error {
 		}()
 	}
 	link.Send(listening, uint64(listener.Addr().(*net.TCPAddr).Port), nil)
-	ended := make(chan error, 1)
 	go func() { ended <- link.Run() }()
 	select {
 	case err = <-ended:

@@ -12,9 +12,11 @@ from query_service.reads.fleet_view import FleetView, view_of
 from query_service.replicas.replica import monotonic_and_wall_ms
 from query_service.states.ownership import NodeOwnership
 from statehouse.assignment import Assignment
+from statehouse.background import as_error
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import ProcessorReports, decode_commit, written_at_s
 from statehouse.serde_plugins import Serdes
 from statehouse.settings import NodeSettings
@@ -44,6 +46,7 @@ class ControlTopics:
         settings: NodeSettings,
         client_id: str,
         ownership: NodeOwnership,
+        skipped: UnreadableRecords,
         *,
         on_view: Callable[[FleetView], None],
         on_assignment: Callable[[Assignment], None],
@@ -54,7 +57,7 @@ class ControlTopics:
         self.members_known = asyncio.Event()
         self.reports = ProcessorReports()
         self._loop = asyncio.get_running_loop()
-        self._ownership = ownership
+        self._ownership, self._skipped = ownership, skipped
         self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
@@ -64,6 +67,7 @@ class ControlTopics:
             self._on_loop(self._take_assignment),
             client_id=client_id,
             on_contact=self._on_loop(self._assignment_read),
+            on_anew=self._on_loop(self._ownership.assignments_begin_anew),
             on_broken=on_thread_defect,
             confirm_interval_s=settings.heartbeat_interval_ms / 2000,
         )
@@ -120,12 +124,12 @@ class ControlTopics:
         log.info("assignment taken", epoch=assignment.epoch, reason=assignment.reason, tasks=len(wanted))
         self._on_assignment(assignment)
 
-    def _take_member(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+    def _take_member(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         try:
-            if self._ownership.take_member(key, value):
+            if self._ownership.take_member(key, value, timestamp_ms):
                 self._compile_view()
         except ContractError as error:
-            report_unreadable((key or b"").decode(errors="replace"), error)
+            self._skipped.note("members", key, error)
         if (newer := self._ownership.superseded_by) is not None:
             self._on_superseded(newer)
 
@@ -136,7 +140,7 @@ class ControlTopics:
         try:
             commit = decode_commit(key, value)
         except ContractError as error:
-            report_unreadable((key or b"").decode(errors="replace"), error)
+            self._skipped.note("commits", key, error)
             return
         now_s, wall_ms = monotonic_and_wall_ms()
         self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
@@ -157,15 +161,10 @@ class ControlTopics:
         def take_or_break(*told: *Told) -> None:
             try:
                 take(*told)
-            except Exception as error:  # noqa: BLE001 - the node must not go on without this record
-                self._on_defect(error)
+            except BaseException as caught:  # noqa: BLE001 - the node must not go on without this record
+                self._on_defect(as_error(caught))
 
         def on_thread(*told: *Told) -> None:
             self._loop.call_soon_threadsafe(take_or_break, *told)
 
         return on_thread
-
-
-def report_unreadable(key: str, error: Exception) -> None:
-    """Log a record of a control topic that was skipped."""
-    log.warning("unreadable control record skipped", key=key, error=str(error))

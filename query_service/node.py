@@ -25,9 +25,10 @@ from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
 from statehouse.assignment import Assignment
-from statehouse.background import BackgroundWork
+from statehouse.background import BackgroundWork, as_error
 from statehouse.membership import Member, NodeState
 from statehouse.observability.metrics import MetricsServer
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import ProcessorReport
 from statehouse.settings import NodeSettings
 from statehouse.topology import AnyTaskId, TaskId, members_topic
@@ -57,7 +58,8 @@ class QueryNode:
         self._chores = BackgroundWork()
         self._metrics = NodeMetrics()
         self._listeners = new_listeners(self._metrics, listeners)
-        self._ownership = new_ownership(settings)
+        skipped = UnreadableRecords(self._metrics.registry, "statehouse_node")
+        self._ownership = new_ownership(settings, skipped)
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
         self._tasks = TaskManager(
@@ -85,6 +87,7 @@ class QueryNode:
             settings,
             client_id,
             self._ownership,
+            skipped,
             on_view=self._take_view,
             on_assignment=self._take_assignment,
             on_superseded=self._superseded,
@@ -98,6 +101,7 @@ class QueryNode:
             self._member,
             interval_s=settings.heartbeat_interval_ms / 1000,
             timeout_ms=settings.session_timeout_ms,
+            on_failure=self._metrics.heartbeat_failures.inc,
         )
         self._host = types_pb2.Host(
             instance_id=self._ownership.instance_id, host=settings.advertised_host or settings.bind_host
@@ -211,8 +215,8 @@ class QueryNode:
         """Do a chore until cancelled. Its error stops the node, and ends a drain."""
         try:
             await chore
-        except Exception as error:  # noqa: BLE001 - `_break` logs it, and `run` raises it
-            self._break(error)
+        except BaseException as caught:  # noqa: BLE001 - `_break` logs it, and `run` raises it
+            self._break(as_error(caught))
 
     def _thread_broke(self, error: Exception) -> None:
         """Bring a defect to the event loop, from the thread that it ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial, wraps
@@ -59,7 +60,9 @@ def _counting(method: str, handler: Callable[[Any, Any, Any], Awaitable[Response
         except LookupFailure as failure:
             outcome = failure.reason.name
             raise
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
             outcome = Reason.INTERNAL.name
             raise
         else:
@@ -86,7 +89,7 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) ->
         try:
             return await handler(self, request)
         except PositionNotReached as behind:
-            deadline = Deadline.of_call(context, self.waits.longest_s, margins=_WAIT_MARGINS)
+            deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
             return await self.waits.patiently(partial(handler, self, request), behind, deadline)
 
     async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
@@ -162,7 +165,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         try:
             await watch()
         except PositionNotReached as behind:
-            await self.waits.patiently(watch, behind, Deadline.after(min(_WATCH_WAIT_S, self.waits.longest_s)))
+            await self.waits.patiently(watch, behind, Deadline.after(min(_WATCH_WAIT_S, self.waits.times.default_s)))
 
     get = _waiting("Get", _get)
     batch_get = _waiting("BatchGet", _batch_get)
@@ -191,7 +194,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
             answer = read(request)
         except (PositionNotReached, FetchNeeded):
             return read_in_time(request, context)
-        except Exception as error:
+        except BaseException as error:
             self.metrics.call(method, error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name)
             raise
         self.metrics.call(method, "OK")

@@ -6,8 +6,9 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from query_service.control_topics import ControlTopics, report_unreadable
+from query_service.control_topics import ControlTopics
 from query_service.reads.admission import Admission
 from query_service.reads.lookups import LookupHandler
 from query_service.reads.open_scans import OpenScans
@@ -25,6 +26,8 @@ from query_service.telemetry.restore_display import progress_listener
 from query_service.watches.log_reader import LogReader
 from query_service.watches.watch_handler import WatchHandler
 from statehouse.assignment import AssignmentReader
+from statehouse.observability.unreadable_records import UnreadableRecords
+from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import NodeSettings
@@ -61,7 +64,7 @@ def new_listeners(metrics: NodeMetrics, more: Sequence[Listener]) -> Listeners:
     return listeners
 
 
-def new_ownership(settings: NodeSettings) -> NodeOwnership:
+def new_ownership(settings: NodeSettings, skipped: UnreadableRecords) -> NodeOwnership:
     """Return the ownership for this run of the node. Without an instance id, make up a name."""
     return NodeOwnership(
         settings.instance_id or f"{socket.gethostname()}-{secrets.token_hex(4)}",
@@ -69,7 +72,7 @@ def new_ownership(settings: NodeSettings) -> NodeOwnership:
         monotonic_and_wall_ms()[1],
         session_timeout_s=settings.session_timeout_ms / 1000,
         dynamic=not settings.instance_id,
-        reader=AssignmentReader(report_unreadable),
+        reader=AssignmentReader(partial(skipped.note, "assignment")),
     )
 
 
@@ -108,7 +111,10 @@ def new_reads(
         lookups,
         ScanHandler(admission, open_scans, max_message_bytes=settings.max_message_bytes),
         WatchHandler(admission, open_scans, log_reader, fetches, max_watches=settings.max_watches),
-        PositionWaits(max_waits=settings.max_position_waits, longest_s=settings.position_wait_timeout_ms / 1000),
+        PositionWaits(
+            RequestTimes(settings.position_wait_timeout_ms / 1000, settings.max_timeout_ms / 1000),
+            max_waits=settings.max_position_waits,
+        ),
         fetches,
     )
 

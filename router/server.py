@@ -6,10 +6,10 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 import grpc.aio
 import structlog
-from google.protobuf.message import DecodeError
 
 from router.calls.attempts import Attempts
 from router.calls.channels import QUERY_SERVICE, NodeChannels
@@ -32,14 +32,16 @@ from router.lookups.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
-from statehouse.assignment import CONTROLLER_KEY, AssignmentReader
-from statehouse.control.v1 import assignment_pb2
+from statehouse.assignment import CONTROLLER_KEY, AssignmentReader, read_controller_record
+from statehouse.background import as_error
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
 from statehouse.observability.metrics import MetricsServer
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import decode_commit, record_age_s, written_at_s
+from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
@@ -64,6 +66,7 @@ class RouterServer:
         attempt_timeout_s = settings.attempt_timeout_ms / 1_000
         self._settings = settings
         self.metrics = RouterMetrics()
+        self.skipped = UnreadableRecords(self.metrics.registry, "statehouse_router")
         self.tables = CurrentTable()
         bind = f"{settings.bind_host}:{settings.router_port}"
         proxy = proxy_for(settings, bind, on_broken, share_port=share_port)
@@ -111,6 +114,7 @@ class RouterServer:
             calls,
             dispatcher,
             self.metrics,
+            max_entries=settings.router_max_batch_entries,
             max_message_bytes=settings.max_message_bytes,
         )
         scatter = Scatter(self.tables, calls, dispatcher, self.metrics, max_message_bytes=settings.max_message_bytes)
@@ -122,8 +126,10 @@ class RouterServer:
             self.metrics,
             timeouts=WatchTimeouts(settings.request_timeout_ms / 1_000, settings.watch_resume_timeout_ms / 1_000),
             max_watches=settings.max_watches,
+            max_partitions=settings.max_watched_partitions,
         )
         self.metrics.open_watches.set_function(lambda: self.watches.streams.open)
+        times = RequestTimes(settings.request_timeout_ms / 1_000, settings.max_timeout_ms / 1_000)
         self._handlers = QueryHandlers(
             self.tables,
             limit,
@@ -132,7 +138,7 @@ class RouterServer:
             scatter,
             self.watches,
             self.metrics,
-            settings.request_timeout_ms / 1_000,
+            times,
         )
         self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
         self.fleet = FleetServicer(
@@ -144,7 +150,7 @@ class RouterServer:
             self.queries,
             self.controller,
             Explainer(self.tables, limit, dispatcher, self._answer_times),
-            default_timeout_s=settings.request_timeout_ms / 1_000,
+            times=times,
             max_watches=settings.max_watches,
         )
         self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
@@ -211,14 +217,21 @@ class ControlTopicReaders:
         inputs: Inputs,
         queries: ProcessorQueries,
         controller: ControllerReport,
+        skipped: UnreadableRecords,
         loop: asyncio.AbstractEventLoop,
         on_broken: Callable[[Exception], None],
     ) -> None:
         self._tracker, self._inputs, self._queries, self._loop = tracker, inputs, queries, loop
         self._controller, self._on_broken = controller, on_broken
-        self._assignments = AssignmentReader(on_unreadable=_report_unreadable)
+        self._assignments = AssignmentReader(partial(skipped.note, "assignment"))
+        self._skipped = skipped
 
-        def reader(topic: str, on_record: OnRecord, on_contact: Callable[[], None] = lambda: None) -> ControlLogReader:
+        def reader(
+            topic: str,
+            on_record: OnRecord,
+            on_contact: Callable[[], None] = lambda: None,
+            on_anew: Callable[[], None] = lambda: None,
+        ) -> ControlLogReader:
             return ControlLogReader(
                 settings.bootstrap,
                 topic,
@@ -226,14 +239,17 @@ class ControlTopicReaders:
                 client_id=f"{settings.application_id}-router",
                 on_broken=lambda error: self._call_on_loop(on_broken, error),
                 on_contact=on_contact,
+                on_anew=on_anew,
             )
 
         name = settings.application_id
         self._assignment_log = reader(
             assignment_topic(name),
             self._on_assignment_record,
-            lambda: self._call_on_loop(tracker.on_caught_up, "assignment"),
+            self._on_assignments_read,
+            self._assignments.begin,
         )
+        self._assignments.begin()
         self._member_log = reader(
             members_topic(name), self._on_member_record, lambda: self._call_on_loop(tracker.on_caught_up, "members")
         )
@@ -257,11 +273,19 @@ class ControlTopicReaders:
         if assignment is not None:
             self._call_on_loop(self._tracker.on_assignment, assignment)
 
+    def _on_assignments_read(self) -> None:
+        assignment = self._assignments.end_reached()
+        if assignment is not None:
+            self._call_on_loop(self._tracker.on_first_assignment, assignment)
+        self._call_on_loop(self._tracker.on_caught_up, "assignment")
+
     def _on_controller_record(self, value: bytes | None, timestamp_ms: int) -> None:
+        if value is None:
+            return
         try:
-            record = assignment_pb2.AssignmentRecord.FromString(value or b"")
-        except DecodeError as error:
-            _report_unreadable(CONTROLLER_KEY.decode(), error)
+            record = read_controller_record(value)
+        except ContractError as error:
+            self._skipped.note("assignment", CONTROLLER_KEY, error)
             return
         at_s = written_at_s(timestamp_ms, time.monotonic(), time.time() * 1_000)
         self._call_on_loop(self._controller.on_record, record.controller, at_s)
@@ -271,9 +295,9 @@ class ControlTopicReaders:
             self._call_on_loop(self._tracker.on_member_left, (key or b"").decode(errors="replace"))
             return
         try:
-            member = decode_member(value)
+            member = decode_member(key, value, timestamp_ms)
         except ContractError as error:
-            _report_unreadable((key or b"").decode(errors="replace"), error)
+            self._skipped.note("members", key, error)
             return
         self._call_on_loop(self._tracker.on_member, member, self._age_s(self._member_log, timestamp_ms))
 
@@ -284,7 +308,7 @@ class ControlTopicReaders:
         try:
             commit = decode_commit(key, value)
         except ContractError as error:
-            _report_unreadable((key or b"").decode(errors="replace"), error)
+            self._skipped.note("commits", key, error)
             return
         self._call_on_loop(self._inputs.on_commit, commit)
         at_s = written_at_s(timestamp_ms, time.monotonic(), time.time() * 1_000)
@@ -307,12 +331,8 @@ class ControlTopicReaders:
     def _or_break(self, callback: Callable[..., None], *args: object) -> None:
         try:
             callback(*args)
-        except Exception as error:  # noqa: BLE001 - `serve` raises it
-            self._on_broken(error)
-
-
-def _report_unreadable(key: str, error: Exception) -> None:
-    log.warning("control record can't be read and is skipped", key=key, error=str(error))
+        except BaseException as caught:  # noqa: BLE001 - `serve` raises it
+            self._on_broken(as_error(caught))
 
 
 async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bool = False) -> None:
@@ -330,7 +350,14 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
 
     server = RouterServer(settings, stop_by, share_port=share_port)
     follower = ControlTopicReaders(
-        settings, server.tracker, server.inputs, server.queries, server.controller, asyncio.get_running_loop(), stop_by
+        settings,
+        server.tracker,
+        server.inputs,
+        server.queries,
+        server.controller,
+        server.skipped,
+        asyncio.get_running_loop(),
+        stop_by,
     )
     metrics_server = None
     if settings.metrics_port is not None:

@@ -31,7 +31,7 @@ from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
 from statehouse.errors import LookupFailure
-from statehouse.rpc.deadline import Deadline, HasTime
+from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
 from statehouse.rpc.link import LinkHandler
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.topology import Role
@@ -53,7 +53,7 @@ Response = TypeVar("Response")
 
 @dataclass(frozen=True, slots=True)
 class QueryHandlers:
-    """QueryService for all partitions. `default_timeout_s` is the deadline for callers who set none."""
+    """QueryService for all partitions. `times`: how long requests may take."""
 
     tables: CurrentTable
     limit: LookupLimit
@@ -62,7 +62,7 @@ class QueryHandlers:
     scatter: Scatter
     watches: WatchRelay
     metrics: RouterMetrics
-    default_timeout_s: float
+    times: RequestTimes
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
@@ -105,7 +105,7 @@ class QueryHandlers:
 
     def deadline(self, context: HasTime) -> Deadline:
         """Return a call's deadline."""
-        return Deadline.of_call(context, self.default_timeout_s)
+        return self.times.deadline(context)
 
     def observe(self, store: str, outcome: str, role: Role | None, started_at: float | None) -> None:
         """Count a lookup; a store that is not in the assignment has an empty label.
@@ -205,7 +205,7 @@ async def _counted(
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
-    """FleetService. `default_timeout_s` is the deadline for callers who set none."""
+    """FleetService. `times`: how long requests may take."""
 
     def __init__(
         self,
@@ -218,14 +218,14 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         controller: ControllerReport,
         explainer: Explainer,
         *,
-        default_timeout_s: float,
+        times: RequestTimes,
         max_watches: int,
     ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
         self._controller = controller
-        self._default_timeout_s = default_timeout_s
+        self._times = times
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
@@ -281,7 +281,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         """Wait for the processor."""
         store = self._tables.current().store(request.store)
         records = latest(request.records)
-        deadline = Deadline.of_call(context, self._default_timeout_s)
+        deadline = self._times.deadline(context)
         token = await self._inputs.processed(store.spec.name, records, deadline)
         return fleet_service_pb2.AwaitInputResponse(at_least=token.to_proto())
 
@@ -289,7 +289,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self, request: fleet_service_pb2.ExplainGetRequest, context: Context
     ) -> fleet_service_pb2.ExplainGetResponse:
         """Look a key up and return each step."""
-        return await self._explainer.explain_get(request, Deadline.of_call(context, self._default_timeout_s))
+        return await self._explainer.explain_get(request, self._times.deadline(context))
 
     GetFleet = failing_cleanly(_get_fleet)
     ListStores = failing_cleanly(_list_stores)

@@ -15,14 +15,38 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from statehouse.checked import (
+    PARTITIONS_MAX,
+    SUB_TOPOLOGIES_MAX,
+    checked_count,
+    checked_id,
+    checked_size,
+    checked_text,
+    checked_topic,
+)
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
-from statehouse.topology import MURMUR2, AnyTaskId, GlobalId, Role, StoreSpec, SubTopology, TaskId
+from statehouse.topology import (
+    MURMUR2,
+    SESSION,
+    WINDOW,
+    AnyTaskId,
+    GlobalId,
+    Role,
+    StoreSpec,
+    SubTopology,
+    TaskId,
+    checked_name,
+)
 
 MANIFEST_KEY = "epoch"
 CONTROLLER_KEY: Final = b"controller"
 """The key of the acting controller's record. It is no part of an assignment."""
+
+_INT64_MAX: Final = 2**63 - 1
+# An epoch changes a record, or removes one. Nobody removes so many in a row.
+_EPOCHS_WITHOUT_CHANGE: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,38 +205,89 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
 class AssignmentReader:
     """Turns the assignment topic's records, in order, into snapshots.
 
-    Sans-I/O: feed it records, take the snapshots it returns. Epochs never go back. An unreadable record is reported to
-    `on_unreadable(key, error)` and skipped.
+    Sans-I/O: feed it records, take the snapshots it returns. Epochs never go back within one log. A record that can't
+    be read, or can't be true, is reported to `on_unreadable(key, error)` and skipped: the one before it stays.
     """
 
     def __init__(self, on_unreadable: Callable[[str, Exception], None] = lambda _key, _error: None) -> None:
         """Start with no snapshot."""
         self._records: dict[str, assignment_pb2.AssignmentRecord] = {}
         self._on_unreadable = on_unreadable
+        self._epoch = 0
+        self._before_end: dict[str, assignment_pb2.AssignmentRecord | None] | None = None
+        self._spoilt: set[str] = set()
+        """Keys whose last record in the log is no good, although an earlier one may still count here."""
         self.current: Assignment | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the log's newest snapshot, 0 if it has none."""
+        return self._epoch
+
+    @property
+    def is_current_of_log(self) -> bool:
+        """Whether the newest snapshot is from the log as it is now: not after it was begun anew, until it has one."""
+        return self._epoch > 0
+
+    def begin(self) -> None:
+        """Take that the log is read from its beginning: for the first time, or because it was recreated or truncated.
+
+        The newest snapshot stays until the log has one. That one may have any epoch: another log counts its own. A log
+        that was not compacted holds old snapshots, too. Nothing is complete before `end_reached`, so that nobody acts
+        on one of them.
+        """
+        self._records.clear()
+        self._spoilt.clear()
+        self._epoch, self._before_end = 0, {}
+
+    def end_reached(self) -> Assignment | None:
+        """Take that the log has been read to its end; return the snapshot that this completes, if any."""
+        if self._before_end is None:
+            return None
+        records, self._before_end = self._before_end, None
+        for key, record in records.items():
+            self._take(key, record)
+        return self.current if self.is_current_of_log else None
 
     def feed(self, key: bytes | None, value: bytes | None) -> Assignment | None:
         """Take a record; return the snapshot it completes, if any."""
         name = (key or b"").decode(errors="replace")
-        if value is None:
+        record = None
+        if value is not None:
+            try:
+                record = _checked_record(name, value)
+            except ContractError as error:
+                self._spoilt.add(name)
+                self._on_unreadable(name, error)
+                return None
+        if self._before_end is not None:
+            self._before_end.pop(name, None)  # so that they stay in the order of the log, as in a compacted one
+            self._before_end[name] = record
+            return None
+        return self._take(name, record)
+
+    def _take(self, name: str, record: assignment_pb2.AssignmentRecord | None) -> Assignment | None:
+        """Take a record that was checked, None for a tombstone; return the snapshot it completes, if any."""
+        kind = None if record is None else record.WhichOneof("record")
+        self._spoilt.discard(name)
+        if name == MANIFEST_KEY:
+            complete = self._completed(record.manifest) if record is not None and kind == "manifest" else None
+            if complete is None:
+                self._spoilt.add(name)
+            return complete
+        if record is None:
             self._records.pop(name, None)
-            return None
-        try:
-            record = assignment_pb2.AssignmentRecord.FromString(value)
-        except DecodeError as error:
-            self._on_unreadable(name, error)
-            return None
-        kind = record.WhichOneof("record")
-        if kind != "manifest":
-            if kind != "controller":  # that one is no part of an assignment
-                self._records[name] = record
-            return None
-        manifest = record.manifest
-        if self.current is not None and manifest.epoch <= self.current.epoch:
+        elif kind != "controller":  # that one is no part of an assignment
+            self._records[name] = record
+        return None
+
+    def _completed(self, manifest: assignment_pb2.Manifest) -> Assignment | None:
+        """Return the manifest's snapshot; None if it is not newer, or not whole."""
+        if manifest.epoch <= self._epoch:
             return None
         if any(key not in self._records or self._records[key].epoch != epoch for key, epoch in manifest.keys.items()):
             return None
-        self.current = self._snapshot(manifest)
+        self.current, self._epoch = self._snapshot(manifest), manifest.epoch
         return self.current
 
     def not_understood(self) -> str:
@@ -220,10 +295,20 @@ class AssignmentReader:
 
         Another version wrote it. Who plans on from such a snapshot would lose what it can't read.
         """
-        if self.current is None:
+        return "" if self.current is None or not self.is_current_of_log else self._other_record(self.current)
+
+    def unlike(self, assignment: Assignment) -> str:
+        """Return the key of a record that the log doesn't have as this assignment's; empty if there is none."""
+        if not assignment.written_at:
             return ""
-        rebuilt = _records(self.current)
-        for key, epoch in sorted(self.current.written_at.items()):
+        spoilt = self._spoilt & {*assignment.written_at, MANIFEST_KEY}
+        if spoilt:
+            return min(spoilt)
+        return self._other_record(assignment) or ("" if self._epoch == assignment.epoch else MANIFEST_KEY)
+
+    def _other_record(self, assignment: Assignment) -> str:
+        rebuilt = _records(assignment)
+        for key, epoch in sorted(assignment.written_at.items()):
             ours = rebuilt.get(key)
             if ours is not None:
                 ours.epoch = epoch
@@ -250,6 +335,12 @@ class AssignmentReader:
                         )
             except ContractError as error:
                 self._on_unreadable(key, error)
+        for spec in list(stores.values()):
+            holders = None if spec.is_global else sub_topologies.get(spec.sub_topology)
+            if holders is not None and holders.partition_count != spec.partition_count:
+                misfit = f"its sub-topology {spec.sub_topology} has not {spec.partition_count} partitions"
+                self._on_unreadable(f"store/{spec.name}", ContractError(misfit))
+                del stores[spec.name]
         return Assignment(
             manifest.epoch,
             manifest.reason,
@@ -259,6 +350,92 @@ class AssignmentReader:
             MappingProxyType(tasks),
             MappingProxyType(dict(manifest.keys)),
         )
+
+
+def read_controller_record(value: bytes) -> assignment_pb2.AssignmentRecord:
+    """Read the value of the record under CONTROLLER_KEY.
+
+    Raises:
+        ContractError: it is no such record, or a field has a value that can't be true.
+
+    """
+    record = _parsed(value)
+    if record.WhichOneof("record") != "controller":
+        raise ContractError("it is not a controller's record")
+    checked_id("controller", record.controller.controller)
+    checked_text("host", record.controller.host)
+    checked_count("heartbeat", record.controller.heartbeat)
+    return record
+
+
+def _parsed(value: bytes) -> assignment_pb2.AssignmentRecord:
+    try:
+        return assignment_pb2.AssignmentRecord.FromString(value)
+    except DecodeError as error:
+        raise ContractError(f"it is no record of an assignment: {error}") from error
+
+
+def _checked_record(key: str, value: bytes) -> assignment_pb2.AssignmentRecord:
+    """Read a record, and check that it is what its key says, and that its values can be true.
+
+    Raises:
+        ContractError: it isn't, or they can't.
+
+    """
+    record = _parsed(value)
+    checked_count("epoch", record.epoch)
+    kind = record.WhichOneof("record")
+    if kind == "store":
+        _check_store(record.store)
+        expected = f"store/{record.store.name}"
+    elif kind == "sub_topology":
+        _check_sub_topology(record.sub_topology)
+        expected = _task_key(record.sub_topology.number)
+    elif kind == "manifest":
+        _check_manifest(record.manifest)
+        expected = MANIFEST_KEY
+    else:  # the controller's own, which `read_controller_record` reads, or one of a newer version
+        return record
+    if key != expected:
+        raise ContractError(f"it belongs under the key {expected}")
+    return record
+
+
+def _check_store(store: assignment_pb2.StoreSpec) -> None:
+    checked_name("store", store.name)
+    checked_topic("changelog topic", store.changelog_topic)
+    for what in ("kind", "key_serde", "value_serde", "partitioner"):
+        checked_id(what, getattr(store, what))
+    checked_count("partition_count", store.partition_count, PARTITIONS_MAX, 1)
+    checked_count("sub_topology", store.sub_topology, SUB_TOPOLOGIES_MAX)
+    # Who keeps entries for ever may say so with the largest number.
+    checked_count("retention_ms", store.retention_ms, _INT64_MAX)
+    checked_count("window_size_ms", store.window_size_ms, _INT64_MAX)
+    if store.layout not in {"", WINDOW, SESSION}:
+        raise ContractError(f"layout {store.layout[:100]!r} is not known")
+
+
+def _check_sub_topology(sub: assignment_pb2.SubTopology) -> None:
+    checked_count("number", sub.number, SUB_TOPOLOGIES_MAX)
+    checked_size("query", sub.query)
+    checked_count("partition_count", sub.partition_count, PARTITIONS_MAX, 1)
+    if len(sub.tasks) != sub.partition_count:
+        raise ContractError(f"it has {sub.partition_count} partitions and the holders of {len(sub.tasks)}")
+    for task in sub.tasks:
+        checked_text("active", task.active)
+        for holder in (*task.standbys, *task.warm_ups):
+            checked_id("holder", holder)
+        checked_size("reason", task.reason)
+
+
+def _check_manifest(manifest: assignment_pb2.Manifest) -> None:
+    checked_count("epoch", manifest.epoch, least=1)
+    newest = max(manifest.keys.values(), default=manifest.epoch)
+    if not newest <= manifest.epoch <= newest + _EPOCHS_WITHOUT_CHANGE:
+        # A controller that took such an epoch for its predecessor's could publish none that is newer.
+        raise ContractError(f"its epoch is {manifest.epoch}, and that of its newest record {newest}")
+    checked_size("reason", manifest.reason)
+    checked_text("controller", manifest.controller)
 
 
 def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:

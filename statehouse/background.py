@@ -11,6 +11,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from statehouse.errors import EngineError
+
 # The standard library's logger: clients have no other, and services send its events to their own log.
 _LOG = logging.getLogger(__name__)
 
@@ -51,6 +53,24 @@ class BackgroundWork:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
         log_defect(task)
+
+
+def as_error(caught: BaseException) -> Exception:
+    """Return what a thread, a handler or a step has caught, as an exception to report.
+
+    A panic of native code is no `Exception`. A part that let it pass would end without a word to anybody.
+
+    Raises:
+        BaseException: `caught` itself, if it tells the caller to end.
+
+    """
+    if isinstance(caught, Exception):
+        return caught
+    if isinstance(caught, asyncio.CancelledError | KeyboardInterrupt | SystemExit | GeneratorExit):
+        raise caught
+    panic = EngineError(f"{type(caught).__name__}: {caught}")
+    panic.__cause__ = caught
+    return panic
 
 
 def log_defect(ended: asyncio.Task[Any], failures: type[Exception] | tuple[type[Exception], ...] = ()) -> None:

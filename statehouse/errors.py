@@ -279,6 +279,10 @@ class ConfigurationError(StatehouseError):
     """Settings, or a topology, that can't work; the message says what to change."""
 
 
+class EngineError(StatehouseError):
+    """Code that isn't Python broke, in a way that is no `Exception`: RocksDB's binding, for example, is Rust."""
+
+
 class ContractError(StatehouseError):
     """A record or a name that breaks the contract of the topics."""
 

@@ -6,16 +6,26 @@ passed on unchanged; it means only that the node or task is in none of the state
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
+from statehouse.checked import (
+    CAPACITY_MAX,
+    PARTITIONS_MAX,
+    checked_count,
+    checked_host,
+    checked_id,
+    checked_port,
+    checked_text,
+)
 from statehouse.control.v1 import members_pb2
 from statehouse.errors import ContractError
-from statehouse.topology import Role, TaskId
+from statehouse.topology import Role, TaskId, checked_name
 
 
 class NodeState(StrEnum):
@@ -49,6 +59,11 @@ FORGET_AFTER_SESSIONS = 30
 By then no lookup waits for it: the record is kept only so that people see which node is missing.
 """
 
+STARTED_AHEAD_MAX_MS = 24 * 3_600_000
+"""A process can't have started by so much more than this after a record that it wrote: clocks are not that wrong."""
+
+_SHOWN = 100
+_INCARNATION = re.compile(r"[0-9A-Za-z+]{1,64}")
 _ROLES = frozenset(role.value for role in Role)
 
 
@@ -166,51 +181,65 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
     return member.instance_id.encode(), message.SerializeToString()
 
 
-def decode_member(value: bytes) -> Member:
-    """Read a heartbeat.
+def decode_member(key: bytes | None, value: bytes, written_at_ms: int) -> Member:
+    """Read a heartbeat. `written_at_ms`: the record's timestamp, epoch milliseconds.
 
     Raises:
-        ContractError: the bytes are not a heartbeat, or lack an instance id.
+        ContractError: the bytes are not a heartbeat, it is not that of the member whom its key names, or a field has a
+            value that can't be true.
 
     """
     try:
         message = members_pb2.Member.FromString(value)
     except DecodeError as error:
         raise ContractError(f"unreadable member record: {error}") from error
-    if not message.instance_id:
-        raise ContractError("member record without an instance id")
-    replicas = {}
-    for replica in message.replicas:
-        if replica.role not in _ROLES:  # a newer version's role
-            continue
-        replicas[TaskId.parse(replica.task)] = ReplicaReport(
-            Role(replica.role),
-            replica.state,
-            MappingProxyType({at.store: _position(at) for at in replica.stores}),
-        )
-    global_replicas = {
-        copy.store: GlobalReport(copy.state, MappingProxyType({at.partition: _position(at) for at in copy.partitions}))
-        for copy in message.global_replicas
-    }
+    if message.instance_id.encode() != key:
+        raise ContractError(f"its key is not its instance id, {message.instance_id[:_SHOWN]!r}")
+    # A clock may be wrong. But a process that claims to start long after it writes would be the newest for ever.
+    latest_ms = max(0, written_at_ms) + STARTED_AHEAD_MAX_MS
     return Member(
-        message.instance_id,
-        message.incarnation,
-        message.host,
-        message.port,
-        message.started_at_ms,
-        message.rack,
-        message.version,
-        message.state,
-        message.epoch,
-        message.heartbeat,
-        MappingProxyType(replicas),
-        MappingProxyType(global_replicas),
-        message.capacity or 1,
+        checked_id("instance id", message.instance_id),
+        _checked_incarnation(message.incarnation),
+        checked_host("host", message.host),
+        checked_port("port", message.port),
+        checked_count("started_at_ms", message.started_at_ms, latest_ms),
+        checked_text("rack", message.rack),
+        checked_text("version", message.version),
+        checked_id("state", message.state),
+        checked_count("epoch", message.epoch),
+        checked_count("heartbeat", message.heartbeat),
+        MappingProxyType(dict(_replicas(message))),
+        MappingProxyType(dict(_global_replicas(message))),
+        checked_count("capacity", message.capacity or 1, CAPACITY_MAX),
         message.dynamic,
     )
 
 
+def _checked_incarnation(text: str) -> str:
+    """Return a process' random id. It decides between processes that started at once, so nothing sorts after all."""
+    if _INCARNATION.fullmatch(text) is None:
+        raise ContractError(f"incarnation {text[:_SHOWN]!r} is not of 1 to 64 letters and digits")
+    return text
+
+
+def _replicas(message: members_pb2.Member) -> Iterator[tuple[TaskId, ReplicaReport]]:
+    for replica in message.replicas:
+        if replica.role not in _ROLES:  # a newer version's role
+            continue
+        positions = {checked_name("store", at.store): _position(at) for at in replica.stores}
+        state = checked_id("state of a task", replica.state)
+        yield TaskId.parse(replica.task), ReplicaReport(Role(replica.role), state, MappingProxyType(positions))
+
+
+def _global_replicas(message: members_pb2.Member) -> Iterator[tuple[str, GlobalReport]]:
+    for copy in message.global_replicas:
+        positions = {checked_count("partition", at.partition, PARTITIONS_MAX): _position(at) for at in copy.partitions}
+        state = checked_id("state of a global store", copy.state)
+        yield checked_name("store", copy.store), GlobalReport(state, MappingProxyType(positions))
+
+
 def _position(at: members_pb2.StorePosition | members_pb2.PartitionPosition) -> StorePosition:
     return StorePosition(
-        at.position if at.HasField("position") else None, at.end_offset if at.HasField("end_offset") else None
+        checked_count("position", at.position) if at.HasField("position") else None,
+        checked_count("end offset", at.end_offset) if at.HasField("end_offset") else None,
     )

@@ -11,8 +11,17 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from statehouse.checked import (
+    COUNT_MAX,
+    PARTITIONS_MAX,
+    checked_count,
+    checked_text,
+    checked_time_ms,
+    checked_topic,
+)
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
+from statehouse.topology import checked_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,8 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
     """Read a record of the commits topic.
 
     Raises:
-        ContractError: it is no commit record, or not that of the store which its key names.
+        ContractError: it is no commit record, not that of the store which its key names, or a field has a value that
+            can't be true.
 
     """
     try:
@@ -82,10 +92,27 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
     except DecodeError as error:
         raise ContractError(f"it is no commit record: {error}") from error
     if commit.store.encode() != key:
-        raise ContractError(f"its key is not its store's name, {commit.store!r}")
-    if commit.input_backlog < 0:
-        raise ContractError(f"its input backlog is negative: {commit.input_backlog}")
+        raise ContractError(f"its key is not its store's name, {commit.store[:100]!r}")
+    checked_name("store", commit.store)
+    checked_text("query", commit.query)
+    checked_text("query_id", commit.query_id)
+    checked_count("batch_id", commit.batch_id)
+    checked_count("input backlog", commit.input_backlog)
+    checked_time_ms("committed_at_ms", commit.committed_at_ms)
+    for at in (*commit.source_ends, *commit.changelog_ends):
+        checked_topic("topic", at.topic)
+        checked_count("partition", at.partition, PARTITIONS_MAX)
+        checked_count("offset", at.offset)
+    _check_figures(commit.figures)
     return commit
+
+
+def _check_figures(figures: commits_pb2.QueryFigures) -> None:
+    if not 0 <= figures.input_rows_per_second <= COUNT_MAX:  # neither is NaN
+        raise ContractError(f"it has {figures.input_rows_per_second} rows a second")
+    for what in ("backlog", "backlog_eta_ms", "state_rows", "state_bytes", "dead_letters"):
+        checked_count(what, getattr(figures, what))
+    checked_time_ms("watermark_ms", abs(figures.watermark_ms))
 
 
 def input_backlog(processed: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]) -> int | None:

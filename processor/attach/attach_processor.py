@@ -196,7 +196,7 @@ class AttachProcessor(Processor):
             CheckpointMisfit: the store must not go on from this checkpoint; the text has the reason and the remedy.
 
         """
-        record = last_commits(target.bootstrap, target.application_id).get(changelog.store)
+        record = last_commits(target.bootstrap, target.application_id, [changelog.store]).get(changelog.store)
         if record is None:
             return None
         last = StoreCommit(record.query_id, record.batch_id)

@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 TICK_S: Final = 0.1
 # A plan for the largest fleet takes half a second, and the driver's processor has other work too.
 _PLANNING_SHARE: Final = 0.2
+_MENDS_EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class ActingController:
         is_standby: bool,
         stop: threading.Event,
         read_log: Callable[[], AssignmentLog],
+        own_log: AssignmentLog,
         check: Callable[[], None],
         backoff: Backoff,
         on_rebalance: Callable[[], None],
@@ -69,7 +71,7 @@ class ActingController:
     ) -> None:
         """Prepare. `read_log` reads the assignment topic to its end, or until `stop` is set.
 
-        `check` raises what has broken on another thread.
+        `own_log` follows that topic from `run` on. `check` raises what has broken on another thread.
         """
         self._fleet, self._core = fleet, fleet.core
         self._stop, self._read_log, self._check = stop, read_log, check
@@ -79,6 +81,7 @@ class ActingController:
         host = f"{socket.gethostname()}, process {os.getpid()}"
         self._record = ControllerRecord(name, host, is_standby, 0, fleet.settings)
         self._record_at = 0.0
+        self._own_log, self._published_at, self._mend_at = own_log, 0.0, 0.0
         self.before: ControllerRecord | None = None
         """The record of the controller that acted before the takeover."""
         self._under_replicated = 0
@@ -106,12 +109,13 @@ class ActingController:
             if strange:
                 raise FencedError(f"another version has written the record {strange}: upgrade this controller")
             self._core.restore(read.assignment, time.monotonic())
+            self._published_at = time.monotonic()
             self.before = read.acting
             return True
         return False
 
     def run(self) -> None:
-        """Plan and publish until stopped.
+        """Plan and publish until stopped, and publish again what the topic has lost.
 
         Raises:
             FencedError: another controller has taken over.
@@ -120,6 +124,7 @@ class ActingController:
         """
         self._core.act()
         self._on_state(ControllerState.RUNNING)
+        self._own_log.start()
         heartbeat_s = self._fleet.settings.heartbeat_interval_s
         tick_s = min(TICK_S, heartbeat_s / 4)
         tick_at = time.monotonic()
@@ -137,6 +142,8 @@ class ActingController:
             self._note_damped()
             if proposed is not None:
                 self._publish(proposed)
+            else:
+                self._mend()
             self._forget_long_gone(now)
             # Plans for a huge fleet take long, but the pause must not be so long that members seem silent.
             pause_s = min(took_s / _PLANNING_SHARE - took_s, heartbeat_s / 2)
@@ -153,8 +160,9 @@ class ActingController:
             log.info("the end of this controller is not published", error=str(error))
 
     def close(self) -> None:
-        """Drop the producer."""
+        """Drop the producer, and read no more."""
         self._publisher.close()
+        self._own_log.stop()
 
     def _say_it_acts(self) -> None:
         self._record = replace(self._record, heartbeat=self._record.heartbeat + 1)
@@ -166,14 +174,32 @@ class ActingController:
         else:
             self._backoff.succeeded()
 
-    def _publish(self, proposed: Assignment) -> None:
-        complete, records = encode(self._core.assignment, proposed)
+    def _mend(self) -> None:
+        """Publish the whole assignment again if the topic doesn't have it as published.
+
+        It was recreated or truncated, or somebody else has written to it: no controller does without fencing this one.
+        """
+        now = time.monotonic()
+        if now < self._mend_at:
+            return
+        key = self._own_log.unlike(self._core.assignment, self._published_at)
+        if not key:
+            return
+        log.error("the assignment topic is not as published: all is published again", key=key)
+        again = self._core.again(f"{key} was not as published", self._own_log.newest_epoch())
+        # Somebody who goes on writing must not have us write a whole assignment each time.
+        self._mend_at = now + _MENDS_EVERY_S
+        self._publish(again, whole=True)
+
+    def _publish(self, proposed: Assignment, *, whole: bool = False) -> None:
+        complete, records = encode(Assignment() if whole else self._core.assignment, proposed)
         try:
             self._publisher.publish(records)
         except PublishError as error:
             self._reopen("assignment not published; trying again", error, epoch=proposed.epoch)
             return
         self._backoff.succeeded()
+        self._published_at = time.monotonic()
         if complete.tasks != self._core.assignment.tasks:
             self._on_rebalance()
         self._core.published(complete, time.monotonic())

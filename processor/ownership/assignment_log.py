@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-
-import structlog
+from functools import partial
 
 from processor.ownership.controller_record import read_controller
 from processor.ownership.takeover import ControllerRecord, Takeover
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
 from statehouse.kafka.control_log import ControlLogReader
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.topology import assignment_topic
-
-log = structlog.get_logger(__name__)
 
 
 class AssignmentLog:
@@ -31,17 +29,23 @@ class AssignmentLog:
 
         `before` as in `Takeover`.
         """
-        self._topic = assignment_topic(application_id)
+        self._skipped = partial(UnreadableRecords().note, "assignment")
         self._snapshots = AssignmentReader(self._skipped)
         self._takeover = Takeover(before)
         self._lock = threading.Lock()
+        self._confirmed_at: float | None = None
+        self._is_changed = True
+        self._is_read_again = False
+        self._controller: ControllerRecord | None = None
+        self._is_controller_heard = True
         self._reader = ControlLogReader(
             bootstrap,
-            self._topic,
+            assignment_topic(application_id),
             self._feed,
             client_id=f"{application_id}-ownership-assignment",
             on_broken=on_broken,
             on_contact=self._confirm,
+            on_anew=self._begin_anew,
         )
 
     def start(self) -> None:
@@ -72,6 +76,24 @@ class AssignmentLog:
         with self._lock:
             return self._takeover.is_due(time.monotonic())
 
+    def newest_epoch(self) -> int:
+        """Return the epoch of the log's newest assignment, 0 if it has none."""
+        with self._lock:
+            return self._snapshots.epoch
+
+    def unlike(self, assignment: Assignment, since: float) -> str:
+        """Return the key of a record that the log doesn't have as it was published; empty if there is none.
+
+        Empty, too, as long as the log has not been read to where it ended after `since`, when the last record was
+        written (monotonic seconds), and if nothing was written since a call that found none.
+        """
+        with self._lock:
+            if self._confirmed_at is None or self._confirmed_at < since or not self._is_changed:
+                return ""
+            key = self._snapshots.unlike(assignment)
+            self._is_changed = bool(key)
+            return key
+
     def not_understood(self) -> str:
         """Return the key of a record that another version wrote and this one can't write on; empty if there is none."""
         with self._lock:
@@ -80,15 +102,32 @@ class AssignmentLog:
     def _feed(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         with self._lock:
             if key == CONTROLLER_KEY:
-                self._takeover.hear(read_controller(value, self._skipped), time.monotonic())
+                self._controller = read_controller(value, self._skipped)
+                self._is_controller_heard = False
+                if not self._is_read_again:
+                    self._hear_controller()
             else:
                 self._snapshots.feed(key, value)
+                self._is_changed = True
+
+    def _hear_controller(self) -> None:
+        """Take the last record of a controller. Those that are read again prove nothing, but the last one does."""
+        if not self._is_controller_heard:
+            self._is_controller_heard = True
+            self._takeover.hear(self._controller, time.monotonic())
+
+    def _begin_anew(self) -> None:
+        with self._lock:
+            self._snapshots.begin()
+            self._confirmed_at, self._is_changed = None, True
+            self._is_read_again = True
 
     def _confirm(self) -> None:
         silent_s = self._reader.seconds_since_contact()
         if silent_s is not None:
             with self._lock:
-                self._takeover.confirm(time.monotonic() - silent_s)
-
-    def _skipped(self, key: str, error: Exception) -> None:
-        log.warning("unreadable record skipped", topic=self._topic, key=key, error=str(error))
+                self._confirmed_at = time.monotonic() - silent_s
+                self._takeover.confirm(self._confirmed_at)
+                self._snapshots.end_reached()
+                self._is_read_again = False
+                self._hear_controller()

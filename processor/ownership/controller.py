@@ -22,6 +22,7 @@ from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import FencedError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from processor.ownership.takeover import ControllerRecord
+from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 
 log = structlog.get_logger(__name__)
@@ -88,10 +89,10 @@ class OwnershipController:
                     log.warning("another controller acts: this one stands by", reason=str(error))
                     self._on_state(ControllerState.FENCED)
                     fleet = self._stood_by()
-        except Exception as error:  # the driver must learn of it, whatever it is
+        except BaseException as caught:  # the driver must learn of it, whatever it is
             log.exception("ownership controller stopped")
             self._on_state(ControllerState.ERROR)
-            self._on_fatal(error)
+            self._on_fatal(as_error(caught))
         finally:
             self._stop.set()
             if self._fleet is not None:
@@ -140,6 +141,7 @@ class OwnershipController:
             is_standby=self._settings is None,
             stop=self._stop,
             read_log=self._read_log,
+            own_log=AssignmentLog(self._bootstrap, self._application_id, self._reader_broke),
             check=self._check,
             backoff=self._backoff,
             on_rebalance=self._on_rebalance,

@@ -7,15 +7,18 @@ controller that may publish can write it, and whoever reads it has read all assi
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from google.protobuf.message import DecodeError
+from typing import Any, Final
 
 from processor.ownership.settings import OwnershipSettings
 from processor.ownership.takeover import ControllerRecord
 from processor.settings import ProcessorSettings, ownership_settings
-from statehouse.assignment import CONTROLLER_KEY
+from statehouse.assignment import CONTROLLER_KEY, read_controller_record
+from statehouse.checked import checked_count
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError, ContractError
+
+# Who waits for so long waits for ever, and more can't be written as seconds and back.
+_TIME_MAX_MS: Final = 2**50
 
 
 def declared_settings(settings: OwnershipSettings) -> dict[str, int]:
@@ -53,14 +56,13 @@ def decode_controller(value: bytes) -> ControllerRecord:
         ContractError: it can't be read, its settings can't work, or it says more than this version knows.
 
     """
-    try:
-        whole = assignment_pb2.AssignmentRecord.FromString(value)
-    except DecodeError as error:
-        raise ContractError(f"not a controller's record: {error}") from error
+    whole = read_controller_record(value)
     message = whole.controller
-    if not message.controller:
-        raise ContractError("a controller's record without the controller's id")
-    given = {field.name: getattr(message.settings, field.name) for field in message.settings.DESCRIPTOR.fields}
+    names = [field.name for field in message.settings.DESCRIPTOR.fields]
+    given: dict[str, Any] = {name: getattr(message.settings, name) for name in names}
+    for name in names:
+        if name.endswith("_ms"):
+            checked_count(name, given[name], _TIME_MAX_MS)
     try:
         settings = ownership_settings(ProcessorSettings(**given))
     except ConfigurationError as error:

@@ -58,7 +58,8 @@ class OwnershipCore:
             ConfigurationError: a declared store doesn't fit the assignment.
 
         """
-        following = assignment or Assignment()
+        # A topic that has lost the assignment doesn't undo it: the nodes still hold what they got by it.
+        following = assignment or self.assignment
         if now is not None:
             self._note_hand_overs(following, now)
             if following.epoch > self.assignment.epoch + 1:
@@ -214,6 +215,15 @@ class OwnershipCore:
         self._replan_at = self._deferred_until()
         # Moves that waited for this step may be possible now; a plan without changes publishes nothing.
         self._reasons = {f"follows epoch {assignment.epoch}": None}
+
+    def again(self, reason: str, newest_epoch: int) -> Assignment:
+        """Return the assignment in force under a new epoch, to be published whole: its topic isn't as published.
+
+        `newest_epoch`: of the assignments in the topic; it may be of one that this controller hasn't published.
+        """
+        self._proposed_epoch = max(self._proposed_epoch, newest_epoch)
+        self._note(reason)
+        return self._proposal(self._unplanned())
 
     def _note_hand_overs(self, following: Assignment, now: float) -> None:
         """Remember when tasks got other or more holders: replaced copies linger from then on."""

@@ -8,15 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from processor.ownership.core import OwnershipCore
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.topology import members_topic
-
-log = structlog.get_logger(__name__)
 
 _QUEUE_MAX: Final = 10_000
 _WAIT_S: Final = 0.1
@@ -27,8 +24,10 @@ class MembersReader:
 
     def __init__(self, bootstrap: str, application_id: str, on_broken: Callable[[Exception], None]) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
-        self._records: queue.Queue[tuple[bytes | None, bytes | None]] = queue.Queue(_QUEUE_MAX)
+        self._records: queue.Queue[tuple[bytes | None, bytes | None, int]] = queue.Queue(_QUEUE_MAX)
         self._record_at: float | None = None
+        self._again_since_ms: float | None = None
+        self._skipped = UnreadableRecords()
         self._stop = threading.Event()
         self._reader = ControlLogReader(
             bootstrap,
@@ -36,6 +35,8 @@ class MembersReader:
             self._enqueue,
             client_id=f"{application_id}-ownership-members",
             on_broken=on_broken,
+            on_anew=self._begin_anew,
+            on_contact=self._end_again,
         )
 
     def start(self) -> None:
@@ -65,33 +66,37 @@ class MembersReader:
         try:
             record = self._records.get(timeout=wait_s) if wait_s > 0 else self._records.get_nowait()
             for _ in range(_QUEUE_MAX):
-                _feed(core, *record)
+                self._feed(core, *record)
                 record = self._records.get_nowait()
         except queue.Empty:
             return
 
-    def _enqueue(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
+    def _enqueue(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         """Queue a record from the reader's thread; waits while the queue is full."""
         self._record_at = time.monotonic()
+        if self._again_since_ms is not None and timestamp_ms < self._again_since_ms:
+            return  # it was read before, and proves nothing about now
         while not self._stop.is_set():
             try:
-                self._records.put((key, value), timeout=_WAIT_S)
+                self._records.put((key, value, timestamp_ms), timeout=_WAIT_S)
             except queue.Full:
                 continue
             return
 
+    def _begin_anew(self) -> None:
+        """Take that the topic is read from its beginning again."""
+        self._again_since_ms = time.time() * 1000
 
-def _feed(core: OwnershipCore, key: bytes | None, value: bytes | None) -> None:
-    instance_id = (key or b"").decode(errors="replace")
-    if value is None:
-        core.left(instance_id, time.monotonic())
-        return
-    try:
-        member = decode_member(value)
-    except ContractError as error:
-        log.warning("unreadable heartbeat skipped", key=instance_id, error=str(error))
-        return
-    if member.instance_id == instance_id:
+    def _end_again(self) -> None:
+        self._again_since_ms = None
+
+    def _feed(self, core: OwnershipCore, key: bytes | None, value: bytes | None, written_at_ms: int) -> None:
+        if value is None:
+            core.left((key or b"").decode(errors="replace"), time.monotonic())
+            return
+        try:
+            member = decode_member(key, value, written_at_ms)
+        except ContractError as error:
+            self._skipped.note("members", key, error)
+            return
         core.heartbeat(member, time.monotonic())
-    else:
-        log.warning("heartbeat skipped: it is under another's key", key=instance_id, member=member.instance_id)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-
-import structlog
+from functools import partial
 
 from processor.ownership.controller_record import read_controller
 from processor.ownership.model import NodeView
@@ -18,9 +17,8 @@ from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, 
 from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.membership import Member, decode_member
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.topology import TaskId, assignment_topic, members_topic
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +62,15 @@ def observe(
         LookupFailure: UNREACHABLE, the topics could not be read in time; ROUTING_NOT_READY, there is no assignment.
 
     """
-    assignments = AssignmentReader(_skipped)
+    skipped = UnreadableRecords()
+    assignments = AssignmentReader(partial(skipped.note, "assignment"))
     members: dict[str, tuple[Member, int]] = {}
     acting: ControllerRecord | None = None
 
     def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         nonlocal acting
         if key == CONTROLLER_KEY:
-            acting = read_controller(value, _skipped)
+            acting = read_controller(value, partial(skipped.note, "assignment"))
         else:
             assignments.feed(key, value)
 
@@ -81,9 +80,9 @@ def observe(
             members.pop(name, None)
             return
         try:
-            members[name] = decode_member(value), timestamp_ms
+            members[name] = decode_member(key, value, timestamp_ms), timestamp_ms
         except ContractError as error:
-            _skipped(name, error)
+            skipped.note("members", key, error)
 
     topics = {assignment_topic(application_id): on_assignment, members_topic(application_id): on_member}
     read_to_ends(bootstrap, topics, f"{application_id}-assign", timeout_s)
@@ -106,7 +105,7 @@ def check_published(
         ConfigurationError: it hasn't, or there is none, or it can't be read within `timeout_s`.
 
     """
-    snapshots = AssignmentReader(_skipped)
+    snapshots = AssignmentReader(partial(UnreadableRecords().note, "assignment"))
 
     def feed(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         snapshots.feed(key, value)
@@ -133,7 +132,3 @@ def _views(assignment: Assignment, live: list[Member], settings: OwnershipSettin
         sessions.hear(member, 0.0)
     sessions.start(0.0, [member.instance_id for member in live])
     return sessions.nodes()
-
-
-def _skipped(key: str, error: Exception) -> None:
-    log.warning("unreadable control record skipped", key=key, error=str(error))

@@ -89,9 +89,10 @@ class MemberSessions:
         if session is None:
             session = self._sessions[name] = MemberSession(member, now, is_live=False)
         elif session.member.incarnation == member.incarnation:
-            if member.heartbeat <= session.member.heartbeat:
+            if member.heartbeat == session.member.heartbeat:
                 return None  # read twice; it proves nothing about now
-        elif member.incarnation_order < session.member.incarnation_order:
+        elif member.incarnation_order < session.member.incarnation_order and session.is_live:
+            # Of two processes the newer one counts; but not one that wrote once, and claimed to be the newest.
             return None
         elif session.is_live:
             self._bounce(session, now)

@@ -62,7 +62,7 @@ class Takeover:
             known is not None
             and record is not None
             and known.controller == record.controller
-            and record.heartbeat <= known.heartbeat
+            and record.heartbeat == known.heartbeat
         ):
             return
         self.acting = record

@@ -28,6 +28,7 @@ from query_service.stores.versioned import BeforeHistory, VersionedStore, histor
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse import ordered_keys, paging
+from statehouse.background import as_error
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason, internal_error
 from statehouse.serdes import FetchNeeded, from_json_value, json_value, shown_value
@@ -131,8 +132,8 @@ class LookupHandler:
                 if group is None:
                     group = groups[shared] = self._group(served, partition, request)
                 group.entries.append((index, key, request.raw))
-            except Exception as error:  # noqa: BLE001 - this entry fails alone; a defect is logged
-                results[index] = self._failed(error, request.store)
+            except BaseException as caught:  # noqa: BLE001 - this entry fails alone; a defect is logged
+                results[index] = self._failed(as_error(caught), request.store)
         for group in groups.values():
             self._read(group, results)
         return framed(map(results.__getitem__, range(len(batch.requests))))
@@ -154,8 +155,8 @@ class LookupHandler:
                 reads += 1
                 size += 0 if found is None else len(found[0])
                 results[index] = result_of(answer(served, found, raw=raw, stamp=found_by))
-            except Exception as error:  # noqa: BLE001 - as above
-                results[index] = self._failed(error, served.spec.name)
+            except BaseException as caught:  # noqa: BLE001 - as above
+                results[index] = self._failed(as_error(caught), served.spec.name)
         if reads:
             group.replica.metrics.reads[ReadKind.GET].add(started, size, reads)
 

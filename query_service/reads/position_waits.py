@@ -12,7 +12,7 @@ from typing import TypeVar
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import TaskState
-from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.deadline import Deadline, RequestTimes
 
 T = TypeVar("T")
 
@@ -45,12 +45,11 @@ class PositionNotReached(LookupFailure):
 class PositionWaits:
     """The waiting requests, at most `max_waits` at once. Use it only on the event loop.
 
-    `longest_s` is how long a request without a deadline waits.
+    `times`: how long requests may take.
     """
 
-    def __init__(self, *, max_waits: int, longest_s: float) -> None:
-        self._max_waits = max_waits
-        self.longest_s = longest_s
+    def __init__(self, times: RequestTimes, *, max_waits: int) -> None:
+        self._max_waits, self.times = max_waits, times
         self._open: set[asyncio.Timeout] = set()
         self._stopping = False
 

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_wall_ms
 from query_service.states.faults import Fault
 from query_service.stores.base import ChangelogRecord
+from statehouse.background import as_error
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
@@ -55,8 +56,8 @@ class _Command:
     def execute(self, consumer: RenewedConsumer) -> None:
         try:
             self.obey(consumer)
-        except Exception as error:  # noqa: BLE001 - the future passes it to the caller
-            self.done.set_exception(error)
+        except BaseException as caught:  # noqa: BLE001 - the future passes it to the caller
+            self.done.set_exception(as_error(caught))
         else:
             self.done.set_result(None)
 
@@ -157,8 +158,9 @@ class Replicator:
     def _run(self) -> None:
         try:
             self._replicate()
-        except Exception as error:
+        except BaseException as caught:
             log.exception("replication stopped by a defect", thread=self._thread.name)
+            error = as_error(caught)
             self._end()
             for replica in self._replicas.values():
                 self._on_failure(replica, error)
@@ -233,8 +235,8 @@ class Replicator:
                 continue  # removed after the consumer had queued the messages
             try:
                 slice_.apply_to(replica, self._on_batch)
-            except Exception as error:  # noqa: BLE001 - one replica's failure must not stop the others
-                self._fail(replica, error, consumer)
+            except BaseException as caught:  # noqa: BLE001 - one replica's failure must not stop the others
+                self._fail(replica, as_error(caught), consumer)
                 continue
             if slice_.end is not None or replica.is_at_known_end:
                 self._on_end(replica)
@@ -324,9 +326,9 @@ class EndOffsetWatcher:
     def _run(self) -> None:
         try:
             self._watch()
-        except Exception as error:
+        except BaseException as caught:
             log.exception("the end offset watcher stopped by a defect")
-            self._on_defect(error)
+            self._on_defect(as_error(caught))
 
     def _watch(self) -> None:
         admin = RenewedAdmin(self._bootstrap, self._client_id)

@@ -54,7 +54,7 @@ from query_service.stores.resources import StoreResources
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment
-from statehouse.background import BackgroundWork
+from statehouse.background import BackgroundWork, as_error
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.errors import StatehouseError
 from statehouse.kafka.renewed import RenewedAdmin
@@ -187,9 +187,9 @@ class TaskManager:
                 self._carry_out(action)
             if actions or isinstance(event, Removed):
                 self._on_change()
-        except Exception as error:
+        except BaseException as caught:
             log.exception("defect in the task machine", received=type(event).__name__)
-            self._on_defect(error)
+            self._on_defect(as_error(caught))
             return []
         return actions
 
@@ -288,14 +288,15 @@ class TaskManager:
     async def _save(self, node_task: NodeTask) -> Event:
         try:
             await self._steps.save(self.replicas[node_task.task])
-        except Exception as error:  # noqa: BLE001 - the disk and the engine may raise anything
-            return SaveFailed(node_task, *_named(error), is_copy=isinstance(error, OSError))
+        except BaseException as caught:  # noqa: BLE001 - the disk and the engine may raise anything
+            return SaveFailed(node_task, *_named(as_error(caught)), is_copy=isinstance(caught, OSError))
         return Saved(node_task)
 
     async def _close(self, node_task: NodeTask, *, has_failed: bool) -> Event:
         try:
             return Closed(node_task, await self._steps.close(self.replicas[node_task.task], has_failed=has_failed))
-        except Exception:
+        except BaseException as caught:
+            as_error(caught)
             # If something is still wrong, the next opening shows it. A task that is never closed would wait for ever.
             log.exception("task not closed in order", task=str(node_task.task))
             return Closed(node_task, {})
@@ -306,9 +307,10 @@ class TaskManager:
             await asyncio.to_thread(self._directory.task(task).remove)
         except TaskLocked as error:
             log.debug("state not removed", task=str(task), error=str(error))
-        except Exception as error:  # noqa: BLE001 - the disk may raise anything
-            log.warning("state can't be removed", task=str(task), error=str(error))
-            self._metrics.fault(fault_of(error), FaultOutcome.PASSED_OVER)
+        except BaseException as caught:  # noqa: BLE001 - the disk may raise anything
+            failure = as_error(caught)
+            log.warning("state can't be removed", task=str(task), error=str(failure))
+            self._metrics.fault(fault_of(failure), FaultOutcome.PASSED_OVER)
         else:
             log.info("removed state that was idle for state_cleanup_delay_ms", task=str(task))
             self._metrics.cleaned_up()
@@ -320,8 +322,8 @@ async def _or_failed(node_task: NodeTask, step: Step, work: Coroutine[Any, Any, 
     """Return the event that a step ends with. An error in the step stops only this task."""
     try:
         return await work
-    except Exception as error:  # noqa: BLE001 - as the docstring says
-        return Failed(node_task, *_named(error), step)
+    except BaseException as caught:  # noqa: BLE001 - as the docstring says
+        return Failed(node_task, *_named(as_error(caught)), step)
 
 
 def _named(error: Exception) -> tuple[Fault, str]:

@@ -11,8 +11,9 @@ from types import MappingProxyType
 
 from query_service.states.lifecycle import next_node_state, settled_state
 from statehouse.assignment import Assignment, AssignmentReader
-from statehouse.errors import StatehouseError
+from statehouse.errors import ContractError, StatehouseError
 from statehouse.membership import (
+    STARTED_AHEAD_MAX_MS,
     GlobalReport,
     Member,
     NodeState,
@@ -58,13 +59,13 @@ class NodeOwnership:
         reader: AssignmentReader | None = None,
     ) -> None:
         self.instance_id, self.incarnation, self.started_at_ms = instance_id, incarnation, started_at_ms
+        self._began_at_ms = started_at_ms
         self.dynamic = dynamic
         self.state = NodeState.CREATED
         self.assignment: Assignment | None = None
         self.members: dict[str, Member] = {}
         self._reader = reader or AssignmentReader()
-        self._before_end: dict[bytes | None, bytes | None] | None = {}
-        """The last record of each key of the assignment topic, until it has been read to its end; None from then on."""
+        self._reader.begin()
         self._session_timeout_s = session_timeout_s
         self._heartbeats = 0
         self._has_succeeded = False
@@ -78,46 +79,54 @@ class NodeOwnership:
     def take_assignment(self, key: bytes | None, value: bytes | None) -> Assignment | None:
         """Handle a record of the assignment topic. Return the assignment that it completes, None if none.
 
-        A log that has not been compacted holds old assignments, too. The node takes none of them: acting on one would
-        remove the databases of stores that tasks got since then. So nothing is complete before `assignments_read`.
+        Nothing is complete before `assignments_read`: acting on an old assignment would remove the databases of stores
+        that tasks got since then.
         """
-        if self._before_end is not None:
-            self._before_end.pop(key, None)  # so that they stay in the order of the log, as in a compacted one
-            self._before_end[key] = value
-            return None
-        following = self._reader.feed(key, value)
-        if following is not None:
-            self.assignment = following
-        return following
+        return self._taken(self._reader.feed(key, value))
 
     def assignments_read(self) -> Assignment | None:
         """Take that the assignment topic has been read to its end.
 
         The first time, return the newest assignment that existed at the start; None if there was none, and later on.
         """
-        if self._before_end is None:
-            return None
-        records, self._before_end = self._before_end, None
-        for key, value in records.items():
-            self.take_assignment(key, value)
-        return self.assignment
+        return self._taken(self._reader.end_reached())
+
+    def assignments_begin_anew(self) -> None:
+        """Take that the assignment topic was recreated or truncated, and is read from its beginning again.
+
+        The node keeps what it holds. But it claims no role until the topic has an assignment: it can't know which of
+        them are still its own.
+        """
+        self._reader.begin()
+
+    def _taken(self, following: Assignment | None) -> Assignment | None:
+        if following is not None:
+            self.assignment = following
+        return following
 
     @property
     def wanted(self) -> Mapping[AnyTaskId, Role]:
         """The tasks and global stores that the node should hold, with its role in each."""
         return {} if self.assignment is None else self.assignment.all_tasks_of(self.instance_id)
 
-    def take_member(self, key: bytes | None, value: bytes | None) -> bool:
+    def take_member(self, key: bytes | None, value: bytes | None, written_at_ms: int) -> bool:
         """Handle a record of the members topic. Return whether the address of a member changed.
 
+        `written_at_ms`: the record's timestamp, epoch milliseconds.
+
         Raises:
-            ContractError: the record can't be read; it changes nothing.
+            ContractError: the record can't be read, or can't be true; it changes nothing.
 
         """
         if value is None:
             self.members.pop((key or b"").decode(errors="replace"), None)
             return False
-        member = decode_member(value)
+        member = decode_member(key, value, written_at_ms)
+        if not self._has_succeeded and member.instance_id == self.instance_id:
+            latest_ms = self._began_at_ms + STARTED_AHEAD_MAX_MS
+            if member.started_at_ms >= latest_ms:
+                # If this node said that it started even later, others would not believe it either.
+                raise ContractError(f"it claims to have started at {member.started_at_ms}, long after this process")
         before = self.members.get(member.instance_id)
         self.members[member.instance_id] = member
         if member.instance_id == self.instance_id and not self._has_succeeded:
@@ -162,7 +171,8 @@ class NodeOwnership:
         `silence_s` is the time in seconds since the assignment topic was last known to be read to its end, None if it
         never was.
         """
-        return silence_s is not None and silence_s < self._session_timeout_s
+        is_known = self.assignment is None or self._reader.is_current_of_log
+        return is_known and silence_s is not None and silence_s < self._session_timeout_s
 
     def enter(self, state: NodeState) -> NodeState | None:
         """Change the node's state. Return the state before, None if the node is in `state` already.

@@ -180,6 +180,7 @@ class NodeMetrics:
         self._cleaned_up = self._counter("cleaned_up_folders", "Folders of tasks or global stores removed as idle", ())
         calls = self._counter("calls", "gRPC calls by outcome: OK, or why they failed", ("method", "outcome"))
         self._calls = cache(calls.labels)  # finding a counter by its labels takes longer than counting
+        self.heartbeat_failures = self._counter("heartbeat_failures", "Heartbeats that didn't reach Kafka", ())
         self._batch_failures = self._counter("batch_entry_failures", "Failed entries of BatchGet", ("reason",))
         self.paused = count_pauses("node", self.registry)
         self._replicas: dict[tuple[str, Role], ReplicaMetrics] = {}

@@ -16,6 +16,7 @@ class CurrentTable:
         """Start without a table."""
         self._table: RoutingTable | None = None
         self._changed = asyncio.Event()
+        self._least_epoch = 0
 
     @property
     def table(self) -> RoutingTable | None:
@@ -39,14 +40,19 @@ class CurrentTable:
 
     def publish(self, table: RoutingTable) -> bool:
         """Swap the table in; return False for an older epoch, which never replaces a newer one."""
-        if self._table is not None and table.epoch < self._table.epoch:
+        if table.epoch < self._least_epoch:
             return False
+        self._least_epoch = table.epoch
         routes_alike = self._table is not None and table.routes_like(self._table)
         self._table = table
         if not routes_alike:
             self._changed.set()
             self._changed = asyncio.Event()
         return True
+
+    def forget_epoch(self) -> None:
+        """Take the next table whatever its epoch: the epochs of another log began anew."""
+        self._least_epoch = 0
 
     async def changed_since(self, table: RoutingTable) -> RoutingTable:
         """Wait for a table that routes differently from this one; return it."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable, compile_table
 from statehouse.assignment import Assignment
+from statehouse.background import as_error
 from statehouse.membership import FORGET_AFTER_SESSIONS, Member
 from statehouse.serde_plugins import Serdes
 
@@ -60,6 +61,11 @@ class FleetTracker:
         if log in self._unread:
             self._unread.discard(log)
             self._schedule()
+
+    def on_first_assignment(self, assignment: Assignment) -> None:
+        """Take the first assignment of a log; its epoch says nothing of those of the log before."""
+        self._tables.forget_epoch()
+        self.on_assignment(assignment)
 
     def on_assignment(self, assignment: Assignment) -> None:
         """Take a newer assignment."""
@@ -123,8 +129,8 @@ class FleetTracker:
     def _rebuild_or_break(self) -> None:
         try:
             self._rebuild()
-        except Exception as error:  # noqa: BLE001 - the owner ends the process
-            self._on_defect(error)
+        except BaseException as caught:  # noqa: BLE001 - the owner ends the process
+            self._on_defect(as_error(caught))
 
     def _rebuild(self) -> None:
         self._pending = None

@@ -59,11 +59,12 @@ class BatchGetter:
         dispatcher: Dispatcher,
         metrics: RouterMetrics,
         *,
+        max_entries: int,
         max_message_bytes: int,
     ) -> None:
         self._tables, self._limit, self._calls = tables, limit, calls
         self._dispatcher, self._metrics = dispatcher, metrics
-        self._max_bytes = max_message_bytes
+        self._max_entries, self._max_bytes = max_entries, max_message_bytes
         self._turns = RoundRobin()
 
     async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
@@ -77,6 +78,12 @@ class BatchGetter:
             requests = frames(data)
         except DecodeError as error:
             raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
+        if len(requests) > self._max_entries:
+            raise LookupFailure(
+                Reason.INVALID_REQUEST,
+                f"{len(requests)} lookups in a batch, at most {self._max_entries} are taken: split it",
+                {"max_batch_entries": str(self._max_entries)},
+            )
         with self._limit.admitted(len(requests)):
             return await self._answer(requests, deadline)
 

@@ -68,10 +68,12 @@ class WatchRelay:
         *,
         timeouts: WatchTimeouts,
         max_watches: int,
+        max_partitions: int,
     ) -> None:
         self.tables, self.health, self.open_stream = tables, health, open_stream
         self.dispatcher, self.metrics, self.timeouts = dispatcher, metrics, timeouts
         self.streams = OpenStreams(max_watches, "router")
+        self._max_partitions, self._partitions = max_partitions, 0
         self._round_robin = RoundRobin()
 
     async def watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
@@ -95,7 +97,15 @@ class WatchRelay:
 
         partitions = _partitions(table, store, request)
         resume = _resume(store, request)
+        if self._partitions + len(partitions) > self._max_partitions:
+            raise LookupFailure(
+                Reason.OVERLOADED,
+                f"this router watches {self._partitions} partitions: {len(partitions)} more are too many for "
+                "max_watched_partitions; watch a key, or one partition",
+                {"max_watched_partitions": str(self._max_partitions)},
+            )
         turn = self._round_robin.take(store.partition(partitions[0]))  # one for all, so that they stay together
+        self._partitions += len(partitions)
         try:
             async with asyncio.TaskGroup() as group:
                 for partition in partitions:
@@ -103,6 +113,8 @@ class WatchRelay:
                     group.create_task(watch.run())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        finally:
+            self._partitions -= len(partitions)
 
 
 class _PartitionWatch:

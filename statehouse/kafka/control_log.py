@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 
+from statehouse.background import as_error
 from statehouse.kafka import clients, codes, renewed
-from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topics import topic_id
 
@@ -30,8 +31,8 @@ _BATCH = 500
 _REMIND_S = 10.0
 # An end that is not reached by then may be from before the topic was recreated.
 _ASK_ANEW_S = 5.0
-# How often the topic's id is asked for, beside when its end could not be: meanwhile it may have been recreated. A log
-# that is shorter than before is noticed at once.
+# How often the topic's id and its first offset are asked for, beside when its end could not be: meanwhile it may have
+# been recreated. A log that is shorter than before is noticed at once.
 _ASK_ID_S = 5.0
 _STOPS_WITHIN_S = 10.0
 
@@ -60,6 +61,8 @@ class ControlLogReader:
     each time the broker has confirmed that all its records have been delivered. If the topic doesn't exist yet, the
     thread waits for it, and logs that. If the topic is truncated or recreated, it is read from its beginning again.
 
+    Before that `on_anew()` is called: what the records said so far may be gone.
+
     An exception in a callback, or an error that the client can't recover from, ends the thread. It calls
     `on_broken(error)` once, so that nobody goes on relying on the last records.
     """
@@ -74,15 +77,18 @@ class ControlLogReader:
         on_broken: Callable[[Exception], None],
         confirm_interval_s: float = 0.5,
         on_contact: Callable[[], None] = lambda: None,
+        on_anew: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; `start()` begins. `confirm_interval_s`: how often to ask for the end when idle."""
         self._bootstrap, self._topic, self._client_id = bootstrap, topic, client_id
         self._on_record, self._on_contact, self._on_broken = on_record, on_contact, on_broken
+        self._on_anew = on_anew
         self._confirm_interval_s = confirm_interval_s
         self._stop = threading.Event()
         self._caught_up = threading.Event()
         self._contact_at: float | None = None
         self._topic_id: str | None = None
+        self._start: int | None = None
         self._id_asked_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"control-log-{topic}", daemon=True)
 
@@ -113,9 +119,9 @@ class ControlLogReader:
     def _run(self) -> None:
         try:
             self._read()
-        except Exception as error:  # of any kind: a reader that has ended must not look like a quiet topic
+        except BaseException as caught:  # of any kind: a reader that has ended must not look like a quiet topic
             log.exception("reading a control topic ended", topic=self._topic)
-            self._on_broken(error)
+            self._on_broken(as_error(caught))
 
     def _read(self) -> None:
         consumer = RenewedConsumer(lambda: clients.consumer(self._bootstrap, self._client_id, **_CONSUMER))
@@ -133,10 +139,11 @@ class ControlLogReader:
                     if asked is None or now - asked.asked_at > _ASK_ANEW_S:
                         asked = self._ask_for_end(admin) or asked
                         # The id is asked for after the end: if it is the same, the end is that of the same topic.
-                        if asked is not None and (asked.is_before(position, now) or self._has_another_id(admin)):
+                        if asked is not None and (asked.is_before(position, now) or self._is_another_log(admin)):
                             log.warning("recreated or truncated control topic is read again", topic=self._topic)
                             consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
                             position, asked = 0, None
+                            self._on_anew()
                 if asked is not None and position >= asked.offset:
                     self._note_contact(asked)
                     asked = None
@@ -153,25 +160,32 @@ class ControlLogReader:
     def _delivered(self, message: Message, position: int) -> int:
         """Deliver a message; return the position after it, which is the present one for an error that proves none."""
         error = message.error()
-        if error is not None:
-            if error.code() == codes.PARTITION_EOF:
-                return int(message.offset())
+        is_end = error is not None and error.code() == codes.PARTITION_EOF
+        if error is not None and not is_end:
             log.warning("control topic can't be read at the moment", topic=self._topic, error=error.str())
             return position
+        if message.offset() < position:
+            log.warning("control topic became shorter and is read again", topic=self._topic)
+            self._on_anew()
+        if is_end:
+            return int(message.offset())
         self._on_record(message.key(), message.value(), message.timestamp()[1])
         return int(message.offset()) + 1
 
-    def _has_another_id(self, admin: RenewedAdmin) -> bool:
-        """Whether the topic has another id than before. It is asked for now and then, and need not be known."""
-        now, before = time.monotonic(), self._topic_id
+    def _is_another_log(self, admin: RenewedAdmin) -> bool:
+        """Whether the topic has another id, or begins later: records were deleted. Asked now and then."""
+        now, place = time.monotonic(), (self._topic, 0)
+        id_before, start_before = self._topic_id, self._start
         if self._id_asked_at is not None and now - self._id_asked_at < _ASK_ID_S:
             return False
         self._id_asked_at = now
         try:
             self._topic_id = admin.ask(lambda client: topic_id(client, self._topic, timeout_s=1.0))
+            self._start = admin.ask(lambda client: earliest_offsets(client, [place], timeout_s=1.0)).get(place)
         except KafkaException as error:  # brokers that have lost their controller tell of ends, but of no ids
             log.debug("the topic's id can't be read at the moment", topic=self._topic, error=str(error))
-        return before not in {None, self._topic_id}
+        is_later = start_before is not None and self._start is not None and self._start > start_before
+        return is_later or id_before not in {None, self._topic_id}
 
     def _ask_for_end(self, admin: RenewedAdmin) -> _End | None:
         """Ask the broker where the log ends; None if it doesn't say."""

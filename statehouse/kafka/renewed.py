@@ -92,10 +92,15 @@ class RenewedProducer:
 
     `make()` returns a producer that gives a record up in a bounded time (`message.timeout.ms`). If one was given
     up, the next record gets a new producer, and what still waits in the old one is dropped. Not thread-safe.
+
+    `on_outcome(error)` is called for each record, with None for one that was delivered, during a later `produce` or a
+    `flush`.
     """
 
-    def __init__(self, make: Callable[[], Producer]) -> None:
-        self._make = make
+    def __init__(
+        self, make: Callable[[], Producer], on_outcome: Callable[[KafkaError | None], None] = lambda _error: None
+    ) -> None:
+        self._make, self._on_outcome = make, on_outcome
         self._client = make()
         self._is_lost = False
 
@@ -109,6 +114,7 @@ class RenewedProducer:
         self._client.poll(0)
         if self._is_lost:
             self._client.purge()
+            self._client.poll(0)  # what was dropped has its outcome, too
             self._client, self._is_lost = self._make(), False
         self._client.produce(topic, key=key, value=value, partition=partition, on_delivery=self._note)
 
@@ -118,3 +124,4 @@ class RenewedProducer:
 
     def _note(self, error: KafkaError | None, _message: Message) -> None:
         self._is_lost = error is not None
+        self._on_outcome(error)

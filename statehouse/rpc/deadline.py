@@ -30,18 +30,27 @@ class Deadline:
         """Return the deadline this far from now."""
         return cls(asyncio.get_running_loop().time() + seconds)
 
-    @classmethod
-    def of_call(cls, context: HasTime, default_s: float, *, margins: int = 1) -> Self:
-        """Return the caller's deadline, less a margin to report a failure in; `default_s` from now if there is none.
-
-        `margins`: how many such margins to subtract, for work that is done after the deadline.
-        """
-        remaining = context.time_remaining()
-        if remaining is None:
-            return cls.after(default_s)
-        return cls.after(remaining - margins * min(_ANSWER_MARGIN_S, remaining * _ANSWER_MARGIN_SHARE))
-
     @property
     def remaining_s(self) -> float:
         """Seconds left, 0 if it has passed."""
         return max(0.0, self.at - asyncio.get_running_loop().time())
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """How long requests may take, in seconds: `default_s` without a deadline, and `longest_s` with any."""
+
+    default_s: float
+    longest_s: float
+
+    def deadline(self, context: HasTime, *, margins: int = 1) -> Deadline:
+        """Return a caller's deadline, less a margin to report a failure in.
+
+        Who waits for what never comes holds a place, so no caller gets more than `longest_s`. `margins`: how many such
+        margins to subtract, for work that is done after the deadline.
+        """
+        remaining = context.time_remaining()
+        if remaining is None:
+            return Deadline.after(min(self.default_s, self.longest_s))
+        margin = margins * min(_ANSWER_MARGIN_S, remaining * _ANSWER_MARGIN_SHARE)
+        return Deadline.after(min(remaining - margin, self.longest_s))

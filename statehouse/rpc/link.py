@@ -20,6 +20,7 @@ from typing import Any, Final
 import grpc
 from google.rpc import code_pb2, status_pb2
 
+from statehouse.background import as_error
 from statehouse.rpc.failures import DETAILS_KEY
 from statehouse.rpc.status import told
 
@@ -27,6 +28,8 @@ _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
 _TIME: Final = struct.Struct(">I")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
+# A proxy that takes nothing: it has as much for calls that nobody reads (proxy/link.go).
+_UNSENT_MAX: Final = 64 * 1024 * 1024
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -186,7 +189,7 @@ class Link(asyncio.Protocol):
             CallFailed: the call failed.
 
         """
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._transport.get_write_buffer_size() > _UNSENT_MAX:
             raise _unavailable()
         number = next(self._numbers)
         timeout_ms = min(math.ceil(timeout_s * 1_000), _NO_DEADLINE)
@@ -239,8 +242,8 @@ class Link(asyncio.Protocol):
         remaining = LinkContext(None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000)
         try:
             answer = handler(content[_TIME.size :], remaining)
-        except Exception as error:  # noqa: BLE001 - the caller learns of it, and the log has it
-            self._fail(name, number, error)
+        except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it
+            self._fail(name, number, as_error(caught))
             return
         if isinstance(answer, bytes):
             self.send(ToProxy.ANSWER, number, answer)
@@ -254,8 +257,8 @@ class Link(asyncio.Protocol):
             return  # nobody waits for it
         if (error := task.exception()) is None:
             self.send(ToProxy.ANSWER, number, task.result())
-        elif isinstance(error, Exception):
-            self._fail(name, number, error)
+        else:
+            self._fail(name, number, as_error(error))
 
     def _fail(self, name: str, number: int, error: Exception) -> None:
         self.send(ToProxy.FAILURE, number, told(name, error).SerializeToString())

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -66,7 +67,18 @@ def proxy_for(
     log.info("calls are served", by=program or "grpcio")
     if program is None:
         return None
-    return Proxy(program, bind, on_broken, max_message_bytes=settings.max_message_bytes, share_port=share_port)
+    of_address = settings.max_connections_per_address or settings.max_connections
+    bounds = ProxyLimits(settings.max_message_bytes, settings.max_connections, of_address)
+    return Proxy(program, bind, on_broken, bounds, share_port=share_port)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyLimits:
+    """What a proxy takes: the largest message, and how many connections, of all callers and of one address."""
+
+    max_message_bytes: int
+    max_connections: int = 10_000
+    max_connections_per_address: int = 10_000
 
 
 class Proxy:
@@ -81,8 +93,8 @@ class Proxy:
         program: str,
         bind: str,
         on_broken: Callable[[Exception], None],
+        bounds: ProxyLimits,
         *,
-        max_message_bytes: int,
         share_port: bool,
     ) -> None:
         """Start the proxy. It binds the port, but accepts no calls yet.
@@ -96,13 +108,20 @@ class Proxy:
         self._lost = asyncio.Event()
         # In the abstract namespace (unix(7)): the address goes when the process ends, in whatever way.
         self.target = f"unix-abstract:statehouse-{os.getpid()}-{secrets.token_hex(8)}"
-        options = [f"-listen={bind}", f"-server={self.target}", f"-max-message-bytes={max_message_bytes}"]
+        options = [
+            f"-listen={bind}",
+            f"-server={self.target}",
+            f"-max-message-bytes={bounds.max_message_bytes}",
+            f"-max-connections={bounds.max_connections}",
+            f"-max-connections-per-address={bounds.max_connections_per_address}",
+        ]
         if share_port:
             options.append("-share-port")
         self._socket, its_socket = socket.socketpair()
         try:
             with its_socket:
-                self._process = subprocess.Popen([program, *options], stdin=its_socket.fileno())
+                # It needs nothing of our environment, in which there may be secrets.
+                self._process = subprocess.Popen([program, *options], stdin=its_socket.fileno(), env={})
         except OSError as error:
             self._socket.close()
             raise ConfigurationError(f"{program} can't be run: {error}") from error

@@ -15,14 +15,18 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from statehouse.background import as_error
 from statehouse.errors import DOMAIN, LookupFailure, Reason, internal_error, wire_name
 from statehouse.rpc.requests import refuse_unreadable
-from statehouse.rpc.streams import CallerLeftError
+from statehouse.rpc.streams import TAKEN_WITHIN_S, CallerLeftError
 
 log = structlog.get_logger(__name__)
 
 # Long enough for a full router to work its queue off, short enough for a person who waits.
 _RETRY_DELAY = Duration(seconds=1)
+
+# The end of a stream waits behind what its caller has not taken.
+_TOLD_WITHIN_S = 5.0
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -62,8 +66,8 @@ def failing_cleanly(
             return await handler(self, request, context)
         except CallerLeftError:
             await _end_unsent(context)
-        except Exception as error:  # noqa: BLE001 - the caller learns of it, and the log has it
-            await _abort(context, handler.__name__, error)
+        except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it
+            await _abort(context, handler.__name__, as_error(caught))
         raise AssertionError("abort returns never")
 
     method.__doc__ = handler.__doc__
@@ -74,14 +78,19 @@ def failing_cleanly(
 def send_to(context: Context) -> Callable[[Any], Awaitable[None]]:
     """Return a function that sends one response of a stream.
 
-    It raises `CallerLeftError` if the caller has left: grpcio may fail the write before it cancels the handler.
+    It raises `CallerLeftError` if the caller has left: grpcio may fail the write before it cancels the handler. It
+    raises `LookupFailure` (OVERLOADED) if the caller takes nothing for so long that others should have the place.
     """
 
     async def send(response: Any) -> None:  # noqa: ANN401 - a message, or one that is serialized already
         try:
-            await context.write(response)
+            async with asyncio.timeout(TAKEN_WITHIN_S):
+                await context.write(response)
         except grpc.aio.InternalError as error:
             raise CallerLeftError from error
+        except TimeoutError:
+            message = f"the caller has taken nothing for {TAKEN_WITHIN_S:g} s: resume, and read faster"
+            raise LookupFailure(Reason.OVERLOADED, message) from None
 
     return send
 
@@ -104,4 +113,9 @@ async def _end_unsent(context: Context) -> None:
 
 async def _abort(context: Context, name: str, error: Exception) -> None:
     """End a call with what its handler raised."""
-    await context.abort_with_status(rpc_status.to_status(told(name, error)))
+    status = rpc_status.to_status(told(name, error))
+    try:
+        async with asyncio.timeout(_TOLD_WITHIN_S):
+            await context.abort_with_status(status)
+    except TimeoutError:
+        raise asyncio.CancelledError from None  # the caller takes nothing, not even that: this ends a handler

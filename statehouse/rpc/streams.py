@@ -15,6 +15,8 @@ PROGRESS_INTERVAL_S: Final = 2.0
 """How often a node sends something on each stream, changes or not."""
 SILENCE_S: Final = 3 * PROGRESS_INTERVAL_S
 """After this many seconds without a message on a stream, the other end counts as frozen or cut off."""
+TAKEN_WITHIN_S: Final = 60.0
+"""A caller who takes nothing off a stream for so long loses the place."""
 
 
 class CallerLeftError(Exception):

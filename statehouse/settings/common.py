@@ -152,6 +152,25 @@ class ServerSettings(ApplicationSettings):
         SettingGroup.ADDRESS,
         min_length=1,
     )
+    max_connections: int = setting(
+        10_000,
+        "Most connections at once; further ones are closed. Only where a proxy serves: grpcio can't bound them.",
+        SettingGroup.ADDRESS,
+        ge=1,
+    )
+    max_connections_per_address: int | None = setting(
+        None,
+        "The same for one address. Callers behind a load balancer share its address.",
+        SettingGroup.ADDRESS,
+        unset="max_connections",
+        ge=1,
+    )
+    max_timeout_ms: int = setting(
+        60_000,
+        "Longest time that a request may take, whatever deadline its caller gives. Watches have no bound.",
+        SettingGroup.ADDRESS,
+        ge=1_000,
+    )
     max_message_bytes: int = setting(
         16 * 1024 * 1024,
         "Largest gRPC message. Set it alike on clients, routers and nodes.",

@@ -43,7 +43,7 @@ PROCESSES: Final[Mapping[str, type[DeclaredSettings]]] = MappingProxyType(
 )
 """The settings of each process, by the name of its command."""
 # Settings that a file for many processes may lack, because each process can have its own.
-_GIVEN_ELSEWHERE: Final = MappingProxyType({"application_id": "given elsewhere", "advertised_host": "given elsewhere"})
+_GIVEN_ELSEWHERE: Final = MappingProxyType({"application_id": "given elsewhere", "advertised_host": "given-elsewhere"})
 
 Settings = TypeVar("Settings", bound=DeclaredSettings)
 

@@ -7,6 +7,8 @@ from typing import Self
 
 from pydantic import model_validator
 
+from statehouse.checked import checked_host, checked_text
+from statehouse.errors import ContractError
 from statehouse.settings.common import HeartbeatSettings, RegistrySettings, ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
 
@@ -152,4 +154,14 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
     def _address_can_be_advertised(self) -> Self:
         if not self.advertised_host and self.bind_host in {"0.0.0.0", "::", "[::]"}:  # noqa: S104 - refused, not bound
             raise ValueError(f"bind_host {self.bind_host} is no address that others can call: set advertised_host")
+        return self
+
+    @model_validator(mode="after")
+    def _others_believe_its_heartbeats(self) -> Self:
+        try:
+            checked_text("instance_id", self.instance_id)
+            checked_text("rack", self.rack)
+            checked_host("advertised_host", self.advertised_host or self.bind_host)
+        except ContractError as error:
+            raise ValueError(str(error)) from error
         return self

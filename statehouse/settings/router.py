@@ -63,6 +63,13 @@ class RouterSettings(ServerSettings):
         SettingGroup.ROUTING,
         ge=1,
     )
+    router_max_batch_entries: int = setting(
+        10_000,
+        "Most lookups in one BatchGet at a router, which splits them into calls of 1000 to nodes.",
+        SettingGroup.ROUTING,
+        flag="--max-batch-entries",
+        ge=1_000,
+    )
     hold_window_ms: int = setting(
         10_000,
         "Longest time that lookups are held while nobody can answer them; at 0 they fail at once.",
@@ -75,6 +82,12 @@ class RouterSettings(ServerSettings):
     )
     max_watches: int = setting(
         1_000, "Most watches at once, of stores and of the fleet each.", SettingGroup.WATCHES, ge=0
+    )
+    max_watched_partitions: int = setting(
+        10_000,
+        "Most partitions of all watches of stores: each of a watch has a stream from a node.",
+        SettingGroup.WATCHES,
+        ge=1,
     )
     watch_resume_timeout_ms: int = setting(
         60_000,

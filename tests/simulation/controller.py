@@ -20,7 +20,7 @@ from statehouse.membership import decode_member
 from tests.simulation.checks import Checks, Knowledge
 from tests.simulation.kafka import FencedByKafka, Follower, Kafka
 from tests.simulation.settings import SimulationSettings
-from tests.simulation.world import KAFKA, Process, World, settle
+from tests.simulation.world import KAFKA, Process, World, epoch_ms, settle
 
 STEPS = ("read", "due", "open", "started", "proposed", "published", "noted")
 _TICK_S = 0.1
@@ -84,7 +84,7 @@ class SimulatedController(Process):
         self._record_at = 0.0
         self._before: ControllerRecord | None = None
         self._is_stopping = False
-        self._records: list[tuple[bytes, bytes | None]] = []
+        self._records: list[tuple[bytes, bytes | None, int]] = []
         self._heard_at: float | None = None
         self._members: Follower | None = None
         self.producer_epoch: int | None = None
@@ -175,17 +175,17 @@ class SimulatedController(Process):
         finally:
             watched.follower.close()
 
-    def _enqueue(self, key: bytes, value: bytes | None, _written_at: float) -> None:
+    def _enqueue(self, key: bytes, value: bytes | None, written_at: float) -> None:
         self._heard_at = self.world.now
-        self._records.append((key, value))
+        self._records.append((key, value, epoch_ms(written_at)))
 
     def _drain(self) -> None:
         records, self._records = self._records, []
-        for key, value in records:
+        for key, value, written_at_ms in records:
             if value is None:
                 self.core.left(key.decode(), self.world.now)
             else:
-                self.core.heartbeat(decode_member(value), self.world.now)
+                self.core.heartbeat(decode_member(key, value, written_at_ms), self.world.now)
 
     async def _read_log(self) -> SimulatedAssignmentLog:
         read = SimulatedAssignmentLog(self, self._kafka)

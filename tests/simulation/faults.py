@@ -195,7 +195,7 @@ class Faults:
 
     def _leave(self, _kind: str) -> bool:
         """A node is taken away for good."""
-        if len(self._fleet.machines) < 4 or (node := self._node()) is None or node.machine.endswith("'"):
+        if len(self._fleet.machines) < 4 or (node := self._node()) is None or node.machine.endswith("-twin"):
             return False
         node.stop(drain=self._world.rng.random() < 0.7)
         self._fleet.machines.pop(node.machine, None)
@@ -204,12 +204,12 @@ class Faults:
     def _twin(self, _kind: str) -> bool:
         """Another machine is started under the instance id of one that runs; the old one is not meant to come back."""
         node = self._node()
-        if node is None or node.at.is_dynamic or f"{node.machine}'" in self._fleet.machines:
+        if node is None or node.at.is_dynamic or f"{node.machine}-twin" in self._fleet.machines:
             return False
         if self._world.rng.random() < 0.5:
             node.freeze()
             self._for_a_while(node.thaw)
-        name = f"{node.machine}'"
+        name = f"{node.machine}-twin"
         self._fleet.add_machine(name, node.at.rack, node.instance_id)
         self._fleet.machines.pop(node.machine, None)
         self._fleet.start_node(name)

@@ -24,13 +24,14 @@ from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import NodeState, TaskState, encode_member
 from statehouse.processor_reports import ProcessorReports, written_at_s
+from statehouse.rpc.deadline import RequestTimes
 from statehouse.topology import AnyTaskId, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.checks import Checks
 from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.tasks import SimulatedTasks
-from tests.simulation.world import KAFKA, WALL_S, Process, World
+from tests.simulation.world import KAFKA, WALL_S, Process, World, epoch_ms
 
 PORT = 7101
 _DRAIN_POLL_S = 0.1
@@ -88,7 +89,7 @@ class SimulatedNode(Process):
         self._lookups = LookupHandler(
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )
-        self.waits = PositionWaits(max_waits=100, longest_s=1.0)
+        self.waits = PositionWaits(RequestTimes(1.0, 60.0), max_waits=100)
         self._assignment_log = Follower(
             self,
             kafka.assignments,
@@ -131,8 +132,8 @@ class SimulatedNode(Process):
         self._task_changed()
         self._checks.believes(self)
 
-    def _member_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
-        if self.ownership.take_member(key, value):
+    def _member_record(self, key: bytes, value: bytes | None, written_at: float) -> None:
+        if self.ownership.take_member(key, value, epoch_ms(written_at)):
             self._compile_view()
         newer = self.ownership.superseded_by
         if newer is not None and not self.is_stopping:

@@ -31,7 +31,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.node import SimulatedNode
 from tests.simulation.settings import SimulationSettings
-from tests.simulation.world import Process, World, settle
+from tests.simulation.world import Process, World, epoch_ms, settle
 
 ATTEMPT_TIMEOUT_S = 0.25
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -128,7 +128,7 @@ class SimulatedRouter(Process):
             self.tracker.on_member_left(key.decode())
             return
         age_s = 0.0 if self._members_log.is_caught_up else self.world.now - written_at
-        self.tracker.on_member(decode_member(value), age_s)
+        self.tracker.on_member(decode_member(key, value, epoch_ms(written_at)), age_s)
 
     async def _call(self, node: RoutedNode, method: str, body: bytes, timeout_s: float) -> bytes:
         reply: asyncio.Future[bytes | _RpcError] = self.world.loop.create_future()

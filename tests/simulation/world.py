@@ -14,6 +14,12 @@ from tests.simulation.loop import VirtualLoop
 WALL_S = 1_700_000_000.0
 KAFKA = "kafka"
 
+
+def epoch_ms(at_s: float) -> int:
+    """Return a time of the simulation as Kafka's brokers write it into records."""
+    return round((WALL_S + at_s) * 1000)
+
+
 _DELAY_S = (0.001, 0.01)
 _SPIKE_SHARE = 0.02
 _SPIKE_S = (0.02, 0.06)

@@ -203,7 +203,7 @@ def test_a_killed_job_and_a_replaced_attach_show_only_batches(
             start(first)
 
             def published() -> int:
-                record = last_commits(kafka.bootstrap, application_id).get(STORE)
+                record = last_commits(kafka.bootstrap, application_id, [STORE]).get(STORE)
                 return -1 if record is None else record.batch_id
 
             poll_until(lambda: published() >= 0, 120, "a batch")

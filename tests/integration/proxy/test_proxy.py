@@ -6,9 +6,10 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -22,7 +23,7 @@ from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.link import CallFailed, LinkContext
-from statehouse.rpc.proxy import Proxy, ProxyEnded, find_program
+from statehouse.rpc.proxy import Proxy, ProxyEnded, ProxyLimits, find_program
 from statehouse.rpc.server import RpcServer
 from statehouse.rpc.status import Context, failing_cleanly
 from tests.support.proxy import PROXY
@@ -30,6 +31,7 @@ from tests.support.proxy import PROXY
 SERVICE = "test.Service"
 GET, BATCH_GET = "/statehouse.v1.QueryService/Get", "/statehouse.v1.QueryService/BatchGet"
 MAX_BYTES = 1_000_000
+BOUNDS = ProxyLimits(MAX_BYTES)
 T = TypeVar("T")
 
 
@@ -91,7 +93,7 @@ async def _refused(_self: object, _request: bytes, _context: Context) -> bytes:
 
 
 @asynccontextmanager
-async def served(port: int = 0) -> AsyncIterator[Served]:
+async def served(port: int = 0, bounds: ProxyLimits = BOUNDS) -> AsyncIterator[Served]:
     def register(server: Any) -> None:
         twice = grpc.unary_stream_rpc_method_handler(partial(_twice, None))
         endless = grpc.unary_stream_rpc_method_handler(partial(_endless, left))
@@ -108,7 +110,7 @@ async def served(port: int = 0) -> AsyncIterator[Served]:
     broken: list[Exception] = []
     left = asyncio.Event()
     bind = f"{LOOPBACK}:{port}"
-    proxy = Proxy(str(PROXY), bind, broken.append, max_message_bytes=MAX_BYTES, share_port=False)
+    proxy = Proxy(str(PROXY), bind, broken.append, bounds, share_port=False)
     server = RpcServer(
         bind,
         (SERVICE,),
@@ -226,6 +228,41 @@ async def test_messages_have_a_largest_size(path: str) -> None:
         assert {len(each) for each in answers} == {MAX_BYTES}
 
 
+@pytest.mark.parametrize("bounds", [ProxyLimits(MAX_BYTES, 2), ProxyLimits(MAX_BYTES, 9, 2)])
+async def test_connections_beyond_the_bounds_are_closed_and_cost_the_others_nothing(bounds: ProxyLimits) -> None:
+    async with served(bounds=bounds) as it, AsyncExitStack() as stack:
+        at = await stack.enter_async_context(channel(it.target, MAX_BYTES))
+        assert await call(at, GET, b"abc") == [b"cba"]
+        host, port = it.target.split(":")
+        kept_reader, kept = await asyncio.open_connection(host, int(port))
+        stack.callback(kept.close)
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 10) == b"", "closed without a word"
+            writer.close()
+        assert await call(at, GET, b"abc") == [b"cba"]
+        kept.close()
+        assert await asyncio.wait_for(kept_reader.read(), 10) is not None
+        other = await stack.enter_async_context(channel(it.target, MAX_BYTES))
+        await until(lambda: call(other, GET, b"abc"), lambda outcome: outcome == [b"cba"])
+
+
+async def test_headers_have_a_largest_size() -> None:
+    async with served() as it, channel(it.target, MAX_BYTES) as at:
+        made = at.stream_stream(GET)(cast("Any", iter([b"abc"])), timeout=20, metadata=(("x-long", "x" * 100_000),))
+        with pytest.raises(grpc.aio.AioRpcError):
+            assert [data async for data in made]
+        assert await call(at, GET, b"abc") == [b"cba"]
+
+
+async def test_the_proxy_has_none_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEHOUSE_SECRET", "hush")
+    async with served() as it:
+        environment = Path(f"/proc/{it.proxy.pid}/environ")
+        assert await asyncio.to_thread(environment.read_bytes) == b""
+
+
 async def test_what_is_under_way_at_the_end_is_answered() -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
         under_way = asyncio.ensure_future(call(at, BATCH_GET, b"ab"))
@@ -260,7 +297,7 @@ async def test_a_taken_port_is_an_error() -> None:
 )
 async def test_another_program_is_an_error(program: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Proxy(program, f"{LOOPBACK}:0", pytest.fail, max_message_bytes=MAX_BYTES, share_port=False)
+        Proxy(program, f"{LOOPBACK}:0", pytest.fail, BOUNDS, share_port=False)
 
 
 def test_the_setting_says_which_program(monkeypatch: pytest.MonkeyPatch) -> None:

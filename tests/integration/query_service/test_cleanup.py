@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
 def heartbeat(fleet: Fleet) -> Member:
     """Return the newest of node n1."""
     records = read_all(fleet.bootstrap, members_topic(fleet.application_id))
-    return decode_member([value for key, value in records if key == b"n1" and value is not None][-1])
+    newest = [value for key, value in records if key == b"n1" and value is not None][-1]
+    return decode_member(b"n1", newest, int(time.time() * 1000))
 
 
 def dormant_position(fleet: Fleet) -> int | None:

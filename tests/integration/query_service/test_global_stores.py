@@ -188,9 +188,9 @@ def test_says_per_partition_how_far_it_is(fleet: GlobalFleet) -> None:
     assert [(store.store, store.partition) for store in replica.stores] == [(fleet.name, n) for n in range(PARTITIONS)]
     assert sum(store.position for store in replica.stores) == 12
     node.kill()
-    *_, (_, value) = read_all(fleet.bootstrap, members_topic(fleet.application_id))
+    *_, (key, value) = read_all(fleet.bootstrap, members_topic(fleet.application_id))
     assert value is not None
-    copy = decode_member(value).global_replicas[fleet.name]
+    copy = decode_member(key, value, int(time.time() * 1000)).global_replicas[fleet.name]
     assert copy.is_restored
     assert sum(at.position or 0 for at in copy.positions.values()) == 12
 

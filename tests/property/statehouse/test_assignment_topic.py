@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -143,3 +144,107 @@ def test_what_is_in_a_snapshot_is_in_order() -> None:
     assert reader.current is not None
     keys = [f"task/{number}" for number in reader.current.sub_topologies]
     assert keys == sorted(keys)
+
+
+def test_another_log_counts_its_own_epochs() -> None:
+    """The topic was recreated: the last snapshot stays until the new log, read to its end, has a whole one."""
+    stores = {"s": StoreSpec("s", "app-s-changelog", 1, 0)}
+    seventh, before = encode(Assignment(), Assignment(7, "old", "c", stores))
+    second, first_records = encode(Assignment(), Assignment(1, "new", "c", stores))
+    second, after = encode(second, Assignment(2, "newer", "c", stores))
+    reader = AssignmentReader()
+    for record in before:
+        reader.feed(*record)
+    assert (reader.current, reader.is_current_of_log) == (seventh, True)
+    reader.begin()
+    assert reader.end_reached() is None
+    assert (reader.current, reader.is_current_of_log, reader.epoch) == (seventh, False, 0)
+    reader.begin()
+    for record in (*first_records, *after):
+        assert reader.feed(*record) is None
+    assert reader.end_reached() == second
+    assert (reader.current, reader.is_current_of_log, reader.epoch) == (second, True, 2)
+    assert reader.end_reached() is None
+
+
+@given(histories(), st.data())
+def test_what_a_log_lacks_or_has_otherwise_is_noticed(epochs: list[Assignment], data: st.DataObject) -> None:
+    reader, written = AssignmentReader(), Assignment()
+    for epoch in epochs:
+        written, records = encode(written, epoch)
+        for record in records:
+            reader.feed(*record)
+        assert reader.unlike(written) == ""
+    if not written.written_at:
+        return
+    key = data.draw(st.sampled_from([*sorted(written.written_at), "epoch"]))
+    what = data.draw(st.sampled_from(["deleted", "unreadable", "another"]))
+    changed = dict(encode(Assignment(), Assignment(written.epoch, "", "x", *_changed(written)))[1])
+    value = {"deleted": None, "unreadable": b"\xff", "another": changed[key.encode()]}[what]
+    reader.feed(key.encode(), value)
+    assert reader.unlike(written) == key
+    following, mended = encode(Assignment(), replace(written, epoch=written.epoch + 1))
+    for record in mended:
+        reader.feed(*record)
+    assert reader.unlike(following) == ""
+
+
+@given(histories(), st.data())
+def test_a_record_that_is_refused_hides_no_good_one_from_who_begins_to_read(
+    epochs: list[Assignment], data: st.DataObject
+) -> None:
+    """As long as the log is not compacted: a good record before it, or after it, counts."""
+    log: list[tuple[bytes, bytes | None]] = []
+    written = Assignment()
+    for epoch in epochs:
+        written, records = encode(written, epoch)
+        log += records
+    for key in sorted({*written.written_at, "epoch"}):
+        log.insert(data.draw(st.integers(0, len(log)), f"where {key} is spoilt"), (key.encode(), b"\xff"))
+    reader = AssignmentReader()
+    reader.begin()
+    for record in log:
+        assert reader.feed(*record) is None
+    assert reader.end_reached() == written
+    assert reader.current == written
+
+
+def test_what_strangers_write_under_keys_of_their_own_is_not_mended() -> None:
+    stores = {"s": StoreSpec("s", "app-s-changelog", 1, 0)}
+    written, records = encode(Assignment(), Assignment(1, "", "c", stores))
+    reader = AssignmentReader()
+    for record in (*records, (b"store/elsewhere", b"\xff"), (b"store/other", dict(records)[b"store/s"])):
+        reader.feed(*record)
+    assert reader.unlike(written) == ""
+
+
+def test_an_epoch_that_none_could_follow_is_refused_by_everybody() -> None:
+    stores = {"s": StoreSpec("s", "app-s-changelog", 1, 0)}
+    written, records = encode(Assignment(), Assignment(1, "", "c", stores))
+    manifest = assignment_pb2.AssignmentRecord.FromString(dict(records)[b"epoch"] or b"")
+    for epoch in (2**21, 2**53, 2**64 - 1):
+        manifest.manifest.epoch = epoch
+        reader = AssignmentReader()
+        for record in (*records, (b"epoch", manifest.SerializeToString())):
+            reader.feed(*record)
+        assert reader.current == written
+        assert reader.unlike(written) == "epoch"
+
+
+def test_after_the_log_was_begun_anew_nothing_in_it_is_strange() -> None:
+    """Else no standby controller would take over where the topic was made anew."""
+    stores = {"s": StoreSpec("s", "app-s-changelog", 1, 0)}
+    _, records = encode(Assignment(), Assignment(1, "", "c", stores))
+    reader = AssignmentReader()
+    for record in records:
+        reader.feed(*record)
+    reader.begin()
+    reader.end_reached()
+    assert reader.current is not None
+    assert reader.not_understood() == ""
+
+
+def _changed(assignment: Assignment) -> tuple[dict[str, StoreSpec], dict[int, SubTopology]]:
+    """Return other stores and sub-topologies of the same names; their tasks have no holders."""
+    stores = {name: replace(spec, in_memory=not spec.in_memory) for name, spec in assignment.stores.items()}
+    return stores, {number: replace(sub, query=f"{sub.query}-x") for number, sub in assignment.sub_topologies.items()}

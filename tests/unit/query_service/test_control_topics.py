@@ -16,6 +16,7 @@ from query_service.control_topics import ControlTopics
 from query_service.reads.fleet_view import FleetView
 from query_service.states.ownership import NodeOwnership
 from statehouse.assignment import Assignment, TaskAssignment, encode
+from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.settings import NodeSettings
 from statehouse.topology import StoreSpec, SubTopology, TaskId
 
@@ -62,6 +63,7 @@ class Node:
             NodeSettings(application_id="app", state_dir=tmp_path),
             "test",
             self.ownership,
+            UnreadableRecords(),
             on_view=self.views.append,
             on_assignment=self.assigned.append,
             on_superseded=lambda _newer: None,

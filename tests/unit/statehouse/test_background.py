@@ -8,7 +8,9 @@ import weakref
 
 import pytest
 
-from statehouse.background import BackgroundWork, log_defect
+from statehouse.background import BackgroundWork, as_error, log_defect
+from statehouse.errors import EngineError
+from tests.support.panic import Panic
 
 
 def _defects(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -89,3 +91,15 @@ async def test_failures_that_are_expected_are_no_defects(caplog: pytest.LogCaptu
     assert not _defects(caplog)
     log_defect(task, KeyError)
     assert [error for _, error in _defects(caplog)] == ["expected"]
+
+
+def test_a_panic_becomes_an_exception_and_an_order_to_end_goes_on() -> None:
+    defect, panic = ValueError("oh no"), Panic("index out of bounds")
+    assert as_error(defect) is defect
+    made = as_error(panic)
+    assert isinstance(made, EngineError)
+    assert str(made) == "Panic: index out of bounds"
+    assert made.__cause__ is panic
+    for order in (asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1), GeneratorExit()):
+        with pytest.raises(type(order)):
+            as_error(order)

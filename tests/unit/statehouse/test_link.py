@@ -16,10 +16,11 @@ from google.rpc import code_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import EngineError, LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error, from_status
 from statehouse.rpc.link import CallFailed, FromProxy, Link, LinkContext, ToProxy
 from statehouse.rpc.status import to_status
+from tests.support.panic import Panic
 
 _HEAD = struct.Struct(">IBQ")
 _NO_DEADLINE = 0xFFFF_FFFF
@@ -64,6 +65,8 @@ async def linked() -> AsyncIterator[OtherEnd]:
             raise LookupFailure(Reason.UNKNOWN_STORE, "no such store", {"store": "s"})
         if request == b"defect":
             raise ZeroDivisionError
+        if request == b"panic":
+            raise Panic("index out of bounds")
         return request[::-1]
 
     def batch_get(request: bytes, context: LinkContext) -> Awaitable[bytes]:
@@ -116,8 +119,11 @@ async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(
         end.writer.write(lookup(2, b"defect", kind=kind))
         _, _, content = await end.frame()
         assert from_status(grpc.StatusCode.INTERNAL, "", content).reason is Reason.INTERNAL
-        (defect,) = logged.error.call_args_list
-        assert isinstance(defect.kwargs["exc_info"], ZeroDivisionError)
+        end.writer.write(lookup(3, b"panic", kind=kind))
+        _, _, content = await end.frame()
+        assert from_status(grpc.StatusCode.INTERNAL, "", content).reason is Reason.INTERNAL
+        defects = [type(call.kwargs["exc_info"]) for call in logged.error.call_args_list]
+        assert defects == [ZeroDivisionError, EngineError]
 
 
 async def test_nobody_works_on_for_a_caller_who_has_left() -> None:

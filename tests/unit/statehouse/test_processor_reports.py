@@ -41,7 +41,7 @@ def test_a_record_of_the_commits_topic_is_checked() -> None:
             decode_commit(key, commit.SerializeToString())
     with pytest.raises(ContractError, match="no commit record"):
         decode_commit(b"boards", b"\xff\xff")
-    with pytest.raises(ContractError, match="negative"):
+    with pytest.raises(ContractError, match="backlog must be from 0"):
         decode_commit(b"boards", commits_pb2.Commit(store="boards", input_backlog=-1).SerializeToString())
 
 

@@ -27,6 +27,39 @@ class _Unwritable:
         raise grpc.aio.InternalError("the batch failed") if self._is_gone else grpc.aio.AbortError(code.name)
 
 
+class _Unread(_Unwritable):
+    """The context of a call whose caller takes nothing."""
+
+    async def write(self, _response: object) -> None:
+        await asyncio.Event().wait()
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        raise grpc.aio.AbortError(status.code.name)
+
+
+class _Deaf(_Unread):
+    """The same, and not even the end is taken."""
+
+    async def abort_with_status(self, _status: grpc.Status) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_caller_who_takes_nothing_loses_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statehouse.rpc.status.TAKEN_WITHIN_S", 0.05)
+    context = cast("Any", _Unread(is_gone=False))
+    with structlog.testing.capture_logs() as logs, pytest.raises(grpc.aio.AbortError, match="RESOURCE_EXHAUSTED"):
+        await _stream(None, query_service_pb2.WatchRequest(), context)
+    assert not logs
+
+
+async def test_who_takes_not_even_the_end_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statehouse.rpc.status.TAKEN_WITHIN_S", 0.05)
+    monkeypatch.setattr("statehouse.rpc.status._TOLD_WITHIN_S", 0.05)
+    with pytest.raises(asyncio.CancelledError):
+        await _stream(None, query_service_pb2.WatchRequest(), cast("Any", _Deaf(is_gone=False)))
+
+
 @failing_cleanly
 async def _stream(_self: object, _request: query_service_pb2.WatchRequest, context: Context) -> None:
     await send_to(context)(query_service_pb2.WatchResponse())

@@ -197,3 +197,18 @@ def test_serdes_get_what_settings_say_of_the_registry() -> None:
     ).serde_options
     assert (options.registry_url, options.credentials_file, options.ca_file) == ("http://a,https://b", str(file), "")
     assert options.timeout_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("instance_id", "n" * 256, "instance_id is longer than 255 bytes"),
+        ("instance_id", "a\nb", "instance_id .* can't be shown"),
+        ("rack", "\0", "rack .* can't be shown"),
+        ("advertised_host", "http://node-a", "advertised_host .* is no host name or address"),
+        ("advertised_host", "[::1]", "advertised_host .* is no host name or address"),
+    ],
+)
+def test_a_node_says_of_itself_only_what_others_believe(name: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load(NodeSettings, _NODE | {name: value})

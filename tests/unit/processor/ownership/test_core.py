@@ -946,3 +946,37 @@ def test_stores_that_are_inherited_follow_the_assignment() -> None:
     standby.run(1, *fleet(1))
     assert standby.assignment.stores.keys() == {"scores", "few"}
     assert standby.assignment.sub_topologies == changed.assignment.sub_topologies
+
+
+def test_a_topic_that_is_not_as_published_gets_everything_again() -> None:
+    nodes = [FakeMember(f"n{number}") for number in range(2)]
+    bench = Bench().settled(*nodes)
+    before = bench.assignment
+    again = bench.core.again("store/scores was not as published", before.epoch + 40)
+    assert again.epoch == before.epoch + 41
+    assert (again.stores, again.sub_topologies, again.tasks) == (before.stores, before.sub_topologies, before.tasks)
+    assert "store/scores was not as published" in again.reason
+    bench.core.restore(None, bench.now)
+    assert bench.assignment == before, "a topic that has lost the assignment doesn't undo it"
+
+
+def test_a_huge_number_of_a_heartbeat_silences_nobody() -> None:
+    sessions = MemberSessions(SETTINGS)
+    sessions.start(0.0, ())
+    member = FakeMember("n0")
+    first = member.beat()
+    sessions.hear(first, 0.0)
+    sessions.hear(replace(first, heartbeat=2**53), 1.0)
+    sessions.hear(member.beat(), 1.0 + SETTINGS.session_timeout_s / 2)
+    assert not sessions.expire(1.0 + SETTINGS.session_timeout_s)
+
+
+def test_a_process_that_claimed_to_be_the_newest_and_fell_silent_hides_nobody() -> None:
+    sessions = MemberSessions(SETTINGS)
+    sessions.start(0.0, ())
+    member = FakeMember("n0")
+    first = member.beat()
+    sessions.hear(replace(first, incarnation="ff", started_at_ms=first.started_at_ms + 9_000), 0.0)
+    sessions.hear(member.beat(), 1.0)
+    assert sessions.expire(SETTINGS.session_timeout_s)
+    assert sessions.hear(member.beat(), SETTINGS.session_timeout_s + 1.0) == "n0 joined"

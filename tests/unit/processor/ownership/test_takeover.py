@@ -79,9 +79,15 @@ def test_a_record_that_is_read_twice_proves_nothing() -> None:
     takeover = Takeover()
     takeover.hear(replace(ACTING, heartbeat=5), 0.0)
     assert confirmed(takeover, 0.0, 5.0) is None
-    takeover.hear(replace(ACTING, heartbeat=4), 5.0)
     takeover.hear(replace(ACTING, heartbeat=5), 5.0)
     assert confirmed(takeover, 5.5, 60.0) == 10.0
+
+
+def test_a_huge_number_silences_nobody() -> None:
+    takeover = Takeover()
+    takeover.hear(replace(ACTING, heartbeat=2**53), 0.0)
+    takeover.hear(replace(ACTING, heartbeat=6), 5.0)
+    assert confirmed(takeover, 5.5, 60.0) == 15.5
 
 
 def test_another_controller_is_heard_whatever_its_heartbeat() -> None:
@@ -178,8 +184,9 @@ def altered(**settings: int) -> bytes:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (b"\xff\xff", "not a controller's record"),
-        (b"", "without the controller's id"),
+        (b"\xff\xff", "no record of an assignment"),
+        (b"", "not a controller's record"),
+        (assignment_pb2.AssignmentRecord(controller=assignment_pb2.Controller()).SerializeToString(), "is empty"),
         (altered(session_timeout_ms=0), "session_timeout_ms"),
         (altered(max_warmup_replicas=0), "max_warmup_replicas"),
         (altered(session_timeout_ms=1_500), "session_timeout_ms must be at least"),

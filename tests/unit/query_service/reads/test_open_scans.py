@@ -33,6 +33,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import KeyRange
+from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
 from statehouse.serdes import SERDES
@@ -111,7 +112,7 @@ class Node:
                 lookups,
                 scans,
                 cast("Any", None),
-                PositionWaits(max_waits=1, longest_s=1),
+                PositionWaits(RequestTimes(1, 60), max_waits=1),
                 SerdeFetches(timeout_s=1),
                 METRICS,
             ),

@@ -29,6 +29,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import TaskState
+from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
 from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
@@ -62,7 +63,7 @@ class Node:
         self.open_scans = OpenScans(max_open=4, timeout_s=LONG_S)
         lookups = LookupHandler(admission, self.open_scans, METRICS, max_batch_entries=10, max_message_bytes=10**6)
         scans = ScanHandler(admission, self.open_scans, max_message_bytes=10**6)
-        self.waits = PositionWaits(max_waits=max_waits, longest_s=0.05)
+        self.waits = PositionWaits(RequestTimes(0.05, 60), max_waits=max_waits)
         servicer = QueryServicer(lookups, scans, cast("Any", None), self.waits, SerdeFetches(timeout_s=1), METRICS)
         self._server = grpc.aio.server()
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(servicer, cast("Any", TolerantServer(self._server)))

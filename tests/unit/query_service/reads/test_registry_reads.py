@@ -33,6 +33,7 @@ from statehouse.client.conversion import from_value
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import TaskState
 from statehouse.registry.wire_format import framed
+from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.requests import TolerantServer
 from statehouse.serde_plugins import SerdeOptions, Serdes
@@ -76,7 +77,7 @@ class Node:
                 LookupHandler(admission, self.scans, METRICS, max_batch_entries=10, max_message_bytes=10**6),
                 ScanHandler(admission, self.scans, max_message_bytes=10**6),
                 cast("Any", None),
-                PositionWaits(max_waits=1, longest_s=1),
+                PositionWaits(RequestTimes(1, 60), max_waits=1),
                 self.fetches,
                 METRICS,
             ),

@@ -15,6 +15,7 @@ from query_service.replicas.replica import StoreReplica
 from query_service.replicas.replication import EndOffsetWatcher, ReplicationEnded, Replicator
 from statehouse.errors import StatehouseError
 from statehouse.kafka import renewed
+from tests.support.panic import Panic
 from tests.support.polling import poll_until
 from tests.unit.query_service.replicas.test_replica import replica_at
 
@@ -160,6 +161,18 @@ def test_a_defect_fails_the_replicas_and_leaves_nobody_waiting(replicator: Repli
     replicator.remove(replica).result(5)
     with pytest.raises(ReplicationEnded):
         replicator.add(replica).result(5)
+
+
+def test_a_panic_of_the_client_fails_the_replicas_too(replicator: Replicator, log: Log, told: Told) -> None:
+    replica = replica_at(3)
+    replicator.add(replica).result(5)
+
+    def panic(_timeout_s: float) -> None:
+        raise Panic("a defect")
+
+    log.poll = panic  # type: ignore[method-assign]
+    assert str(told.defect.result(5)) == "Panic: a defect"
+    assert told.failed == [(replica, "Panic: a defect")]
 
 
 def test_commands_under_way_end_with_the_thread(replicator: Replicator, log: Log, told: Told) -> None:

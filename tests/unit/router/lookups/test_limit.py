@@ -77,6 +77,31 @@ async def test_a_batch_counts_by_its_lookups_and_is_taken_whole(start: Start) ->
     assert _open(fleet) == 0
 
 
+async def test_a_batch_of_too_many_lookups_is_refused_before_any_is_looked_at(start: Start) -> None:
+    fleet = await start("a", router_max_batch_entries=1_000)
+    taken = await fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET] * 1_000))
+    assert len(taken.results) == 1_000
+    before = fleet.nodes["a"].lookups
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET] * 1_001))
+    failure = from_rpc_error(caught.value)
+    assert failure.reason is Reason.INVALID_REQUEST
+    assert "1001 lookups in a batch, at most 1000 are taken: split it" in failure.message
+    assert fleet.nodes["a"].lookups == before
+
+
+async def test_no_deadline_is_longer_than_the_longest(start: Start) -> None:
+    """Who waits for what never comes holds a place that others need."""
+    fleet = await start("a", max_timeout_ms=1_000)
+    waiting = fleet_service_pb2.AwaitInputRequest(
+        store=STORE, records=[fleet_service_pb2.InputRecord(topic="t", partition=0, offset=10**12)]
+    )
+    stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.AwaitInput(waiting, timeout=1_000_000)
+    assert from_rpc_error(caught.value).reason is Reason.INPUT_NOT_PROCESSED
+
+
 async def test_who_leaves_takes_his_lookups_along(start: Start) -> None:
     fleet = await start("a", attempt_timeout_ms=8_000)
     node = fleet.nodes["a"]

@@ -93,6 +93,27 @@ async def test_partitions_share_one_stream(start: Start) -> None:
     await watcher.leave()
 
 
+async def test_watches_of_too_many_partitions_are_refused_and_give_their_places_back(start: Start) -> None:
+    fleet = await start("a", max_watched_partitions=3)
+    fleet.heartbeat("a", 2)
+    await fleet.publish(TaskAssignment("a"), TaskAssignment("a"), epoch=2)
+    whole = Watcher(fleet)
+    await watched(fleet.nodes["a"], 1)
+    refused = Watcher(fleet)
+    await poll_until_async(lambda: refused.failure, 5, "the refusal")
+    assert refused.failure is not None
+    assert refused.failure.reason is Reason.OVERLOADED
+    assert refused.failure.metadata == {"max_watched_partitions": "3"}
+    one = Watcher(fleet, partition=0)
+    await poll_until_async(lambda: len(fleet.nodes["a"].watches) == 3, 5, "one partition more")
+    for watcher in (whole, one):
+        await watcher.leave()
+    await poll_until_async(lambda: fleet.router.watches._partitions == 0, 5, "the places")
+    again = Watcher(fleet)
+    await poll_until_async(lambda: len(fleet.nodes["a"].watches) == 5, 5, "both partitions again")
+    await again.leave()
+
+
 async def test_a_killed_and_a_frozen_node_are_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "SILENCE_S", 0.5)
     fleet = await start("a", "b", "c")

@@ -44,7 +44,8 @@ def another(setting: Setting) -> Any:
         case "NUMBER":
             return setting.field.default / 2
         case "TEXT" | "PATH":
-            return "http://elsewhere" if setting.name.endswith("_url") else "/elsewhere"
+            elsewhere = {"_url": "http://elsewhere", "host": "elsewhere"}
+            return elsewhere.get(setting.name[-4:], "/elsewhere")
         case choices:
             return next(each for each in choices.split("|") if each != setting.field.default)
 

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from statehouse.kafka import control_log
 from statehouse.kafka.control_log import ControlLogReader
+from tests.support.panic import Panic
 from tests.support.polling import poll_until
 
 DEADLINE_S = 10.0
@@ -57,12 +58,52 @@ def reader(monkeypatch: pytest.MonkeyPatch, log: Log, **callbacks: Any) -> Contr
     monkeypatch.setattr(control_log.clients, "admin", lambda *_args: None)
     monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): 1})
     monkeypatch.setattr(control_log, "topic_id", lambda *_args, **_more: "first")
+    monkeypatch.setattr(control_log, "earliest_offsets", lambda *_args, **_more: {("topic", 0): 0})
     monkeypatch.setattr(ControlLogReader, "_wait_for_topic", lambda *_args: True)
     return ControlLogReader("unused", "topic", **{"on_record": lambda *_: None, "client_id": "test"} | callbacks)
 
 
 def breaks(*_: object) -> None:
     raise RuntimeError("a defect")
+
+
+def panics(*_: object) -> None:
+    raise Panic("a defect")
+
+
+def test_a_panic_on_its_thread_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: Future[Exception] = Future()
+    broken = reader(monkeypatch, Log(), on_broken=told.set_result, on_record=panics)
+    broken.start()
+    assert str(told.result(DEADLINE_S)) == "Panic: a defect"
+    broken.stop()
+
+
+class ShorterLog(Log):
+    """Has five records, and then begins again with another first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offsets = iter((0, 1, 2, 3, 4, 0, 1))
+
+    def consume(self, _count: int, _timeout_s: float) -> list[Record]:
+        return [_At(offset) for offset in self._offsets]
+
+
+def test_a_log_that_became_shorter_is_told_before_its_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    shorter = reader(
+        monkeypatch,
+        ShorterLog(),
+        on_broken=lambda error: told.append(str(error)),
+        on_record=lambda *_: told.append("record"),
+        on_anew=lambda: told.append("anew"),
+    )
+    monkeypatch.setattr(control_log, "last_stable_offsets", lambda *_args, **_more: {("topic", 0): 9})
+    shorter.start()
+    poll_until(lambda: len(told) == 8, DEADLINE_S, "all records")
+    shorter.stop()
+    assert told == ["record"] * 5 + ["anew"] + ["record"] * 2
 
 
 @pytest.mark.parametrize("callback", ["on_record", "on_contact", "the client"])

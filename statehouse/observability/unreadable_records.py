@@ -1,0 +1,41 @@
+"""Counts and logs the records of control topics that can't be taken: unreadable ones, and those that can't be true."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+log = structlog.get_logger(__name__)
+
+_LOGGED_MAX: Final = 1_000
+
+
+class UnreadableRecords:
+    """Counts each record, and logs the first one of each key. Thread-safe."""
+
+    def __init__(self, registry: CollectorRegistry | None = None, prefix: str = "statehouse") -> None:
+        """Prepare; with a registry the count is a metric whose name begins with `prefix`."""
+        self._counts = Counter(
+            f"{prefix}_unreadable_control_records",
+            "Records of control topics that can't be read, or can't be true",
+            labelnames=("topic",),
+            registry=registry,
+        )
+        self._logged: set[tuple[str, bytes]] = set()
+        self._lock = threading.Lock()
+
+    def note(self, topic: str, key: bytes | str | None, error: Exception) -> None:
+        """Count a record of "assignment", "members" or "commits" that is skipped."""
+        self._counts.labels(topic).inc()
+        name = key.encode(errors="replace") if isinstance(key, str) else key or b""
+        with self._lock:
+            # A writer of nonsense may use a new key each time: the log must not grow by that.
+            if (topic, name) in self._logged or len(self._logged) >= _LOGGED_MAX:
+                return
+            self._logged.add((topic, name))
+        shown = name[:200].decode(errors="replace")
+        # What comes under this key from now on is only counted.
+        log.warning("control record skipped", topic=topic, key=shown, error=str(error))

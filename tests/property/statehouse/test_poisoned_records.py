@@ -1,0 +1,163 @@
+"""Every field of every control record, set to its extremes: a record is taken with values that can be true, or refused.
+
+Nothing else is raised, nothing that was taken before is lost, and what is taken can be written again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+from google.protobuf.message import Message
+
+from processor.ownership.controller_record import encode_controller, read_controller
+from processor.ownership.takeover import ControllerRecord
+from query_service.disk.directory import StateDirectory
+from query_service.states.ownership import NodeOwnership
+from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment, encode
+from statehouse.checked import COUNT_MAX, PARTITIONS_MAX
+from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
+from statehouse.errors import ContractError
+from statehouse.membership import (
+    STARTED_AHEAD_MAX_MS,
+    GlobalReport,
+    Member,
+    ReplicaReport,
+    StorePosition,
+    decode_member,
+    encode_member,
+)
+from statehouse.processor_reports import decode_commit
+from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
+from tests.support.poison import poisoned
+from tests.support.settings import ownership
+
+NOW_MS: Final = 1_700_000_000_000
+
+MEMBER: Final = Member(
+    "n1",
+    "0f",
+    "10.0.0.1",
+    7001,
+    NOW_MS,
+    "rack-1",
+    "1.0",
+    replicas={TaskId(0, 1): ReplicaReport(Role.ACTIVE, "running", {"counts": StorePosition(3, 5)})},
+    global_replicas={"players": GlobalReport("running", {0: StorePosition(1)})},
+)
+COMMIT: Final = commits_pb2.Commit(
+    store="counts",
+    query_id="q1",
+    batch_id=4,
+    source_ends=[commits_pb2.TopicOffset(topic="clicks", partition=1, offset=7)],
+    changelog_ends=[commits_pb2.TopicOffset(topic="app-counts-changelog", partition=1, offset=8)],
+    committed_at_ms=NOW_MS,
+    query="counts",
+    figures=commits_pb2.QueryFigures(input_rows_per_second=2.5, backlog=3, backlog_eta_ms=1, watermark_ms=5),
+    input_backlog=2,
+)
+CONTROLLER: Final = ControllerRecord("c1", "host, process 7", False, 5, ownership())
+ASSIGNMENT: Final = Assignment(
+    1,
+    "first",
+    "c1",
+    MappingProxyType(
+        {
+            "counts": StoreSpec("counts", "app-counts-changelog", 2, 0),
+            "clicks": StoreSpec("clicks", "app-clicks-changelog", 2, 0, "window", retention_ms=9, window_size_ms=3),
+            "players": StoreSpec("players", "players", 3, 0, is_global=True),
+        }
+    ),
+    MappingProxyType({0: SubTopology(0, "counts", 2)}),
+    MappingProxyType({TaskId(0, n): TaskAssignment("n1", ("n2",), ("n3",), "because") for n in range(2)}),
+)
+
+
+def cases(message: Message) -> Any:
+    found = list(poisoned(message))
+    return pytest.mark.parametrize("record", [case for _, case in found], ids=[what for what, _ in found])
+
+
+@cases(members_pb2.Member.FromString(encode_member(MEMBER)[1]))
+def test_members(record: members_pb2.Member) -> None:
+    node = NodeOwnership("n1", "aa", NOW_MS - 60_000, session_timeout_s=10.0)
+    with suppress(ContractError):
+        node.take_member(b"n1", record.SerializeToString(), NOW_MS)
+    for member in node.members.values():
+        assert decode_member(*encode_member(member), NOW_MS) == member
+        assert all("/" not in name for name in member.global_replicas)
+    # It may say that it is this node, started later: the next run must not claim a time that others wouldn't believe.
+    own = node.heartbeat(("h", 1), {}, {})
+    assert decode_member(*encode_member(own), NOW_MS).started_at_ms <= NOW_MS + STARTED_AHEAD_MAX_MS
+
+
+@cases(COMMIT)
+def test_commits(record: commits_pb2.Commit) -> None:
+    with suppress(ContractError):
+        commit = decode_commit(b"counts", record.SerializeToString())
+        assert commit.store == "counts"
+        assert all(0 <= at.offset <= COUNT_MAX for at in (*commit.source_ends, *commit.changelog_ends))
+
+
+@cases(assignment_pb2.AssignmentRecord.FromString(encode_controller(CONTROLLER)[1]))
+def test_controllers(record: assignment_pb2.AssignmentRecord) -> None:
+    refused: list[str] = []
+    taken = read_controller(record.SerializeToString(), lambda key, _error: refused.append(key))
+    assert (taken is None) == (refused == [CONTROLLER_KEY.decode()])
+    assert taken is None or taken.heartbeat <= COUNT_MAX
+
+
+FIRST, RECORDS = encode(Assignment(), ASSIGNMENT)
+SECOND, FOLLOWING = encode(FIRST, replace(FIRST, epoch=2, reason="second"))
+
+
+@pytest.mark.parametrize("number", range(len(RECORDS)), ids=[key.decode() for key, _ in RECORDS])
+def test_assignments(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    key, value = RECORDS[number]
+    assert value is not None
+    folder = tmp_path_factory.mktemp("state")
+    directory = StateDirectory(folder, "app")
+    for what, record in poisoned(assignment_pb2.AssignmentRecord.FromString(value)):
+        refused: list[str] = []
+        reader = AssignmentReader(lambda key, _error, refused=refused: refused.append(key))
+        for each in RECORDS:
+            reader.feed(*each)
+        reader.feed(key, record.SerializeToString())
+        is_taken = not refused
+        for each in FOLLOWING:
+            reader.feed(*each)
+        current = reader.current
+        assert current is not None
+        assert is_taken or current == SECOND, f"{what}: nothing that was taken before is lost"
+        assert current.epoch <= COUNT_MAX, what
+        for spec in current.stores.values():
+            assert spec.partition_count <= PARTITIONS_MAX, what
+            if spec.is_global:
+                place = directory.task(GlobalId(spec.name)).path.resolve()
+                assert place.is_relative_to(folder.resolve()), what
+                assert place.parent.name == "global", what
+            elif spec.sub_topology in current.sub_topologies:
+                assert current.sub_topologies[spec.sub_topology].partition_count == spec.partition_count, what
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../..", "a/b", "", "x" * 200], ids=["dots", "above", "below", "none", "too long"]
+)
+def test_a_global_store_that_would_lie_elsewhere_is_refused(name: str) -> None:
+    spec = StoreSpec("evil", "players", 1, 0, is_global=True)
+    _, records = encode(Assignment(), Assignment(1, stores=MappingProxyType({"evil": spec})))
+    refused: list[str] = []
+    reader = AssignmentReader(lambda key, _error: refused.append(key))
+    for key, value in records:
+        record = assignment_pb2.AssignmentRecord.FromString(value or b"")
+        if record.HasField("store"):
+            record.store.name = name
+        else:
+            del record.manifest.keys["store/evil"]
+            record.manifest.keys[f"store/{name}"] = 1
+        reader.feed(key.replace(b"evil", name.encode()), record.SerializeToString())
+    assert reader.current is None
+    assert refused == [f"store/{name}"]
