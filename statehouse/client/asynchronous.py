@@ -9,8 +9,8 @@ from statehouse.client import conversion
 from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.node_connections import NodeConnections
-from statehouse.client.peers import RouterPeer
 from statehouse.client.reads import AsyncReads
+from statehouse.client.routers import Routers
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
 from statehouse.v1 import fleet_service_pb2
@@ -23,7 +23,9 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 class AsyncClient(AsyncReads):
     """Reads stores. Use it on one event loop only: the first it is used on.
 
-    `target`: a router's host:port, or a node's; a node answers for its own partitions only. `timeout`: seconds for each
+    `target`: a router's host:port, or several separated by commas: a call goes on to another one if its router fails,
+    within its time. If no router answers, calls wait for one to come back, unless none has ever answered. A node's
+    address will do, too; a node answers for its own partitions only. `timeout`: seconds for each
     call; each page of a scan is a call. A method's `timeout` overrides it. `max_message_bytes`: must equal the setting
     of routers and nodes. `direct`: True sends reads of single keys straight to the key's active if it can be reached,
     and through the router if that fails; the router tells the client where the actives are. False sends every read
@@ -42,7 +44,7 @@ class AsyncClient(AsyncReads):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         direct: bool = True,
     ) -> None:
-        router = RouterPeer(target, max_message_bytes)
+        router = Routers(target, max_message_bytes)
         nodes = NodeConnections(router, max_message_bytes) if direct else None
         super().__init__(router, KeyReads(router, nodes, max_message_bytes), timeout)
 
@@ -73,8 +75,8 @@ class AsyncClient(AsyncReads):
             freshness=conversion.to_freshness(freshness, store),
         )
         seconds = self._seconds(timeout)
-        call = self._router.fleet.LocateKey(request, timeout=seconds)
-        return conversion.from_locate(await self._router.ask(call, seconds))
+        located = await self._router.ask(lambda peer, left_s: peer.fleet.LocateKey(request, timeout=left_s), seconds)
+        return conversion.from_locate(located)
 
     async def explain(
         self,
@@ -95,8 +97,8 @@ class AsyncClient(AsyncReads):
         bounds = self._bounds(freshness, at_least)
         request = fleet_service_pb2.ExplainGetRequest(lookup=conversion.to_get(Lookup(store, key, bounds, raw)))
         seconds = self._seconds(timeout)
-        call = self._router.fleet.ExplainGet(request, timeout=seconds)
-        return conversion.from_explain(await self._router.ask(call, seconds))
+        explained = await self._router.ask(lambda peer, left_s: peer.fleet.ExplainGet(request, timeout=left_s), seconds)
+        return conversion.from_explain(explained)
 
     async def fleet(self, *, timeout: float | None = None) -> Fleet:  # noqa: ASYNC109 - as above
         """Return the newest assignment and the nodes, as the router sees them.
@@ -106,8 +108,9 @@ class AsyncClient(AsyncReads):
 
         """
         seconds = self._seconds(timeout)
-        call = self._router.fleet.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=seconds)
-        return conversion.from_fleet(await self._router.ask(call, seconds))
+        request = fleet_service_pb2.GetFleetRequest()
+        fleet = await self._router.ask(lambda peer, left_s: peer.fleet.GetFleet(request, timeout=left_s), seconds)
+        return conversion.from_fleet(fleet)
 
     async def await_input(
         self,
@@ -134,7 +137,7 @@ class AsyncClient(AsyncReads):
             ],
         )
         seconds = self._seconds(timeout)
-        response = await self._router.ask(self._router.fleet.AwaitInput(request, timeout=seconds), seconds)
+        response = await self._router.ask(lambda peer, left_s: peer.fleet.AwaitInput(request, timeout=left_s), seconds)
         return Token.from_proto(response.at_least)
 
     async def close(self) -> None:
@@ -158,7 +161,7 @@ class AsyncReadSession(AsyncReads):
     at the same time do not affect each other.
     """
 
-    def __init__(self, router: RouterPeer, lookups: KeyReads, timeout_s: float, at_least: Token | None) -> None:
+    def __init__(self, router: Routers, lookups: KeyReads, timeout_s: float, at_least: Token | None) -> None:
         """Made by `AsyncClient.session`."""
         super().__init__(router, lookups, timeout_s)
         self.token = Token() if at_least is None else at_least

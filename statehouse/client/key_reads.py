@@ -16,7 +16,8 @@ from statehouse.client.answers import Answer
 from statehouse.client.batches import LookupOutcome
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
-from statehouse.client.peers import Method, RouterPeer
+from statehouse.client.peers import Method
+from statehouse.client.routers import Routers
 from statehouse.errors import LookupFailure
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -41,7 +42,7 @@ Response = TypeVar("Response")
 class KeyReads:
     """Reads single keys. Lives on the event loop. Without `nodes` every read goes through the router."""
 
-    def __init__(self, router: RouterPeer, nodes: NodeConnections | None, max_message_bytes: int) -> None:
+    def __init__(self, router: Routers, nodes: NodeConnections | None, max_message_bytes: int) -> None:
         self._router, self._nodes, self._max_message_bytes = router, nodes, max_message_bytes
         self._queue = LookupQueue(self._send, max_message_bytes)
 
@@ -70,7 +71,7 @@ class KeyReads:
             raise self._router.too_late(seconds) from refusal
         if isinstance(outcome, Answer):
             return outcome
-        raise self._router.named(_own(outcome), seconds) from refusal
+        raise _own(outcome) from refusal
 
     async def batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
         """Look several keys up; return one outcome per key. Too many keys are split into calls of `seconds` each."""
@@ -80,7 +81,7 @@ class KeyReads:
             requests[index].ClearField("forwarding")
 
         async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
-            return await self._router.ask(self._router.query.BatchGet(batch, timeout=seconds), seconds)
+            return await self._router.ask(lambda peer, left_s: peer.query.BatchGet(batch, timeout=left_s), seconds)
 
         routed = await batches.batch_get([requests[index] for index in rest], ask, self._max_message_bytes)
         outcomes.update(zip(rest, routed, strict=True))
@@ -158,15 +159,16 @@ class KeyReads:
             return max(0.0, give_up_at - loop.time())
 
         async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
-            return await router.call(router.query.BatchGet(batch, timeout=left_s()))
+            return await router.ask(lambda peer, s: peer.query.BatchGet(batch, timeout=s), left_s())
 
         if len(requests) > 1:
             return await batches.batch_get(requests, ask, self._max_message_bytes)
         (request,) = requests
         try:
-            return [conversion.from_get(await router.call(router.query.Get(request, timeout=left_s())), request.store)]
+            response = await router.ask(lambda peer, s: peer.query.Get(request, timeout=s), left_s())
         except LookupFailure as failure:
             return [failure]
+        return [conversion.from_get(response, request.store)]
 
 
 def _is_open(outcome: LookupOutcome | None) -> bool:

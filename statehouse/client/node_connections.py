@@ -26,8 +26,10 @@ from statehouse.client.breakers import CircuitBreakers
 from statehouse.client.conversion import from_get
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.peers import Peer, Stub
+from statehouse.client.routers import Routers
 from statehouse.client.routes import FleetRoutes, NodeIncarnation
 from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 
 log = logging.getLogger(__name__)
@@ -168,8 +170,8 @@ class NodeConnections:
     Lives on the event loop; follows the fleet from the first lookup on.
     """
 
-    def __init__(self, router: Peer, max_message_bytes: int) -> None:
-        self._router, self._max_message_bytes = router, max_message_bytes
+    def __init__(self, routers: Routers, max_message_bytes: int) -> None:
+        self._routers, self._max_message_bytes = routers, max_message_bytes
         self._routes: FleetRoutes | None = None
         self._follower: asyncio.Task[None] | None = None
         self._connections: dict[NodeIncarnation, NodeConnection] = {}
@@ -205,7 +207,8 @@ class NodeConnections:
         backoff = Backoff(_FOLLOW)
         while True:
             try:
-                call = self._router.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest())
+                router = self._routers.current
+                call = router.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest())
                 try:
                     async for response in call:
                         self._take(FleetRoutes.of(response.fleet))
@@ -215,7 +218,8 @@ class NodeConnections:
             except grpc.aio.UsageError:
                 return  # the client was closed first
             except grpc.RpcError as error:
-                log.debug("%s sends no description of the fleet: %s", self._router.target, error)
+                log.debug("%s sends no description of the fleet: %s", router.target, error)
+                self._routers.stream_failed(router, from_rpc_error(error))
             except Exception:
                 log.exception("defect in following the fleet: its last description counts, and it is asked for again")
             # Random, so that a restarted router's clients don't all reconnect at one moment.

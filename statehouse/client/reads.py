@@ -26,7 +26,8 @@ from statehouse.client.answers import (
     WindowPage,
 )
 from statehouse.client.key_reads import KeyReads
-from statehouse.client.peers import Method, RouterPeer
+from statehouse.client.peers import Method
+from statehouse.client.routers import Routers
 from statehouse.client.watches import AsyncWatch
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure
@@ -73,7 +74,7 @@ class AsyncReads:
     for it; `Freshness.at_least` means the same.
     """
 
-    def __init__(self, router: RouterPeer, lookups: KeyReads, timeout_s: float) -> None:
+    def __init__(self, router: Routers, lookups: KeyReads, timeout_s: float) -> None:
         self._router, self._lookups, self._timeout_s = router, lookups, timeout_s
 
     @property
@@ -566,10 +567,13 @@ class AsyncReads:
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
         )
-        call = self._router.query.Watch(request)
-        return AsyncWatch(
-            call, store, lambda failure: self._router.named(failure, self._timeout_s), self._saw, positions
-        )
+        peer = self._router.current
+
+        def named(failure: LookupFailure) -> LookupFailure:
+            self._router.stream_failed(peer, failure)
+            return peer.named(failure, self._timeout_s)
+
+        return AsyncWatch(peer.query.Watch(request), store, named, self._saw, positions)
 
     def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
         """Return a read's bounds."""

@@ -207,13 +207,13 @@ def test_a_batch_too_large_for_a_message_is_split(router: FakeRouter):
 def test_what_no_splitting_helps_is_the_outcome_of_its_keys(client: Client, router: FakeRouter):
     router.max_batch_answers = 0
     large = client.batch_get([Lookup("boards", "1"), Lookup("nowhere", "1"), Lookup("boards", "6")])
-    router.failure = LookupFailure(Reason.ROUTING_NOT_READY, "not yet")
+    router.failure = LookupFailure(Reason.OVERLOADED, "too much")
     calls = len(router.requests)
     failed = client.batch_get([Lookup("boards", "1"), Lookup("boards", "6")])
 
     reasons = [each.reason for each in large + failed if isinstance(each, LookupFailure)]
     assert reasons[:3] == [Reason.MESSAGE_TOO_LARGE, Reason.UNKNOWN_STORE, Reason.MESSAGE_TOO_LARGE]
-    assert reasons[3:] == [Reason.ROUTING_NOT_READY] * 2
+    assert reasons[3:] == [Reason.OVERLOADED] * 2
     assert len(router.requests) == calls + 1, "it is not asked again"
 
 

@@ -1,0 +1,173 @@
+"""A client that knows two routers: either one is killed, frozen or restarted, and no lookup fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pytest
+import structlog
+
+from statehouse.assignment import TaskAssignment
+from statehouse.client import AsyncClient, Client
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.ports import free_port
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.polling import poll_until, poll_until_async
+
+log = structlog.get_logger(__name__)
+
+A_SECOND = 100
+A_SECOND_AT_FULL_SIZE = 300
+KEYS = {f"k{number}": str(number) for number in range(50)}
+
+
+@pytest.fixture
+def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(kafka.bootstrap, unique_name("app"), tmp_path) as fleet:
+        nodes = [fleet.node(name) for name in ("n1", "n2")]
+        fleet.put(KEYS)
+        fleet.assign(*[TaskAssignment("n1", ("n2",)), TaskAssignment("n2", ("n1",))])
+        fleet.wait_running(nodes)
+        yield fleet
+
+
+def started(fleet: Fleet, name: str, port: int) -> ServerProcess:
+    """Start a router, and wait until it answers."""
+    router = fleet.router(name, port=port)
+    router.port = port
+    poll_until(lambda: is_answering(router.target), 30, f"{name} to answer")
+    return router
+
+
+def is_answering(target: str) -> bool:
+    with Client(target, direct=False, timeout=1.0) as client:
+        try:
+            return client.get(STORE, "k1").found
+        except LookupFailure:
+            return False
+
+
+@dataclass
+class Callers:
+    """Lookups at a steady rate, through routers, whatever became of the ones before."""
+
+    target: str
+    a_second: int = A_SECOND
+    took_s: list[float] = field(default_factory=list)
+    failures: list[LookupFailure] = field(default_factory=list)
+
+    @property
+    def answered(self) -> int:
+        return len(self.took_s)
+
+    async def __aenter__(self) -> Self:
+        self._client = AsyncClient(self.target, direct=False)
+        self._under_way = asyncio.TaskGroup()
+        await self._under_way.__aenter__()
+        self._calling = asyncio.create_task(self._call())
+        await self.goes_on()
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        self._calling.cancel()
+        await asyncio.wait([self._calling])
+        await self._under_way.__aexit__(None, None, None)
+        await self._client.close()
+
+    async def goes_on(self, seconds: float = 1.0) -> None:
+        """Wait for as many answers more as there are lookups in some seconds."""
+        enough = self.answered + seconds * self.a_second
+        await poll_until_async(lambda: self.answered >= enough, 20 + seconds, "answers")
+
+    async def _call(self) -> None:
+        due_at = time.monotonic()
+        for number in range(1_000_000):
+            await asyncio.sleep(max(0.0, due_at - time.monotonic()))
+            self._under_way.create_task(self._look_up(f"k{number % len(KEYS)}", due_at))
+            due_at += 1 / self.a_second
+
+    async def _look_up(self, key: str, due_at: float) -> None:
+        try:
+            answer = await self._client.get(STORE, key)
+        except LookupFailure as failure:
+            self.failures.append(failure)
+        else:
+            assert answer.value == KEYS[key]
+            self.took_s.append(time.monotonic() - due_at)
+
+
+async def disturbed(fleet: Fleet, a_second: int, seconds: float, rounds: int) -> list[float]:
+    """Freeze, kill and restart each of two routers in turn; return how long the lookups took, all in seconds."""
+    ports = {"r1": free_port(), "r2": free_port()}
+    routers = {name: await asyncio.to_thread(started, fleet, name, port) for name, port in ports.items()}
+    async with Callers(",".join(router.target for router in routers.values()), a_second) as callers:
+        for number in range(rounds):
+            for name, port in ports.items():
+                routers[name].freeze()
+                await callers.goes_on(seconds)
+                routers[name].thaw()
+                await callers.goes_on(seconds)
+                routers[name].kill()
+                await callers.goes_on(seconds)
+                routers[name] = await asyncio.to_thread(started, fleet, f"{name}-{number}", port)
+                await callers.goes_on(seconds)
+    assert not callers.failures, callers.failures[:3]
+    return callers.took_s
+
+
+async def test_no_lookup_fails_while_either_router_is_killed_frozen_or_restarted(fleet: Fleet) -> None:
+    assert await disturbed(fleet, A_SECOND, seconds=1.0, rounds=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_at_full_size_none_fails_and_few_wait(fleet: Fleet) -> None:
+    took_s = sorted(await disturbed(fleet, A_SECOND_AT_FULL_SIZE, seconds=5.0, rounds=3))
+    p50, p99 = (took_s[int(len(took_s) * share)] * 1000 for share in (0.5, 0.99))
+    log.info("lookups through two routers", lookups=len(took_s), p50_ms=p50, p99_ms=p99, max_ms=took_s[-1] * 1000)
+    assert p99 <= 300
+
+
+async def test_the_only_router_is_waited_for_while_it_restarts(fleet: Fleet) -> None:
+    port = free_port()
+    router = await asyncio.to_thread(started, fleet, "r1", port)
+    async with Callers(router.target) as callers:
+        for number in range(2):
+            router.kill()
+            router = await asyncio.to_thread(started, fleet, f"r1-{number}", port)
+            await callers.goes_on()
+    assert not callers.failures, callers.failures[:3]
+
+
+async def test_calls_that_take_their_time_stay_where_they_are(fleet: Fleet) -> None:
+    """A lookup waits for a position that comes late: its router is slow, but lives, and is not left."""
+    routers = [await asyncio.to_thread(started, fleet, name, free_port()) for name in ("r1", "r2")]
+    async with AsyncClient(",".join(router.target for router in routers), direct=False) as client:
+        seen = (await client.get(STORE, "k1")).token
+        later = seen.__class__({place: offset + 1 for place, offset in seen.items()})
+        waiting = asyncio.create_task(client.get(STORE, "k1", at_least=later, timeout=10.0))
+        await asyncio.sleep(0)
+        left = time.monotonic() + 1.0
+        await poll_until_async(lambda: time.monotonic() > left, 5, "a second, ten times what is late")
+        assert not waiting.done()
+        fleet.put({"k1": "new"})
+        assert (await waiting).value == "new"
+        assert client._router._choice._failed_at == [float("-inf")] * 2
+
+
+def test_routers_that_never_answered_fail_a_call_at_once() -> None:
+    began = time.monotonic()
+    targets = f"127.0.0.1:{free_port()}, 127.0.0.1:{free_port()}"
+    with Client(targets, timeout=30.0) as client, pytest.raises(LookupFailure) as failed:
+        client.get(STORE, "k")
+    assert failed.value.reason is Reason.UNREACHABLE
+    assert "is the router running there?" in failed.value.message
+    assert time.monotonic() - began < 10
+    with pytest.raises(ConfigurationError, match="names no router"):
+        Client(" , ")
