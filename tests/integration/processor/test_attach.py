@@ -184,6 +184,7 @@ def start(made: AttachProcessor) -> None:
         made.start()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_a_killed_job_and_a_replaced_attach_show_only_batches(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path

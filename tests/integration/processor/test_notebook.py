@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from processor.notebook import publish
 from statehouse.errors import ConfigurationError
-from statehouse.kafka import clients
 from statehouse.kafka.offsets import last_stable_offsets
+from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
@@ -124,12 +124,12 @@ def client_of(notebook: Any, directory: Path) -> NotebookClient:
 
 def kill_after_records(bootstrap: str, changelog: str, directory: Path) -> None:
     """Kill the kernel and its JVM once the first batches are written; batches follow one another without a pause."""
-
-    admin = clients.admin(bootstrap, "test-notebook")
+    # Its first questions come before the topic is there, and a client may be lost by an answer.
+    admin = RenewedAdmin(bootstrap, "test-notebook")
 
     def has_written() -> bool:
         with suppress(KafkaException):
-            return last_stable_offsets(admin, [(changelog, 0)])[changelog, 0] > 2 * USERS
+            return admin.ask(lambda client: last_stable_offsets(client, [(changelog, 0)]))[changelog, 0] > 2 * USERS
         return False
 
     poll_until(has_written, 200, "the first batches")
