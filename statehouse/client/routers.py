@@ -59,6 +59,10 @@ class RouterPeer(Peer):
         began_at = self._began_at[call] = loop.time()
         try:
             response = await self.call(call)
+        except LookupFailure as failure:
+            if is_answer(failure):
+                self.answered_at = loop.time()
+            raise
         finally:
             del self._began_at[call]
         self.answered_at = loop.time()
@@ -151,6 +155,8 @@ class Routers:
             try:
                 response = await peer.carry(make(peer, max(0.0, give_up_at - loop.time())))
             except LookupFailure as failure:
+                if is_answer(failure):
+                    self._choice.succeeded(number)
                 if self._is_closed or not is_routers(failure):
                     raise peer.named(failure, seconds) from failure.__cause__
                 self._choice.failed(number, loop.time())
@@ -206,6 +212,13 @@ class Routers:
         if not await peer.lives():
             self._choice.failed(number, asyncio.get_running_loop().time())
             peer.leave()
+
+
+def is_answer(failure: LookupFailure) -> bool:
+    """Whether a router has said this, and is well enough to be asked."""
+    if failure.reason is Reason.ROUTING_NOT_READY:
+        return False
+    return CLOSED not in failure.metadata and "grpc_status" not in failure.metadata
 
 
 def is_routers(failure: LookupFailure) -> bool:
