@@ -28,29 +28,29 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-def checked_text(what: str, text: str, longest: int = _TEXT_MAX) -> str:
-    """Return a text that people read, or nothing: printable, at most `longest` bytes of UTF-8.
+def checked_text(what: str, text: str) -> str:
+    """Return a text that people read, or nothing: printable, at most 255 bytes of UTF-8.
 
     Raises:
         ContractError: it is neither.
 
     """
-    if len(text) > longest or len(text.encode()) > longest:
-        raise ContractError(f"{what} is longer than {longest} bytes")
+    if len(text) > _TEXT_MAX or len(text.encode()) > _TEXT_MAX:
+        raise ContractError(f"{what} is longer than {_TEXT_MAX} bytes")
     if not text.isprintable():
         raise ContractError(f"{what} {text!r} has characters that can't be shown")
     return text
 
 
-def checked_size(what: str, text: str, longest: int = _SIZE_MAX) -> str:
-    """Return a text of any characters, of at most `longest`.
+def checked_size(what: str, text: str) -> str:
+    """Return a text of any characters, of at most 65,536.
 
     Raises:
         ContractError: it is longer.
 
     """
-    if len(text) > longest:
-        raise ContractError(f"{what} is longer than {longest} characters")
+    if len(text) > _SIZE_MAX:
+        raise ContractError(f"{what} is longer than {_SIZE_MAX} characters")
     return text
 
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from statehouse.checked import checked_host, checked_text
+from statehouse.checked import CAPACITY_MAX, checked_host, checked_text
 from statehouse.errors import ContractError
 from statehouse.settings.common import HeartbeatSettings, RegistrySettings, ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
@@ -31,7 +31,7 @@ class NodeSettings(ServerSettings, HeartbeatSettings, RegistrySettings):
         "Weight of the node's share of the tasks: at 2 it holds twice what others do.",
         SettingGroup.OWNERSHIP,
         ge=1,
-        le=1_000,
+        le=CAPACITY_MAX,
     )
     drain_timeout_ms: int = setting(
         10_000,
