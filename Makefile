@@ -12,6 +12,9 @@ LOAD := $(TOOLS)/lookup-load
 LOADGEN_SOURCE := bench/loadgen
 LOADGEN := $(TOOLS)/loadgen
 METRONOME_SOURCE := tools/metronome
+# A disk that tests can make stall.
+STALLING_DISK_SOURCE := tools/stalling_disk
+STALLING_DISK := $(TOOLS)/stalling_disk
 # What serves gRPC in front of nodes and routers.
 PROXY_SOURCE := proxy
 PROXY := $(TOOLS)/statehouse-proxy
@@ -75,8 +78,11 @@ mutate: setup ## Change the deciding modules in 200 places and see that tests no
 test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
 
-robustness: setup tools ## Play the robustness scenarios at full size and write docs/robustness.md (a quiet machine, 20 minutes)
-	$(BIN)/python -m tests.robustness --report docs/robustness.md
+# The second run is played also if a check of the first failed: the page has both.
+robustness: setup tools ## Play the robustness scenarios at full size, plain and then with TLS and rules, and write docs/robustness.md (a quiet machine, 40 minutes)
+	@failed=0; for how in "" --secured; do \
+	  $(BIN)/python -m tests.robustness $$how --report docs/robustness.md || failed=1; \
+	done; exit $$failed
 
 bench: setup tools ## Measure beside Kafka Streams at full size, name the results in docs/performance.md (a quiet machine, about an hour)
 	$(BIN)/python -m bench full --page docs/performance.md
@@ -96,10 +102,11 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python -m tools.generate_errors_doc --check
 	$(BIN)/python -m tools.generate_settings_doc --check
-	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
+	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
 	go -C $(PROXY_SOURCE) vet ./...
 	go -C $(LOAD_SOURCE) vet ./...
 	go -C $(LOADGEN_SOURCE) vet ./...
+	go -C $(STALLING_DISK_SOURCE) vet ./...
 	go -C $(GO_CLIENT_SOURCE) vet .
 	$(BUF) lint
 	$(BUF) format --diff --exit-code
@@ -110,7 +117,7 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 fmt: setup $(BUF) ## Format the code and the contract
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	gofmt -w $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(GO_CLIENT_SOURCE)/*.go
+	gofmt -w $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go
 	$(BUF) format --write
 
 proto: setup ## Generate the Python modules of the contract
@@ -147,7 +154,7 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch -e examples/response_times
 	touch $@
 
-tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, the load generators, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
+tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(STALLING_DISK) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, the load generators, a disk that stalls, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
@@ -168,6 +175,9 @@ $(LOAD): $(wildcard $(LOAD_SOURCE)/*.go $(LOAD_SOURCE)/go.* $(METRONOME_SOURCE)/
 
 $(LOADGEN): $(wildcard $(LOADGEN_SOURCE)/*.go $(LOADGEN_SOURCE)/go.* $(METRONOME_SOURCE)/*)
 	GOBIN=$(CURDIR)/$(TOOLS) go -C $(LOADGEN_SOURCE) install -buildvcs=false .
+
+$(STALLING_DISK): $(wildcard $(STALLING_DISK_SOURCE)/*.go $(STALLING_DISK_SOURCE)/go.*)
+	GOBIN=$(CURDIR)/$(TOOLS) go -C $(STALLING_DISK_SOURCE) install -buildvcs=false .
 
 $(GO_CLIENT_STUBS): $(PUBLIC_PROTOS) $(wildcard $(GO_CLIENT_SOURCE)/buf.gen.yaml $(GO_CLIENT_SOURCE)/go.*) | $(BUF)
 	cd $(GO_CLIENT_SOURCE) && buf generate $(CURDIR)/protos --path $(CURDIR)/protos/statehouse/v1

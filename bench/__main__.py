@@ -19,7 +19,7 @@ from bench.results import publish, write
 from bench.run import Run
 from bench.shape import Plan
 from bench.sides.servers import ROOT
-from bench.sizes import SIZES
+from bench.sizes import SIZES, secured
 from statehouse.local.kafka import EmbeddedKafka
 
 _BROKER: Final = {
@@ -37,7 +37,8 @@ def main() -> int:
 
 def _carry_out(options: argparse.Namespace) -> None:
     plans = [replace(plan, rounds=options.rounds or plan.rounds) for plan in _chosen(options)]
-    name = options.size if options.plan is None else f"{options.size}-{plans[0].slug}"
+    name = f"{options.size}-tls" if options.tls else options.size
+    name = name if options.plan is None else f"{name}-{plans[0].slug}"
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     say(f"logs and data go to {directory}, and stay there if something fails")
     began_at, watch = datetime.now(UTC), Watch()
@@ -53,9 +54,10 @@ def _carry_out(options: argparse.Namespace) -> None:
 
 
 def _chosen(options: argparse.Namespace) -> list[Plan]:
-    plans = [plan for plan in SIZES[options.size] if options.plan in {None, plan.name}]
+    of_size = secured(SIZES[options.size]) if options.tls else SIZES[options.size]
+    plans = [plan for plan in of_size if options.plan in {None, plan.name}]
     if not plans:
-        known = ", ".join(plan.name for plan in SIZES[options.size])
+        known = ", ".join(plan.name for plan in of_size)
         raise BenchFailure(f"{options.size} has no plan {options.plan!r}; it has {known}")
     return plans
 
@@ -68,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", help="where results are written")
     parser.add_argument("--page", type=Path, help="a Markdown page to link these results from")
     parser.add_argument("--directory", type=Path, help="where data and logs go (default: the system's temporary one)")
+    parser.add_argument("--tls", action="store_true", help="only our lookups: plain, and with TLS and rules")
     return parser
 
 

@@ -19,6 +19,7 @@ PLOTTED: Final = ("lookups_per_s", "cpu_s_per_100k", "p99_ms", "records_per_s", 
 _COLOURS: Final = {
     Side.OURS: "#1f5fa8",
     Side.OURS_GRPCIO: "#8fb3d9",
+    Side.OURS_TLS: "#3d8f5f",
     Side.PEER: "#d97a1d",
     Side.PEER_DIRECT: "#8f4a0b",
     Side.PEER_UNCACHED: "#e8b98a",

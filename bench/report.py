@@ -11,7 +11,7 @@ from bench.summary import Line, Spread
 
 _READING: Final = (
     "Medians over the rounds, in brackets the least and the most. Ratios are ours divided by the peer's of the same "
-    "round; **bold** where ours is the better. While one side runs, the other is stopped."
+    "round; **bold** where ours is the better."
 )
 
 
@@ -43,7 +43,8 @@ def _about(plan: Plan) -> str:
         f"{shape.keys} keys, {shape.partitions} partitions, {shape.nodes} nodes / instances, "
         f"{'one standby' if shape.nodes > 1 else 'no standbys'}, {plan.rounds} "
         f"{'round' if plan.rounds == 1 else 'rounds'}; "
-        f"ours {'with' if plan.processor else 'without'} Spark."
+        f"ours {'with' if plan.processor else 'without'} Spark. "
+        f"{'All sides run, and their work takes turns.' if plan.together else 'While one side runs, no other does.'}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,28 @@ class Run:
         create_topic(self.bootstrap, topic, plan.shape.partitions, {"cleanup.policy": "compact"})
         self.say(f"{plan.name}: writing {plan.shape.keys} records")
         produce(self.bootstrap, topic, plan.shape.partitions, range(plan.shape.keys))
-        for number in range(1, plan.rounds + 1):
-            # The first side has the cooler machine, so the sides take turns to be first.
-            for side in list(plan.work)[:: 1 if number % 2 else -1]:
-                names = plan.work[side] + (plan.last_round.get(side, ()) if number == plan.rounds else ())
-                servers = self._servers(plan, side, topic)
-                with _ended(servers):
-                    self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
+        with ExitStack() as running:
+            kept = {side: self._warm(plan, side, topic, running) for side in plan.work} if plan.together else {}
+            for number in range(1, plan.rounds + 1):
+                # The first side has the cooler machine, so the sides take turns to be first.
+                for side in list(plan.work)[:: 1 if number % 2 else -1]:
+                    names = plan.work[side] + (plan.last_round.get(side, ()) if number == plan.rounds else ())
+                    if plan.together:
+                        self._work(plan.name, names, number, kept[side])
+                        continue
+                    servers = self._servers(plan, side, topic)
+                    with _ended(servers):
+                        self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
         shutil.rmtree(self.directory / topic)  # after a failure the files stay, so that its cause can be found
+
+    def _warm(self, plan: Plan, side: Side, topic: str, running: ExitStack) -> Stage:
+        """Return a side that runs until the end of a plan."""
+        servers = self._servers(plan, side, topic)
+        running.enter_context(_ended(servers))
+        servers.start()
+        stage = Stage(servers, plan.shape, plan.load)
+        self._work(plan.name, ("warm-up",), 0, stage)
+        return stage
 
     def _work(self, plan: str, names: Sequence[str], number: int, stage: Stage) -> None:
         for name in names:
@@ -71,7 +85,7 @@ class Run:
     def _servers(self, plan: Plan, side: Side, topic: str) -> Servers:
         if side is Side.FLOOR:
             return EmptyHandlers(self.bootstrap, plan.shape, self.directory / topic / "floor", topic)
-        if side in {Side.OURS, Side.OURS_GRPCIO}:
+        if side in {Side.OURS, Side.OURS_GRPCIO, Side.OURS_TLS}:
             kind = SparkFleet if plan.processor else Fleet
             return kind(side, self.bootstrap, plan.shape, self.directory / topic / side, topic)
         return KafkaStreams(side, self.bootstrap, plan.shape, self.directory / topic / "peer", topic)

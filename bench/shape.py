@@ -13,6 +13,8 @@ class Side(StrEnum):
     OURS = "ours"
     OURS_GRPCIO = "ours-grpcio"
     """The same without its proxy: served by grpcio."""
+    OURS_TLS = "ours-tls"
+    """The same with TLS, mutual, and rules on every hop."""
     PEER = "peer"
     """Kafka Streams with gRPC-Java's default executor: what people run."""
     PEER_DIRECT = "peer-direct"
@@ -83,6 +85,8 @@ class Plan:
         processor: whether our side runs its Spark application, which makes the changelog from the source; else our
             nodes follow the source itself.
         last_round: further workloads, in the last round only.
+        together: whether all sides run from the beginning to the end, warmed up, and only their work takes turns: what
+            disturbs the machine for a while meets all of them.
 
     """
 
@@ -93,6 +97,7 @@ class Plan:
     work: dict[Side, tuple[str, ...]]
     last_round: dict[Side, tuple[str, ...]] = field(default_factory=dict)
     processor: bool = False
+    together: bool = False
 
     @property
     def slug(self) -> str:

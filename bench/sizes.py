@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -99,5 +100,15 @@ _FULL: Final = (
     *(_growth(f"{count} partitions", Shape(100_000, count)) for count in (1, 64)),
     *(_growth(f"{count} nodes", Shape(100_000, nodes=count)) for count in (1, 8)),
 )
+
+
+def secured(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans that have every kind of lookup, with Gets and our fleet alone: plain, and with TLS and rules."""
+    return [
+        replace(plan, work=dict.fromkeys((Side.OURS, Side.OURS_TLS), ("gets",)), last_round={}, rounds=8, together=True)
+        for plan in plans
+        if "scans" in plan.work[Side.OURS]
+    ]
+
 
 SIZES: Final = {"smoke": (_SMOKE,), "rehearsal": _REHEARSAL, "quick": _QUICK, "full": _FULL}

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from statehouse.client import AsyncClient
+from statehouse.client import AsyncClient, ClientTls
 from statehouse.errors import LookupFailure, Reason
 
 DEFAULT_PORT: Final = 7000
@@ -29,6 +29,9 @@ _STATUS: Final = {
     Reason.INVALID_KEY: 400,
     Reason.VALUE_UNDECODABLE: 500,
     Reason.INTERNAL: 500,
+    # It is this API that may not, and not its caller.
+    Reason.UNAUTHENTICATED: 500,
+    Reason.PERMISSION_DENIED: 500,
 }
 
 RouterOption = Annotated[str, typer.Option(envvar="STATEHOUSE_ROUTER", help="The router, host:port.")]
@@ -72,11 +75,14 @@ def create_app(connect: Connect, answer: Answerer) -> Starlette:
 def serve(answer: Answerer, router: str, port: int, ready_file: Path | None) -> None:
     """Serve on 127.0.0.1, with a client of that router, until SIGTERM or SIGINT.
 
+    The router is called over TLS if the variable STATEHOUSE_TLS_CA says so.
+
     Raises:
         typer.Exit: it can't serve, for example because the port is taken.
 
     """
-    app = create_app(lambda: AsyncClient(router), answer)
+    tls = ClientTls.from_environment()
+    app = create_app(lambda: AsyncClient(router, tls=tls), answer)
     server = _Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"), ready_file)
     server.run()
     if not server.started:

@@ -24,8 +24,15 @@ from statehouse.cli.declared import run_alone, takes_settings
 from statehouse.cli.options import OutputOption
 from statehouse.cli.output import OutputFormat
 from statehouse.errors import LookupFailure, Reason
+from statehouse.kafka.access import check_login, refusal
 from statehouse.observability import logs
-from statehouse.settings import AssignPlanSettings, ControllerSettings, LoadedSettings, SettingSource
+from statehouse.settings import (
+    AssignPlanSettings,
+    ControllerSettings,
+    KafkaSecuritySettings,
+    LoadedSettings,
+    SettingSource,
+)
 
 
 @takes_settings(ProcessorSettings)
@@ -79,6 +86,7 @@ class AssignAction(StrEnum):
     PLAN = "plan"
 
 
+_KAFKA: Final = ("bootstrap", *KafkaSecuritySettings.declared())
 _PLANNED_BY: Final = (
     "num_standby_replicas",
     "acceptable_recovery_lag",
@@ -88,7 +96,7 @@ _PLANNED_BY: Final = (
 )
 
 
-@takes_settings(AssignPlanSettings, "application_id", "bootstrap", *_PLANNED_BY)
+@takes_settings(AssignPlanSettings, "application_id", *_KAFKA, *_PLANNED_BY)
 def assign(
     loaded: LoadedSettings[AssignPlanSettings],
     action: Annotated[AssignAction, typer.Argument(help="plan: show the moves.", show_default=False)],  # noqa: ARG001 - there is only one so far
@@ -118,7 +126,7 @@ def assign(
         known = {} if acting is None else declared_settings(acting.settings)
         return ownership_settings(ProcessorSettings(**(known | given)))
 
-    fleet = observe(settings.bootstrap, settings.application_id, planned_by, timeout)
+    fleet = observe(settings.brokers, settings.application_id, planned_by, timeout)
     show(preview(fleet, joining, remove or [], fleet.settings.planner), output)
 
 
@@ -128,7 +136,7 @@ class ResetTo(StrEnum):
     EARLIEST = "earliest"
 
 
-@takes_settings(ProcessorSettings, "bootstrap", "checkpoint_dir")
+@takes_settings(ProcessorSettings, *_KAFKA, "checkpoint_dir")
 def reset(
     loaded: LoadedSettings[ProcessorSettings],
     app: Annotated[
@@ -154,16 +162,19 @@ def reset(
     from processor.runner import Topology  # noqa: PLC0415
 
     topology = Topology.load(app)
+    check_login(settings.brokers, f"{topology.application_id}-reset", timeout)
     try:
-        plan = plan_reset(settings.bootstrap, topology.application_id, settings.checkpoint_dir, timeout)
+        plan = plan_reset(settings.brokers, topology.application_id, settings.checkpoint_dir, timeout)
         _show(plan, output)
         if dry_run or plan.is_empty:
             return
         if not yes:
             typer.confirm("Delete all of this?", abort=True, err=True)
-        carry_out(settings.bootstrap, plan)
+        carry_out(settings.brokers, plan)
     except KafkaException as error:
-        raise LookupFailure(Reason.UNREACHABLE, error.args[0].str(), {"target": settings.bootstrap}) from error
+        if (refused := refusal(settings.brokers, error)) is not None:
+            raise refused from error
+        raise LookupFailure(Reason.UNREACHABLE, error.args[0].str(), {"target": str(settings.brokers)}) from error
     out.note(f"{plan.application_id} is reset: its next start reads its sources from {to}")
 
 

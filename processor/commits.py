@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException, Producer
 from processor.checkpoint import Offsets
 from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
 from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
@@ -60,7 +61,7 @@ class CommitsPublisher:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         application_id: str,
         query: str,
         changelogs: Sequence[StoreChangelog],
@@ -72,8 +73,8 @@ class CommitsPublisher:
         self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
         self._topic = commits_topic(application_id)
         client_id = f"{application_id}-{query}-commits"
-        self._producer = TransactionalProducer(bootstrap, client_id, _RPC_TIMEOUT_S, **{"linger.ms": 0})
-        self._admin = RenewedAdmin(bootstrap, client_id)
+        self._producer = TransactionalProducer(brokers, client_id, _RPC_TIMEOUT_S, **{"linger.ms": 0})
+        self._admin = RenewedAdmin(brokers, client_id)
         self._lock = threading.Lock()
         self._last: list[commits_pb2.Commit] = []
         self._last_at = time.monotonic()

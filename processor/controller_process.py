@@ -18,8 +18,8 @@ from processor.ownership.controller import OwnershipController
 from processor.states import ProcessorStates
 from statehouse.backoff import OnPause
 from statehouse.errors import StatehouseError
-from statehouse.observability.metrics import MetricsServer
-from statehouse.settings import ControllerSettings
+from statehouse.observability.metrics import MetricsServer, serve_metrics
+from statehouse.settings import ControllerSettings, ProcessSettings
 
 log = structlog.get_logger(__name__)
 
@@ -36,13 +36,8 @@ class ControllerCallbacks(TypedDict):
     on_state: Callable[[ControllerState], None]
 
 
-def run_controller(
-    make: Callable[[ControllerCallbacks], OwnershipController], bind_host: str, metrics_port: int | None
-) -> int:
-    """Run the controller that `make` returns until SIGINT or SIGTERM; return the exit code (1: error).
-
-    Serves metrics on `metrics_port`, unless that is None.
-    """
+def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], settings: ProcessSettings) -> int:
+    """Run the controller that `make` returns until SIGINT or SIGTERM; return the exit code (1: error)."""
     # A signal handler can interrupt any code: it must not lock.
     asked: list[int] = []
     failures: list[Exception] = []
@@ -61,9 +56,9 @@ def run_controller(
     states.application_to(ApplicationState.STARTING)
     server: MetricsServer | None = None
     try:
-        if metrics_port is not None:
-            server = MetricsServer(metrics.registry, bind_host, metrics_port)
-            log.info("metrics served", host=bind_host, port=server.port)
+        server = serve_metrics(metrics.registry, settings, metrics.security.denied, metrics.security.unusable)
+        if server is not None:
+            log.info("metrics served", host=settings.bind_host, port=server.port)
         controller = make(
             {
                 "on_fatal": failures.append,
@@ -94,9 +89,9 @@ def run_standby(settings: ControllerSettings) -> int:
     """Run a standby controller until SIGINT or SIGTERM; return the exit code (1: error)."""
 
     def controller(callbacks: ControllerCallbacks) -> OwnershipController:
-        return OwnershipController(settings.bootstrap, settings.application_id, None, None, **callbacks)
+        return OwnershipController(settings.brokers, settings.application_id, None, None, **callbacks)
 
-    return run_controller(controller, settings.bind_host, settings.metrics_port)
+    return run_controller(controller, settings)
 
 
 def _end(states: ProcessorStates, listeners: ProcessorListeners, server: MetricsServer | None) -> None:

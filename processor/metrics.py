@@ -15,6 +15,7 @@ from processor.query_progress import BatchProgress
 from processor.sink.counts import BYTES, EARLY, RETRIED, SAVED, SKIPPED, Counts
 from processor.sink.protocol import WRITES
 from processor.states import ProcessorStates
+from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
 
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -30,6 +31,7 @@ class ProcessorMetrics:
 
     def __init__(self) -> None:
         self.registry = new_registry()
+        self.security = SecurityMetrics(self.registry, "statehouse_processor")
         self.dead_letters: Totals[str] = Totals()
         self._records = Counter(
             "statehouse_processor_changelog_records",

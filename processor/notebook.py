@@ -23,7 +23,7 @@ from processor.attach.mapping import STATE_KEY, STATE_VALUE, EntryMapping, entri
 from processor.outputs import OutputMode
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
-from statehouse.client import Client
+from statehouse.client import Client, ClientTls
 from statehouse.client.asynchronous import DEFAULT_TARGET
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.observability import logs
@@ -131,7 +131,7 @@ class PublishedFrame:
     def client(self) -> Client:
         """A client of the router, for all other reads."""
         if self._client is None:
-            self._client = Client(self._router)
+            self._client = Client(self._router, tls=ClientTls.from_environment())
         return self._client
 
     def get(self, key: str | bytes, **options: Any) -> Any:  # noqa: ANN401 - what `Client.get` takes, and the serde has

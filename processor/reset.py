@@ -22,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from statehouse.assignment import AssignmentReader
+from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
@@ -88,7 +89,7 @@ class _Commits:
             self._skipped.note("commits", key, error)
 
 
-def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
+def plan_reset(brokers: Brokers | str, application_id: str, checkpoint_dir: str, timeout_s: float) -> ResetPlan:
     """Find the state of an application.
 
     Raises:
@@ -99,7 +100,7 @@ def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout
 
     """
     checkpoints = _local(checkpoint_dir) / application_id
-    admin = clients.admin(bootstrap, f"{application_id}-reset")
+    admin = clients.admin(brokers, f"{application_id}-reset")
     skipped = UnreadableRecords()
     assignments, commits = AssignmentReader(partial(skipped.note, "assignment")), _Commits(skipped)
 
@@ -112,7 +113,7 @@ def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout
     }
     there = partition_counts(admin, list(control), timeout_s)
     present = {topic: take for topic, take in control.items() if there[topic] is not None}
-    read_to_ends(bootstrap, present, f"{application_id}-reset", timeout_s)
+    read_to_ends(brokers, present, f"{application_id}-reset", timeout_s)
     _refuse_while_alive(application_id, commits, time.time())
     specs = [] if assignments.current is None else assignments.current.stores.values()
     # Keep topics that others write: those of global stores and of static topologies.
@@ -127,7 +128,7 @@ def plan_reset(bootstrap: str, application_id: str, checkpoint_dir: str, timeout
     )
 
 
-def carry_out(bootstrap: str, plan: ResetPlan) -> None:
+def carry_out(brokers: Brokers | str, plan: ResetPlan) -> None:
     """Delete everything in the plan. If interrupted, run it again: no checkpoint is ever left without its changelog.
 
     Raises:
@@ -140,10 +141,10 @@ def carry_out(bootstrap: str, plan: ResetPlan) -> None:
         doomed = plan.checkpoints.with_name(f".{plan.application_id}.reset-{uuid.uuid4().hex[:8]}")
         plan.checkpoints.rename(doomed)
         shutil.rmtree(doomed)
-    admin = clients.admin(bootstrap, f"{plan.application_id}-reset")
+    admin = clients.admin(brokers, f"{plan.application_id}-reset")
     _delete_topics(admin, list(plan.topics))
     # The commit records say how far the sources are processed; that is no longer true.
-    _forget(bootstrap, plan)
+    _forget(brokers, plan)
 
 
 def _local(checkpoint_dir: str) -> Path:
@@ -203,10 +204,10 @@ def _delete_topics(admin: AdminClient, topics: list[str]) -> None:
         time.sleep(_POLL_S)
 
 
-def _forget(bootstrap: str, plan: ResetPlan) -> None:
+def _forget(brokers: Brokers | str, plan: ResetPlan) -> None:
     if not plan.committed:
         return
-    producer = clients.producer(bootstrap, f"{plan.application_id}-reset")
+    producer = clients.producer(brokers, f"{plan.application_id}-reset")
     for store in plan.committed:
         producer.produce(commits_topic(plan.application_id), key=store.encode(), value=None)
     if producer.flush(_DELETE_TIMEOUT_S):

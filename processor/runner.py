@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclOperation
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -44,10 +45,11 @@ from processor.start_check import refuse_misfit
 from processor.state_operators import settings_to_go_on
 from processor.states import ProcessorStates
 from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
-from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources
+from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources, written_topics
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
-from statehouse.observability.metrics import MetricsServer
+from statehouse.kafka.access import check_group, check_login, check_rights, refusal
+from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.topology import dead_letters_topic
 
 log = structlog.get_logger(__name__)
@@ -126,6 +128,9 @@ class Processor:
         self.states.application_to(ApplicationState.STARTING)
         try:
             self._start()
+        except KafkaException as failure:
+            self.states.fail()
+            raise refusal(self._settings.brokers, failure) or failure from failure
         except BaseException:
             self.states.fail()
             raise
@@ -140,6 +145,7 @@ class Processor:
 
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
+        check_login(settings.brokers, f"{application_id}-processor")
         session = self._session = self._open_session()
         app, on_progress = self._application(session)
         app.check()
@@ -151,7 +157,7 @@ class Processor:
         if settings.controller == "own":
             self._controller = self._start_controller(application_id, declared)
         else:
-            check_published(settings.bootstrap, application_id, declared, settings.source_wait_ms / 1000)
+            check_published(settings.brokers, application_id, declared, settings.source_wait_ms / 1000)
         progress = QueryProgressListener([query.name for query in app.queries], self.metrics, on_batch=on_progress)
         self._progress = Subscription(session, progress)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
@@ -177,7 +183,7 @@ class Processor:
         return app, partial(kept.keep, RateMeter(max_offsets, streams))
 
     def _new_application(self, session: SparkSession, max_offsets: int) -> Application:
-        sources = KafkaSources(session, self._settings.bootstrap, max_offsets)
+        sources = KafkaSources(session, self._settings.brokers, max_offsets)
         return Application(self._topology.application_id, sources, self._settings.serde_options)
 
     @property
@@ -241,15 +247,21 @@ class Processor:
         self._listeners.close(_LISTENERS_END_S)
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
-        admin = clients.admin(self._settings.bootstrap, f"{app.application_id}-processor")
-        counts = wait_for_sources(admin, foreign_sources(app), self._settings.source_wait_ms / 1000)
-        return create_topics(admin, app, counts, self._settings)
+        admin = clients.admin(self._settings.brokers, f"{app.application_id}-processor")
+        sources = foreign_sources(app)
+        counts = wait_for_sources(admin, sources, self._settings.source_wait_ms / 1000)
+        check_rights(admin, sources, (AclOperation.READ,))
+        topics = create_topics(admin, app, counts, self._settings)
+        check_rights(admin, written_topics(app), (AclOperation.WRITE,))
+        check_group(admin, f"{app.application_id}-sink")  # as the groups of the queries' markers begin
+        return topics
 
     def _serve_metrics(self) -> None:
-        host, port = self._settings.bind_host, self._settings.metrics_port
-        if port is not None:
-            self._metrics_server = MetricsServer(self.metrics.registry, host, port)
-            log.info("metrics served", host=host, port=self._metrics_server.port)
+        self._metrics_server = serve_metrics(
+            self.metrics.registry, self._settings, self.metrics.security.denied, self.metrics.security.unusable
+        )
+        if self._metrics_server is not None:
+            log.info("metrics served", host=self._settings.bind_host, port=self._metrics_server.port)
 
     def _declared(self, app: Application, topics: ApplicationTopics) -> list[StoreDeclaration]:
         declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
@@ -257,7 +269,7 @@ class Processor:
 
     def _start_controller(self, application_id: str, stores: Sequence[StoreDeclaration]) -> OwnershipController:
         controller = OwnershipController(
-            self._settings.bootstrap,
+            self._settings.brokers,
             application_id,
             stores,
             ownership_settings(self._settings),
@@ -286,7 +298,7 @@ class Processor:
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
         refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
         commits = CommitsPublisher(
-            settings.bootstrap, application_id, query.name, changelogs, figures, self.metrics.paused
+            settings.brokers, application_id, query.name, changelogs, figures, self.metrics.paused
         )
         commits.start()
         outputs = [
@@ -337,7 +349,7 @@ def sink_target(
 ) -> SinkTarget:
     """Return where a query's sink writes."""
     return SinkTarget(
-        bootstrap=settings.bootstrap,
+        brokers=settings.brokers,
         application_id=application_id,
         query=query.name,
         outputs=tuple(

@@ -10,18 +10,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Source, SourceKind
 from processor.rows import ORIGIN
+from processor.spark_kafka import spark_options
+from statehouse.brokers import Brokers
 
 
 class KafkaSources:
     """Reads declared sources from Kafka."""
 
-    def __init__(self, session: SparkSession, bootstrap: str, max_offsets: int) -> None:
-        self._session, self._bootstrap, self._max_offsets = session, bootstrap, max_offsets
+    def __init__(self, session: SparkSession, brokers: Brokers | str, max_offsets: int) -> None:
+        self._session, self._brokers, self._max_offsets = session, brokers, max_offsets
 
     def __call__(self, source: Source) -> DataFrame:
         """Return the source's streaming frame."""
         options = {
-            "kafka.bootstrap.servers": self._bootstrap,
+            **spark_options(self._brokers),
             "subscribe": source.topic,
             "startingOffsets": "earliest",
             # Skip the records of aborted transactions.

@@ -13,6 +13,7 @@ from processor.checkpoint import CheckpointReader, CheckpointState, Offsets
 from processor.checkpoint_fit import REMEDIES, CommitRecord, Misfit, Published, misfit
 from processor.commits import StoreChangelog
 from processor.sink.protocol import SinkTarget, newest_written
+from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.kafka import clients
@@ -30,7 +31,7 @@ class CheckpointMisfit(ConfigurationError):
     """A query's checkpoint doesn't fit the changelog: to continue would lose events, or keep outdated entries."""
 
 
-def last_commits(bootstrap: str, application_id: str, stores: Collection[str]) -> dict[str, CommitRecord]:
+def last_commits(brokers: Brokers | str, application_id: str, stores: Collection[str]) -> dict[str, CommitRecord]:
     """Return the last record of each of the stores in an application's commits topic; the topic must exist.
 
     Raises:
@@ -57,7 +58,7 @@ def last_commits(bootstrap: str, application_id: str, stores: Collection[str]) -
 
     topic = commits_topic(application_id)
     try:
-        read_to_ends(bootstrap, {topic: on_record}, f"{application_id}-start", _READ_S)
+        read_to_ends(brokers, {topic: on_record}, f"{application_id}-start", _READ_S)
     except (StatehouseError, KafkaException) as failure:
         raise ConfigurationError(f"{topic} says how far the stores are, and can't be read: {failure}") from failure
     for store in sorted(refused.keys() & set(stores)):
@@ -94,7 +95,7 @@ def refuse_misfit(
     written = newest_written(replace(target, query_id=checkpoint.query_id())) if checkpoint.exists() else None
     state = checkpoint.state()
     stores = [changelog.store for changelog in changelogs]
-    records = last_commits(target.bootstrap, target.application_id, stores) if changelogs else {}
+    records = last_commits(target.brokers, target.application_id, stores) if changelogs else {}
     for changelog in changelogs:
         record = records.get(changelog.store)
         if record is None and _is_new(changelogs, records, state):
@@ -124,7 +125,7 @@ def _is_new(
 
 def _bounds(target: SinkTarget, changelog: StoreChangelog) -> tuple[Offsets, Offsets]:
     """Return the first offsets and the end offsets of a changelog."""
-    admin = clients.admin(target.bootstrap, f"{target.application_id}-start")
+    admin = clients.admin(target.brokers, f"{target.application_id}-start")
     partitions = [(changelog.topic, partition) for partition in range(changelog.partition_count)]
     starts, ends = earliest_offsets(admin, partitions), end_offsets(admin, partitions)
     if len(starts) < len(partitions) or len(ends) < len(partitions):

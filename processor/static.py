@@ -21,6 +21,7 @@ from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings, ownership_settings
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients
+from statehouse.kafka.access import check_login
 from statehouse.kafka.topics import partition_counts
 from statehouse.topology import changelog_topic, checked_name, updates_topic
 
@@ -93,13 +94,15 @@ def run_static(path: Path, settings: ProcessorSettings) -> int:
         log.info("serving a static topology", application_id=topology.application_id, stores=len(topology.stores))
         return made
 
-    return run_controller(controller, settings.bind_host, settings.metrics_port)
+    return run_controller(controller, settings)
 
 
 def _controller(
     topology: StaticTopology, settings: ProcessorSettings, callbacks: ControllerCallbacks
 ) -> OwnershipController:
-    admin = clients.admin(settings.bootstrap, f"{topology.application_id}-static")
+    client_id = f"{topology.application_id}-static"
+    check_login(settings.brokers, client_id)
+    admin = clients.admin(settings.brokers, client_id)
     counts = partition_counts(admin, [store.changelog_topic for store in topology.stores])
     absent = sorted(topic for topic, count in counts.items() if count is None)
     if absent:
@@ -108,7 +111,7 @@ def _controller(
     warn_of_uncompacted(admin, topology.stores)
     declared = [replace(store, partition_count=counts[store.changelog_topic] or 0) for store in topology.stores]
     return OwnershipController(
-        settings.bootstrap,
+        settings.brokers,
         topology.application_id,
         declared,
         ownership_settings(settings),

@@ -129,6 +129,12 @@ def foreign_sources(app: Application) -> list[str]:
     return sorted(read - {output.topic for output in app.outputs})
 
 
+def written_topics(app: Application) -> list[str]:
+    """Return the topics that an application's processor writes: its outputs, dead letters and control topics."""
+    control = (spec.name for spec in control_topics(app.application_id, 1))
+    return sorted({*(output.topic for output in app.outputs), dead_letters_topic(app.application_id), *control})
+
+
 def output_topic_config(output: Output, settings: ProcessorSettings, *, exists: bool) -> dict[str, str]:
     """Return the settings for an output's topic: our defaults, overridden by the output's `config`.
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -26,14 +27,13 @@ func NewBounded(listener net.Listener, most, mostOfAddress int) *Bounded {
 // Accept returns the next connection that is within the bounds.
 func (b *Bounded) Accept() (net.Conn, error) {
 	for {
+		// Thousands that come together are taken one at a time: calls of others are answered in between.
+		runtime.Gosched()
 		conn, err := b.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		address, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-		if err != nil {
-			address = conn.RemoteAddr().String()
-		}
+		address := addressOf(conn)
 		// The server behind this listener sets this only where it sees the connection itself.
 		if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
 			raw.Control(func(fd uintptr) {
@@ -45,6 +45,15 @@ func (b *Bounded) Accept() (net.Conn, error) {
 		}
 		conn.Close()
 	}
+}
+
+// addressOf returns the other end's address, without its port.
+func addressOf(conn net.Conn) string {
+	whole := conn.RemoteAddr().String()
+	if address, _, err := net.SplitHostPort(whole); err == nil {
+		return address
+	}
+	return whole
 }
 
 func (b *Bounded) take(address string) bool {
@@ -67,6 +76,7 @@ func (b *Bounded) release(address string) {
 	}
 }
 
+// counted is a connection with something to do when it is closed.
 type counted struct {
 	net.Conn
 	release func()

@@ -7,21 +7,32 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 )
+
+// A connection that is replaced is closed after this time: its calls have ended by then.
+const longestCall = time.Minute
 
 // Calls makes calls to other servers for the process behind the proxy: one connection an address, made on first use.
 type Calls struct {
 	options []grpc.DialOption
+	files   *Files
 	mutex   sync.Mutex
-	conns   map[string]*grpc.ClientConn
+	conns   map[string]outgoing
 }
 
-// NewCalls makes them as the channels that do without a proxy do (statehouse/rpc/channels.py).
-func NewCalls(maxMessageBytes int) *Calls {
-	return &Calls{conns: map[string]*grpc.ClientConn{}, options: []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+// outgoing is a connection, and the files that it was made with; nil without TLS.
+type outgoing struct {
+	*grpc.ClientConn
+	with *material
+}
+
+// NewCalls makes them as the channels that do without a proxy do (statehouse/rpc/channels.py). `files`: nil without TLS.
+// When they change, further calls go over new connections: servers judge callers by the certificate that they have seen.
+func NewCalls(maxMessageBytes int, transport credentials.TransportCredentials, files *Files) *Calls {
+	return &Calls{files: files, conns: map[string]outgoing{}, options: []grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
 		messages(maxMessageBytes),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
@@ -64,16 +75,24 @@ func (c *Calls) Drop(target string, grace time.Duration) {
 }
 
 func (c *Calls) conn(target string) (*grpc.ClientConn, error) {
+	var now *material
+	if c.files != nil {
+		now = c.files.Now()
+	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	conn, is := c.conns[target]
-	if !is {
-		var err error
-		// Names are resolved at each connection, by the system.
-		if conn, err = grpc.NewClient("passthrough:///"+target, c.options...); err != nil {
-			return nil, err
-		}
-		c.conns[target] = conn
+	found, is := c.conns[target]
+	if is && found.with == now {
+		return found.ClientConn, nil
 	}
+	// Names are resolved at each connection, by the system.
+	conn, err := grpc.NewClient("passthrough:///"+target, c.options...)
+	if err != nil {
+		return nil, err
+	}
+	if is {
+		time.AfterFunc(longestCall, func() { _ = found.Close() })
+	}
+	c.conns[target] = outgoing{conn, now}
 	return conn, nil
 }

@@ -1,40 +1,91 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
+	"math"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 )
 
+const (
+	// Metadata that begin with it are between the proxy and the server behind it: callers can't give them.
+	reserved       = "statehouse-"
+	certificateKey = reserved + "certificate-bin"
+	addressKey     = reserved + "address"
+)
+
+// Those that are answered at the end of their work.
+var pages = map[string]bool{
+	"/statehouse.v1.QueryService/Scan":         true,
+	"/statehouse.v1.QueryService/ScanWindows":  true,
+	"/statehouse.v1.QueryService/ScanSessions": true,
+	"/statehouse.v1.QueryService/Count":        true,
+	"/statehouse.v1.QueryService/GetHistory":   true,
+}
+
 var anyCall = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
 // Forward passes calls of any method on to another server, and what it answers back: metadata, messages and status.
-func Forward(upstream *grpc.ClientConn) grpc.StreamHandler {
+func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
+	door, leaving := NewDoor(placesOfForwarded), NewDoor(placesOfForwarded)
 	return func(_ any, caller grpc.ServerStream) error {
 		ctx, leave := inTime(caller.Context())
 		defer leave()
 		method, _ := grpc.MethodFromServerStream(caller)
-		given, _ := metadata.FromIncomingContext(ctx)
-		call, err := upstream.NewStream(metadata.NewOutgoingContext(ctx, given), anyCall, method)
+		passedOn, err := metadataFor(ctx)
 		if err != nil {
 			return err
 		}
+		longest := longestBeginning
+		if pages[method] {
+			longest = longestPage
+		}
+		begins, err := door.Enter(ctx, 1, longest)
+		if err != nil {
+			return err
+		}
+		defer begins.Leave()
+		passing, end := outliving(ctx)
+		stays := context.AfterFunc(ctx, func() {
+			if ctx.Err() == context.DeadlineExceeded {
+				return // as the other one is then
+			}
+			// Thousands may leave together. Each place is given back after its time, and so they go by and by.
+			_, _ = leaving.Enter(passing, 1, longestBeginning)
+			end()
+		})
+		call, err := upstream.NewStream(metadata.NewOutgoingContext(passing, passedOn), anyCall, method)
+		if err != nil {
+			stays()
+			end()
+			return err
+		}
+		answered := make(chan struct{})
 		go func() {
 			// When the call is over its stream can't be read any more, and this ends.
-			if err := copyMessages(caller, call); errors.Is(err, io.EOF) {
+			if err := copyRequests(requests, caller, call, answered); errors.Is(err, io.EOF) {
 				_ = call.CloseSend()
 			} else {
 				leave()
 			}
 		}()
-		if header, err := call.Header(); err == nil && len(header) > 0 {
+		header, err := call.Header()
+		close(answered)
+		begins.Leave()
+		if err == nil && len(header) > 0 {
 			if err := caller.SendHeader(header); err != nil {
 				return err
 			}
 		}
-		err = copyMessages(call, caller)
+		isOver, err := copyMessages(call, caller)
+		if isOver {
+			stays()
+			end()
+		}
 		caller.SetTrailer(call.Trailer())
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -43,18 +94,67 @@ func Forward(upstream *grpc.ClientConn) grpc.StreamHandler {
 	}
 }
 
-type receiver interface{ RecvMsg(any) error }
-type sender interface{ SendMsg(any) error }
+// outliving returns a context with the values and the deadline of another, which does not end with it.
+func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, is := ctx.Deadline(); is {
+		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	return context.WithCancel(context.WithoutCancel(ctx))
+}
 
-// copyMessages returns io.EOF at the end of what there is to receive.
-func copyMessages(from receiver, to sender) error {
-	for {
-		var each message
-		if err := from.RecvMsg(&each); err != nil {
+// metadataFor returns those that the server gets with a call: the caller's own, and what they have shown to us.
+func metadataFor(ctx context.Context) (metadata.MD, error) {
+	who, _, err := callerIn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	given, _ := metadata.FromIncomingContext(ctx)
+	for key := range given { // the names are in lower case
+		if strings.HasPrefix(key, reserved) {
+			delete(given, key)
+		}
+	}
+	if who != nil {
+		given.Set(addressKey, who.address)
+		if len(who.certificate) > 0 {
+			given.Set(certificateKey, string(who.certificate))
+		}
+	}
+	return given, nil
+}
+
+// copyRequests returns io.EOF after the last one.
+func copyRequests(requests *Requests, caller grpc.ServerStream, call grpc.ClientStream, answered <-chan struct{}) error {
+	for isFirst := true; ; isFirst = false {
+		each, err := requests.Receive(caller, isFirst, math.MaxInt)
+		if err != nil {
 			return err
 		}
-		if err := to.SendMsg(&each); err != nil {
+		err = call.SendMsg(&message{each.data})
+		if !each.isLarge() {
+			each.free()
+		} else {
+			// It may still wait to be written: a server that answers has it.
+			go func() {
+				<-answered
+				each.free()
+			}()
+		}
+		if err != nil {
 			return err
+		}
+	}
+}
+
+// copyMessages returns whether the call is over, or the caller takes no more; and io.EOF after the last answer.
+func copyMessages(call grpc.ClientStream, caller grpc.ServerStream) (bool, error) {
+	for {
+		var each message
+		if err := call.RecvMsg(&each); err != nil {
+			return true, err
+		}
+		if err := caller.SendMsg(&each); err != nil {
+			return false, err
 		}
 	}
 }

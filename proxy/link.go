@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -21,60 +22,102 @@ import (
 // A frame is the length of what follows in four bytes, its kind in one, a call's number in eight, and a content; numbers
 // are big-endian. The other end is statehouse/rpc/link.py.
 const (
-	headBytes = 4 + 1 + 8
+	// Each end gives its own in its first frame, and is alone when they differ.
+	linkVersion = 5
+	headBytes   = 4 + 1 + 8
 
-	// From the proxy. A call's content is its time in milliseconds, in four bytes, and the request.
-	listening  = 1 // the number is the port's
+	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
+	// lookups are under way of which the server knows nothing, in four, and the request. Without TLS nothing is known of
+	// callers, and their number is 0.
+	listening  = 1 // the number is the port's; the version, in one byte
 	cantListen = 2 // why
 	get        = 3
 	batchGet   = 4
 	left       = 5 // the caller of that number
 	called     = 6 // what came of a call to be made: the answer, or
 	callFailed = 7 // a serialized google.rpc.Status
+	// The number is the caller's, of whom calls follow: address (its length in a byte before it), authorization (in two)
+	// and certificate, DER.
+	callerShown = 8
+	callerGone  = 9  // the number is the caller's, of whom no further calls follow
+	cantEncrypt = 10 // why
+	// Of the request of the call of that number, which is to be begun with the rest of it.
+	part = 11
+	// A lookup that was sent straight to a node. After what a call has before its request: how long ago in microseconds,
+	// in four bytes, what came of it, in one, the node's name, after its length in a byte, the content of what came of it,
+	// after its length in four.
+	handed = 12
+	// What came of the lookup of that number, which was handed over while it was still under way: in a byte, and content.
+	expressEnded = 13
+	expressSums  = 14 // statehouse.control.v1.ExpressSums
+
+	// What came of it: nothing yet, or one of the kinds of `found`.
+	underWay = 4
 
 	// To the proxy.
-	serve   = 1
+	serve   = 1 // the version, in one byte
 	stop    = 2
 	answer  = 3
 	failure = 4 // a serialized google.rpc.Status
 	call    = 5 // to be made: its time, the address and the method, each after its length in a byte, and the request
 	leave   = 6 // the call of that number, which nobody waits for
 	drop    = 7 // a connection: the milliseconds that calls may go on, and the address
+	routes  = 8 // statehouse.control.v1.ExpressSnapshot
+	alive   = 9 // the number of the snapshot that holds
 
 	noDeadline = math.MaxUint32
 	// What may wait to be written: a server that is frozen must not fill the memory.
 	maxQueued = 64 << 20
+	// A request of more takes the server so long that others have as much time after it, up to a bound.
+	hugeBytes    = 1 << 20
+	longestPause = 250 * time.Millisecond
+	// What is kept of that after it has been written.
+	mostSpare = 1 << 20
 )
+
+var errTakesNothing = status.Error(codes.Unavailable, "the server behind the proxy takes nothing")
 
 type outcome struct {
 	kind    byte
 	content []byte
 }
 
-// Link carries calls to the process behind the proxy, many at a time, and their outcomes back. OnServe and OnStop are to
-// be set before Run.
+// Link carries calls to the process behind the proxy, many at a time, and their outcomes back. What is public is to be set
+// before Run.
 type Link struct {
 	OnServe, OnStop func()
+	// May be left out. A snapshot that can't be read is an error.
+	OnSnapshot func(data []byte) error
+	OnAlive    func(number uint64)
+	Elsewhere  func() uint32
 
-	conn    net.Conn
-	calls   *Calls
-	wake    chan struct{}
+	conn  net.Conn
+	calls *Calls
+	wake  chan struct{}
+	// In it when no large request waits to be written: they must not fill what waits, and have small ones refused.
+	turn    chan struct{}
 	writing sync.Mutex
 	// Guards what follows.
 	mutex   sync.Mutex
 	out     []byte
 	spare   []byte
 	number  uint64
+	isLarge bool          // one is among what waits
+	piece   chan struct{} // of a piece of a huge one among what waits, to be closed when it is written
+	callers uint64        // the last number of one
 	waiting map[uint64]chan outcome
 	making  map[uint64]context.CancelFunc
 }
 
 // NewLink makes the link of a connection. `calls` makes those that are asked for.
 func NewLink(conn net.Conn, calls *Calls) *Link {
-	return &Link{
-		conn: conn, calls: calls, wake: make(chan struct{}, 1),
+	l := &Link{
+		OnSnapshot: func([]byte) error { return nil }, OnAlive: func(uint64) {}, Elsewhere: func() uint32 { return 0 },
+		conn: conn, calls: calls, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		waiting: map[uint64]chan outcome{}, making: map[uint64]context.CancelFunc{},
 	}
+	l.turn <- struct{}{}
+	return l
 }
 
 // Run carries frames until the other end is gone.
@@ -95,28 +138,47 @@ func (l *Link) Run() error {
 	return errors.New("the server is gone")
 }
 
-// Call has a request answered; an error carries a gRPC status.
-func (l *Link) Call(ctx context.Context, kind byte, request []byte) ([]byte, error) {
-	timeout := uint32(noDeadline)
-	if deadline, is := ctx.Deadline(); is {
-		timeout = uint32(min(max(time.Until(deadline).Milliseconds(), 0), noDeadline-1))
-	}
+// Call has a request answered, which it frees; an error carries a gRPC status. `who` is nil if nothing is known of callers.
+func (l *Link) Call(ctx context.Context, who *Caller, authorization string, kind byte, it *request) ([]byte, error) {
+	deadline, hasDeadline := ctx.Deadline()
 	ctx, end := inTime(ctx)
 	defer end()
-	done := make(chan outcome, 1)
-	l.mutex.Lock()
-	if len(l.out) > maxQueued {
-		l.mutex.Unlock()
-		return nil, status.Error(codes.Unavailable, "the server behind the proxy takes nothing")
+	if it.isLarge() {
+		select {
+		case <-l.turn:
+		case <-ctx.Done():
+			it.free()
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 	}
-	l.number++
-	number := l.number
-	l.waiting[number] = done
-	l.appendHead(kind, number, 4+len(request))
-	l.out = binary.BigEndian.AppendUint32(l.out, timeout)
-	l.out = append(l.out, request...)
-	l.mutex.Unlock()
+	isHuge := len(it.data) > hugeBytes
+	if isHuge {
+		began := time.Now()
+		defer func() { l.pause(began, it.written) }()
+	}
+	done := make(chan outcome, 1)
+	var number uint64
+	if isHuge {
+		var err error
+		if number, err = l.sendPieces(ctx, it, done); err != nil {
+			it.free()
+			l.giveUp(number)
+			return nil, err
+		}
+	}
+	timeout := uint32(noDeadline)
+	if hasDeadline {
+		timeout = uint32(min(max(time.Until(deadline).Milliseconds(), 0), noDeadline-1))
+	}
+	number, err := l.queue(who, authorization, kind, number, timeout, it, done)
+	it.free()
 	l.awaken()
+	if err != nil {
+		if isHuge {
+			l.giveUp(number)
+		}
+		return nil, err
+	}
 	select {
 	case it := <-done:
 		if it.kind == answer {
@@ -124,13 +186,210 @@ func (l *Link) Call(ctx context.Context, kind byte, request []byte) ([]byte, err
 		}
 		return nil, statusIn(it.content)
 	case <-ctx.Done():
-		l.mutex.Lock()
-		delete(l.waiting, number)
-		l.appendHead(left, number, 0)
-		l.mutex.Unlock()
-		l.awaken()
+		l.giveUp(number)
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
+}
+
+// giveUp tells that the caller of that number has left; nobody waits for what comes of it.
+func (l *Link) giveUp(number uint64) {
+	l.mutex.Lock()
+	delete(l.waiting, number)
+	l.appendHead(left, number, 0)
+	l.mutex.Unlock()
+	l.awaken()
+}
+
+// pause gives the turn back once a huge request is written, and others have had as much time as it, which began then.
+func (l *Link) pause(began time.Time, written <-chan struct{}) {
+	time.AfterFunc(min(time.Since(began), longestPause), func() {
+		if written != nil { // else it was refused
+			<-written
+		}
+		l.turn <- struct{}{}
+	})
+}
+
+// sendPieces sends all of a huge request but its end, and returns the number of its call. It waits until each piece is
+// written: what else is to be written goes between them. The server may refuse it by its beginning.
+func (l *Link) sendPieces(ctx context.Context, it *request, done chan outcome) (uint64, error) {
+	l.mutex.Lock()
+	l.number++
+	number := l.number
+	l.waiting[number] = done
+	l.mutex.Unlock()
+	for len(it.data) > pieceBytes {
+		written := make(chan struct{})
+		l.mutex.Lock()
+		if len(l.out) > maxQueued {
+			l.mutex.Unlock()
+			return number, errTakesNothing
+		}
+		it.written, l.piece = written, written
+		l.appendHead(part, number, pieceBytes)
+		l.out = append(l.out, it.data[:pieceBytes]...)
+		l.mutex.Unlock()
+		it.data = it.data[pieceBytes:]
+		l.awaken()
+		select {
+		case <-written:
+		case <-ctx.Done():
+			return number, status.FromContextError(ctx.Err()).Err()
+		}
+		select {
+		case refused := <-done:
+			return number, statusIn(refused.content)
+		default:
+		}
+	}
+	return number, nil
+}
+
+// queue queues a call, and returns its number; its outcome will be in `done`. If it is large, it has its turn; if it has
+// a number, it is the end of a huge one.
+func (l *Link) queue(
+	who *Caller, authorization string, kind byte, number uint64, timeout uint32, it *request, done chan outcome,
+) (uint64, error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	isHuge := number != 0
+	// Even if it is refused, the next write gives the turn back; of a huge one that is done when it is over.
+	l.isLarge = l.isLarge || (it.isLarge() && !isHuge)
+	if len(l.out) > maxQueued {
+		return number, errTakesNothing
+	}
+	callersNumber, err := l.numberOf(who, authorization)
+	if err != nil {
+		return number, err
+	}
+	if isHuge { // its outcome may already be there
+		it.written = make(chan struct{})
+		l.piece = it.written
+	} else {
+		l.number++
+		number = l.number
+		l.waiting[number] = done
+	}
+	l.appendCall(kind, number, timeout, callersNumber, len(it.data))
+	l.out = append(l.out, it.data...)
+	return number, nil
+}
+
+// appendCall appends what a call has before its request, of which `size` bytes follow.
+func (l *Link) appendCall(kind byte, number uint64, timeout uint32, caller uint64, size int) {
+	l.appendHead(kind, number, 4+8+4+size)
+	l.out = binary.BigEndian.AppendUint32(l.out, timeout)
+	l.out = binary.BigEndian.AppendUint64(l.out, caller)
+	l.out = binary.BigEndian.AppendUint32(l.out, l.Elsewhere())
+}
+
+// Waiting returns how many calls wait for the server.
+func (l *Link) Waiting() int {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return len(l.waiting)
+}
+
+// Hand has a lookup answered that was sent to a node: nil means that it is still under way there. Whichever of the two
+// answers first counts.
+func (l *Link) Hand(
+	ctx context.Context, who *Caller, authorization string, request []byte, it *asked, came *found,
+) ([]byte, error) {
+	timeout := uint32(noDeadline)
+	if deadline, is := ctx.Deadline(); is {
+		timeout = uint32(min(max(time.Until(deadline).Milliseconds(), 0), noDeadline-1))
+	}
+	answers := it.done
+	if came == nil {
+		came = &found{kind: underWay}
+	} else {
+		answers = nil
+	}
+	done := make(chan outcome, 1)
+	defer it.Leave()
+	l.mutex.Lock()
+	if len(l.out) > maxQueued {
+		l.mutex.Unlock()
+		return nil, errTakesNothing
+	}
+	callersNumber, err := l.numberOf(who, authorization)
+	if err != nil {
+		l.mutex.Unlock()
+		return nil, err
+	}
+	l.number++
+	number := l.number
+	l.waiting[number] = done
+	instance := it.to.node.instance
+	l.appendCall(handed, number, timeout, callersNumber, 4+1+1+len(instance)+4+len(came.content)+len(request))
+	l.out = binary.BigEndian.AppendUint32(l.out, uint32(min(time.Since(it.at).Microseconds(), math.MaxUint32)))
+	l.out = append(l.out, came.kind, byte(len(instance)))
+	l.out = append(l.out, instance...)
+	l.out = binary.BigEndian.AppendUint32(l.out, uint32(len(came.content)))
+	l.out = append(l.out, came.content...)
+	l.out = append(l.out, request...)
+	l.mutex.Unlock()
+	l.awaken()
+	for {
+		select {
+		case it := <-done:
+			if it.kind == answer {
+				return it.content, nil
+			}
+			return nil, statusIn(it.content)
+		case came := <-answers:
+			if came.kind != answered {
+				l.Send(expressEnded, number, append([]byte{came.kind}, came.content...))
+				answers = nil
+				continue
+			}
+			l.mutex.Lock()
+			delete(l.waiting, number)
+			l.mutex.Unlock()
+			l.Send(expressEnded, number, []byte{answered})
+			return came.content, nil
+		case <-ctx.Done():
+			l.giveUp(number)
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// numberOf returns the number of a caller with an authorization, and tells of one that is new. Under the same lock a
+// call is to be queued: so what it names stands before it, and ends after it.
+func (l *Link) numberOf(who *Caller, authorization string) (uint64, error) {
+	if who == nil {
+		return 0, nil
+	}
+	if number, is := who.numbers[authorization]; is {
+		return number, nil
+	}
+	if who.isGone {
+		return 0, status.Error(codes.Canceled, "the caller is gone")
+	}
+	l.callers++
+	if gone := who.add(authorization, l.callers); gone != 0 {
+		l.appendHead(callerGone, gone, 0)
+	}
+	l.appendHead(callerShown, l.callers, 1+len(who.address)+2+len(authorization)+len(who.certificate))
+	l.out = append(l.out, byte(len(who.address)))
+	l.out = append(l.out, who.address...)
+	l.out = binary.BigEndian.AppendUint16(l.out, uint16(len(authorization)))
+	l.out = append(l.out, authorization...)
+	l.out = append(l.out, who.certificate...)
+	return l.callers, nil
+}
+
+// Forget tells that a caller's connection is closed.
+func (l *Link) Forget(who *Caller) {
+	l.mutex.Lock()
+	who.isGone = true
+	for _, number := range who.numbers {
+		l.appendHead(callerGone, number, 0)
+	}
+	clear(who.numbers)
+	l.mutex.Unlock()
+	l.awaken()
 }
 
 // Send queues a frame.
@@ -147,13 +406,22 @@ func (l *Link) Flush() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mutex.Lock()
-	out := l.out
-	l.out = l.spare[:0]
+	out, isLarge, piece := l.out, l.isLarge, l.piece
+	l.out, l.isLarge, l.piece = l.spare, false, nil
 	l.mutex.Unlock()
 	_, err := l.conn.Write(out)
 	l.mutex.Lock()
-	l.spare = out[:0]
+	l.spare = nil
+	if cap(out) <= mostSpare {
+		l.spare = out[:0]
+	}
 	l.mutex.Unlock()
+	if isLarge {
+		l.turn <- struct{}{}
+	}
+	if piece != nil {
+		close(piece)
+	}
 	return err
 }
 
@@ -173,7 +441,7 @@ func (l *Link) awaken() {
 func (l *Link) receive() error {
 	reader := bufio.NewReaderSize(l.conn, 1<<16)
 	var head [headBytes]byte
-	for {
+	for isFirst := true; ; isFirst = false {
 		if _, err := io.ReadFull(reader, head[:]); err != nil {
 			return err
 		}
@@ -181,6 +449,9 @@ func (l *Link) receive() error {
 		content := make([]byte, binary.BigEndian.Uint32(head[:])-(headBytes-4))
 		if _, err := io.ReadFull(reader, content); err != nil {
 			return err
+		}
+		if isFirst && (kind != serve || !bytes.Equal(content, []byte{linkVersion})) {
+			return errors.New("the server is of another version than this program: build it again")
 		}
 		switch kind {
 		case serve:
@@ -207,6 +478,12 @@ func (l *Link) receive() error {
 		case drop:
 			grace, target := splitTime(content)
 			l.calls.Drop(string(target), grace)
+		case routes:
+			if err := l.OnSnapshot(content); err != nil {
+				return fmt.Errorf("a snapshot can't be read: %w", err)
+			}
+		case alive:
+			l.OnAlive(number)
 		default:
 			return fmt.Errorf("a frame of kind %d: is the proxy of the same version as its server?", kind)
 		}
@@ -227,8 +504,7 @@ func (l *Link) begin(number uint64, content []byte) {
 		kind := byte(called)
 		data, err := l.calls.Make(ctx, target, method, request)
 		if err != nil {
-			kind = callFailed
-			data, _ = proto.Marshal(status.Convert(err).Proto())
+			kind, data = callFailed, serializedStatus(err)
 		}
 		l.mutex.Lock()
 		delete(l.making, number)
@@ -244,6 +520,11 @@ func splitTime(content []byte) (time.Duration, []byte) {
 func splitText(content []byte) (string, []byte) {
 	end := 1 + int(content[0])
 	return string(content[1:end]), content[end:]
+}
+
+func serializedStatus(err error) []byte {
+	data, _ := proto.Marshal(status.Convert(err).Proto())
+	return data
 }
 
 func statusIn(content []byte) error {

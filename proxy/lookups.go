@@ -1,8 +1,8 @@
 package main
 
 import (
-	"errors"
 	"io"
+	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
@@ -26,26 +26,52 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // Name is the one that is on the wire.
 func (rawCodec) Name() string { return "proto" }
 
+// A lookup has one key, which Kafka has as a part of a record.
+const maxGetBytes = 1 << 20
+
 var lookups = map[string]byte{
 	"/statehouse.v1.QueryService/Get":      get,
 	"/statehouse.v1.QueryService/BatchGet": batchGet,
 }
 
-// Handle has lookups answered over the link, and passes on all else.
-func Handle(link *Link, forward grpc.StreamHandler) grpc.StreamHandler {
+// Handle has lookups answered by nodes, where that is decided, or over the link, and passes on all else.
+func Handle(link *Link, express *Express, requests *Requests, forward grpc.StreamHandler) grpc.StreamHandler {
+	door := NewDoor(placesOfLookups)
 	return func(service any, caller grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(caller)
 		kind, is := lookups[method]
 		if !is {
 			return forward(service, caller)
 		}
-		var request message
-		if err := caller.RecvMsg(&request); errors.Is(err, io.EOF) {
+		who, authorization, err := callerIn(caller.Context())
+		if err != nil {
+			return err
+		}
+		most := math.MaxInt
+		if kind == get {
+			most = maxGetBytes
+		}
+		request, err := requests.Receive(caller, true, most)
+		if err == io.EOF {
 			return forward(service, caller) // there is no request, which the server refuses
 		} else if err != nil {
 			return err
 		}
-		data, err := link.Call(caller.Context(), kind, request.data)
+		if kind == get {
+			if data, err, is := express.Get(caller.Context(), who, authorization, request); is {
+				if err != nil {
+					return err
+				}
+				return caller.SendMsg(&message{data})
+			}
+		}
+		inside, err := door.Enter(caller.Context(), placesOf(len(request.data)), longestBeginning)
+		if err != nil {
+			request.free()
+			return err
+		}
+		defer inside.Leave()
+		data, err := link.Call(caller.Context(), who, authorization, kind, request)
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -38,16 +39,27 @@ const (
 	// A connection must begin as HTTP/2 within this time, and is closed after this time without a call.
 	beginsWithin = 10 * time.Second
 	maxIdle      = 10 * time.Minute
+	// What may be on the way to us on one connection. It is taken at once, so it takes no memory.
+	connWindowBytes = 1 << 20
+	// Each connection has one, also while nothing comes. A hundred small requests fit.
+	readBufferBytes = 8 << 10
+	// What connections and small messages take.
+	ownBytes = 256 << 20
 	// Our own metadata take some hundred bytes.
 	maxHeaderBytes = 16 << 10
 )
 
 type options struct {
-	listen, server  string
-	sharePort       bool
-	maxMessageBytes int
-	maxConnections  int
-	maxOfAddress    int
+	listen, server   string
+	sharePort        bool
+	maxMessageBytes  int
+	maxHeldBytes     int
+	maxConnections   int
+	maxOfAddress     int
+	certificate, key string
+	ca, callers      string
+	serverName       string
+	maxAge           time.Duration
 }
 
 func main() {
@@ -55,16 +67,28 @@ func main() {
 	flag.StringVar(&given.listen, "listen", "", "address to listen on, host:port; port 0 takes a free one")
 	flag.BoolVar(&given.sharePort, "share-port", false, "other processes may listen on the port, too")
 	flag.StringVar(&given.server, "server", "", "gRPC target of the server behind this proxy, a Unix socket")
-	flag.IntVar(&given.maxMessageBytes, "max-message-bytes", 16<<20, "largest gRPC message")
-	flag.IntVar(&given.maxConnections, "max-connections", 10_000, "most connections at once")
-	flag.IntVar(&given.maxOfAddress, "max-connections-per-address", 10_000, "most of one address")
+	flag.IntVar(&given.maxMessageBytes, "max-message-bytes", 0, "largest gRPC message")
+	flag.IntVar(&given.maxHeldBytes, "max-request-bytes-held", 0, "most bytes of large requests of all connections at once")
+	flag.IntVar(&given.maxConnections, "max-connections", 0, "most connections at once")
+	flag.IntVar(&given.maxOfAddress, "max-connections-per-address", 0, "most of one address")
+	flag.StringVar(&given.certificate, "tls-certificate", "", "file with the certificate, PEM; without one nothing is encrypted")
+	flag.StringVar(&given.key, "tls-key", "", "file with its private key, PEM")
+	flag.StringVar(&given.ca, "tls-ca", "", "file with the CA's certificates, PEM")
+	flag.StringVar(&given.callers, "tls-callers", "none", "whether callers show certificates: none, optional or required")
+	flag.StringVar(&given.serverName, "tls-server-name", "", "a name that the certificates of called servers have, in place of their hosts")
+	flag.DurationVar(&given.maxAge, "max-connection-age", 0, "with TLS, when a connection is closed after its calls")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
+	if given.maxMessageBytes < 1 || given.maxHeldBytes < 1 || given.maxConnections < 1 || given.maxOfAddress < 1 {
+		log.Fatal("a flag -max-... is missing")
+	}
 	// The server is one thread, and more of ours would take processors from it, above all while they look for work.
 	runtime.GOMAXPROCS(1)
+	// Garbage of large messages would double what they take. Beyond this limit it is collected at once.
+	debug.SetMemoryLimit(int64(2*given.maxHeldBytes) + ownBytes)
 	log.SetFlags(0)
 	log.SetPrefix("statehouse-proxy: ")
 	// Ctrl-C reaches the whole process group; when to end is the server's business.
@@ -79,7 +103,18 @@ func run(given options) error {
 	if err != nil {
 		return fmt.Errorf("standard input is to be a socket, whose other end a query node or a router holds: %w", err)
 	}
-	link := NewLink(conn, NewCalls(given.maxMessageBytes))
+	var files *Files
+	toOthers := insecure.NewCredentials()
+	if given.certificate != "" {
+		files, err = NewFiles(given.certificate, given.key, given.ca)
+		toOthers = &dialing{files, given.serverName}
+	}
+	calls := NewCalls(given.maxMessageBytes, toOthers, files)
+	link := NewLink(conn, calls)
+	if err != nil {
+		link.Send(cantEncrypt, 0, []byte(err.Error()))
+		return link.Flush()
+	}
 	listener, err := listen(given)
 	if err != nil {
 		link.Send(cantListen, 0, []byte(err.Error()))
@@ -90,19 +125,17 @@ func run(given options) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(
-		grpc.ForceServerCodecV2(rawCodec{}),
-		grpc.MaxRecvMsgSize(given.maxMessageBytes),
-		grpc.MaxSendMsgSize(given.maxMessageBytes),
-		grpc.MaxConcurrentStreams(maxCalls),
-		grpc.ConnectionTimeout(beginsWithin),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: pingInterval, Timeout: pingTimeout, MaxConnectionIdle: maxIdle,
-		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
-		grpc.UnknownServiceHandler(Handle(link, Forward(upstream))),
-	)
+	how := serving(given)
+	if files != nil {
+		encrypted, err := Handshakes(files, given.callers, link)
+		if err != nil {
+			return err
+		}
+		how = append(how, grpc.Creds(encrypted))
+	}
+	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
+	all := Handle(link, NewExpress(link, calls, given.maxMessageBytes), requests, Forward(upstream, requests))
+	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(all))...)
 	ended := make(chan error, 2)
 	link.OnServe = func() {
 		go func() {
@@ -119,13 +152,36 @@ func run(given options) error {
 			close(stopped)
 		}()
 	}
-	link.Send(listening, uint64(listener.Addr().(*net.TCPAddr).Port), nil)
+	link.Send(listening, uint64(listener.Addr().(*net.TCPAddr).Port), []byte{linkVersion})
 	go func() { ended <- link.Run() }()
 	select {
 	case err = <-ended:
 		return err
 	case <-stopped:
 		return link.Flush()
+	}
+}
+
+// serving returns how calls are taken.
+func serving(given options) []grpc.ServerOption {
+	ends := keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout, MaxConnectionIdle: maxIdle}
+	if given.certificate != "" {
+		// Who connects again is checked again. Calls under way finish, and so there is no grace.
+		ends.MaxConnectionAge = given.maxAge
+	}
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(rawCodec{}),
+		// What a call may send before anybody reads it. gRPC would raise this on fast connections, up to 16 MiB.
+		grpc.StaticStreamWindowSize(smallBytes),
+		grpc.StaticConnWindowSize(connWindowBytes),
+		grpc.ReadBufferSize(readBufferBytes),
+		grpc.SharedWriteBuffer(true),
+		grpc.MaxSendMsgSize(given.maxMessageBytes),
+		grpc.MaxConcurrentStreams(maxCalls),
+		grpc.ConnectionTimeout(beginsWithin),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.KeepaliveParams(ends),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 	}
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVarTuple
 
 import structlog
+from confluent_kafka.admin import AclOperation
 
 from query_service.reads.fleet_view import FleetView, view_of
 from query_service.replicas.replica import monotonic_and_wall_ms
@@ -62,7 +63,7 @@ class ControlTopics:
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
         self._assignment_log = ControlLogReader(
-            settings.bootstrap,
+            settings.brokers,
             assignment_topic(settings.application_id),
             self._on_loop(self._take_assignment),
             client_id=client_id,
@@ -72,15 +73,16 @@ class ControlTopics:
             confirm_interval_s=settings.heartbeat_interval_ms / 2000,
         )
         self._members_log = ControlLogReader(
-            settings.bootstrap,
+            settings.brokers,
             members_topic(settings.application_id),
             self._on_loop(self._take_member),
             client_id=client_id,
             on_contact=self._on_loop(self._members_read),
             on_broken=on_thread_defect,
+            needs=(AclOperation.READ, AclOperation.WRITE),  # of heartbeats
         )
         self._commits_log = ControlLogReader(
-            settings.bootstrap,
+            settings.brokers,
             commits_topic(settings.application_id),
             self._on_loop(self._take_commit),
             client_id=client_id,
@@ -125,8 +127,9 @@ class ControlTopics:
         self._on_assignment(assignment)
 
     def _take_member(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        _, now_ms = monotonic_and_wall_ms()
         try:
-            if self._ownership.take_member(key, value, timestamp_ms):
+            if self._ownership.take_member(key, value, timestamp_ms, now_ms):
                 self._compile_view()
         except ContractError as error:
             self._skipped.note("members", key, error)

@@ -1,90 +1,163 @@
-"""Heartbeats: the node writes its state and its replicas to the members topic, and a tombstone when it leaves."""
+"""Heartbeats: the node says its state and its replicas, and a process beside it writes them to the members topic."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from typing import Final
 
 import structlog
-from confluent_kafka import KafkaException, Producer
 
-from statehouse.kafka import clients
-from statehouse.kafka.renewed import RenewedProducer
+from query_service.heartbeat_process import ENDED, FLUSH_S, FrameKind, HeartbeatOptions, frame
+from statehouse.errors import StatehouseError
 from statehouse.membership import Member, encode_member
 from statehouse.waiting import is_set_within
 
 log = structlog.get_logger(__name__)
 
-_FLUSH_S = 5.0
+_WAITING_MAX_BYTES: Final = 4 * 2**20
+_END_S: Final = 2.0
+
+
+class HeartbeatsEnded(StatehouseError):
+    """The process that writes the heartbeats has ended by itself: the fleet would take the node for dead."""
 
 
 class Heartbeats:
-    """Writes a heartbeat at every interval, and at once when something has changed.
+    """Says a heartbeat at every interval, and at once when something has changed. Lives on the event loop.
 
     Args:
-        bootstrap: Kafka bootstrap servers.
-        client_id: the producer's client id.
-        topic: the members topic.
+        options: what the process beside the node is started with.
         member: returns the node's heartbeat, None while the node must be silent.
-        interval_s: seconds between heartbeats.
-        timeout_ms: a heartbeat that waits longer in the client is dropped: it comes too late to keep us a member.
         on_failure: called for each heartbeat that didn't reach Kafka.
+        clock: seconds that only grow.
 
     """
 
     def __init__(
         self,
-        bootstrap: str,
-        client_id: str,
-        topic: str,
+        options: HeartbeatOptions,
         member: Callable[[], Member | None],
-        *,
-        interval_s: float,
-        timeout_ms: int,
         on_failure: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bootstrap, self._client_id, self._topic = bootstrap, client_id, topic
-        self._member, self._interval_s, self._timeout_ms = member, interval_s, timeout_ms
+        self._options, self._member = options, member
         self._on_failure, self._failed = on_failure, 0
+        self._clock, self._arrived_at = clock, clock()
         self._due = asyncio.Event()
-        self._producer = RenewedProducer(self._new_producer, self._note)
+        self._signals: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def failing_s(self) -> float | None:
+        """Seconds since a heartbeat last reached Kafka, or since the start, if the newest one failed; else None."""
+        return self._clock() - self._arrived_at if self._failed else None
+
+    async def start(self) -> int:
+        """Start the process. Return the file descriptor that takes the numbers of signals, a byte each."""
+        ours, self._signals = self._launched()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        return self._signals.fileno()
+
+    def _launched(self) -> tuple[socket.socket, socket.socket]:
+        """Launch the process; return the socket to it, and the one for the numbers of signals."""
+        (ours, its), (signals, its_signals) = socket.socketpair(), socket.socketpair()
+        signals.setblocking(False)
+        command = [sys.executable, "-m", "query_service.heartbeat_process", self._options.to_json()]
+        with its, its_signals:
+            self._process = subprocess.Popen(
+                [*command, str(its_signals.fileno())],
+                stdin=its.fileno(),
+                pass_fds=[its_signals.fileno()],
+                process_group=0,  # a terminal's Ctrl-C is for the node
+            )
+        return ours, signals
 
     def due(self) -> None:
         """Write the next heartbeat at once."""
         self._due.set()
 
+    def stops(self, seconds: float, left: str) -> None:
+        """Say that the node stops, may take so many seconds, and what it has left to do. Beyond that it is killed."""
+        self._say(frame(FrameKind.STOPS, json.dumps({"seconds": seconds, "left": left}).encode()))
+
     async def write_forever(self) -> None:
         """Write until cancelled. Call this once all members that existed at the start are known."""
         while True:
             self._due.clear()
-            if (member := self._member()) is not None:
-                key, value = encode_member(member)
-                try:
-                    self._producer.produce(self._topic, key=key, value=value, partition=0)
-                except (BufferError, KafkaException) as error:  # the next heartbeat says the same and more
-                    self._note(error)
-            await is_set_within(self._due, self._interval_s)
+            member = self._member()
+            self._say(
+                frame(FrameKind.SILENT) if member is None else frame(FrameKind.HEARTBEAT, encode_member(member)[1])
+            )
+            await is_set_within(self._due, self._options.interval_s)
 
-    async def end(self, instance_id: str, *, leaves: bool) -> None:
+    async def hear_forever(self) -> None:
+        """Count the heartbeats that fail, until cancelled.
+
+        Raises:
+            HeartbeatsEnded: the process has ended by itself.
+
+        """
+        while (line := await self._heard()) is not None:
+            self._note(line)
+        raise HeartbeatsEnded("the process that writes the heartbeats has ended: the log may say why")
+
+    async def end(self, *, leaves: bool) -> None:
         """Write no more heartbeats. A node that `leaves` writes a tombstone."""
-        if leaves:
-            with suppress(BufferError, KafkaException):  # then the session times out
-                self._producer.produce(self._topic, key=instance_id.encode(), value=None, partition=0)
-        await asyncio.to_thread(self._producer.flush, _FLUSH_S)
+        self._say(frame(FrameKind.END, b"leaves" if leaves else b""))
+        try:
+            async with asyncio.timeout(FLUSH_S + _END_S):
+                while await self._heard() not in {ENDED, None}:
+                    pass
+        except TimeoutError:
+            log.warning("the last heartbeats may not have been written")
 
-    def _note(self, error: object | None) -> None:
-        """Count a heartbeat that failed, and log the first one and when they arrive again."""
-        if error is None:
+    async def close(self) -> None:
+        """End the process."""
+        if self._process is None or self._signals is None or self._writer is None:
+            return
+        self._writer.close()
+        self._signals.close()
+        process, self._process, self._writer = self._process, None, None
+        try:
+            await asyncio.to_thread(process.wait, _END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _say(self, said: bytes) -> None:
+        if self._writer is None:
+            return
+        if self._writer.transport.get_write_buffer_size() + len(said) > _WAITING_MAX_BYTES:
+            self._note("the process that writes them takes none")
+            return
+        self._writer.write(said)
+
+    async def _heard(self) -> str | None:
+        """Return the next line of the process, None if it has ended."""
+        if self._reader is None:
+            return None
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return None
+        return line.decode(errors="replace").rstrip("\n") if line else None
+
+    def _note(self, error: str) -> None:
+        """Count a heartbeat that failed, and log the first one and when they arrive again; "" is no error."""
+        if not error:
             if self._failed:
                 log.info("heartbeats reach Kafka again", failed=self._failed)
-            self._failed = 0
+            self._failed, self._arrived_at = 0, self._clock()
             return
         self._failed += 1
         self._on_failure()
         if self._failed == 1:
-            log.warning("heartbeat not written: a node that is silent for long loses its tasks", error=str(error))
-
-    def _new_producer(self) -> Producer:
-        timeout: dict[str, str | float | bool] = {"message.timeout.ms": self._timeout_ms}
-        return clients.producer(self._bootstrap, self._client_id, **timeout)
+            log.warning("heartbeat not written: a node that is silent for long loses its tasks", error=error)

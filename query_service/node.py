@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from types import FrameType
 from typing import Any
 
 import structlog
@@ -15,19 +17,21 @@ import structlog
 from query_service.collector import NodeCollector, NodeFacts
 from query_service.control_topics import ControlTopics
 from query_service.disk.directory import StateDirectory
+from query_service.heartbeat_process import HeartbeatOptions
 from query_service.heartbeats import Heartbeats
 from query_service.reads.fleet_view import FleetView
 from query_service.replicas.replica import TaskReplica
 from query_service.replicas.replication import EndOffsetWatcher
 from query_service.replicas.tasks import TaskManager
 from query_service.states.ownership import InstanceIdTaken, active_tasks
+from query_service.stop_deadline import StopDeadline
 from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
 from statehouse.assignment import Assignment
 from statehouse.background import BackgroundWork, as_error
 from statehouse.membership import Member, NodeState
-from statehouse.observability.metrics import MetricsServer
+from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import ProcessorReport
 from statehouse.settings import NodeSettings
@@ -38,9 +42,12 @@ from statehouse.waiting import is_set_within
 log = structlog.get_logger(__name__)
 
 _DRAIN_POLL_S = 0.1
+# What a stop may take beside the time for calls: large stores write for seconds what they hold in memory.
+_CLOSE_S = 30.0
 _VERSION = version("statehouse")  # asked once, as Python reads it from files
 _SWITCH_INTERVAL_S = 0.0005
 _LISTENERS_END_S = 1.0
+_THREADS_END_S = 5.0
 _CLEANUP_PAUSE_MIN_S, _CLEANUP_PAUSE_MAX_S = 0.1, 60.0
 
 
@@ -55,6 +62,7 @@ class QueryNode:
         self._drain = True
         self._drain_timeout_s = settings.drain_timeout_ms / 1000
         self._defect: Exception | None = None
+        self._left = "active tasks to hand over, and all the rest"
         self._chores = BackgroundWork()
         self._metrics = NodeMetrics()
         self._listeners = new_listeners(self._metrics, listeners)
@@ -63,7 +71,7 @@ class QueryNode:
         self._resources = new_resources(settings)
         client_id = f"{settings.application_id}-{self._ownership.instance_id}"
         self._tasks = TaskManager(
-            settings.bootstrap,
+            settings.brokers,
             client_id,
             StateDirectory(settings.state_dir, settings.application_id),
             self._task_changed,
@@ -77,7 +85,7 @@ class QueryNode:
             cleanup_delay_s=settings.state_cleanup_delay_ms / 1000,
         )
         self._ends = EndOffsetWatcher(
-            settings.bootstrap,
+            settings.brokers,
             client_id,
             settings.confirm_interval_ms / 1000,
             self._tasks.store_replicas,
@@ -94,15 +102,19 @@ class QueryNode:
             on_defect=self._break,
             on_thread_defect=self._thread_broke,
         )
-        self._heartbeats = Heartbeats(
-            settings.bootstrap,
+        self._close_s = settings.stop_grace_ms / 1000 + _CLOSE_S
+        options = HeartbeatOptions(
+            settings.brokers,
             client_id,
             members_topic(settings.application_id),
-            self._member,
+            self._ownership.instance_id,
             interval_s=settings.heartbeat_interval_ms / 1000,
             timeout_ms=settings.session_timeout_ms,
-            on_failure=self._metrics.heartbeat_failures.inc,
+            drain_s=self._drain_timeout_s,
+            close_s=self._close_s,
+            log_level=settings.log_level,
         )
+        self._heartbeats = Heartbeats(options, self._member, self._metrics.heartbeat_failures.inc)
         self._host = types_pb2.Host(
             instance_id=self._ownership.instance_id, host=settings.advertised_host or settings.bind_host
         )
@@ -128,9 +140,7 @@ class QueryNode:
             reports=self._control.reports.latest,
         )
         self._metrics.registry.register(NodeCollector(facts))
-        if self._settings.metrics_port is None:
-            return None
-        return MetricsServer(self._metrics.registry, self._settings.bind_host, self._settings.metrics_port)
+        return serve_metrics(self._metrics.registry, self._settings, self._metrics.security.denied)
 
     @property
     def state(self) -> NodeState:
@@ -158,6 +168,11 @@ class QueryNode:
         return self._ownership.incarnation
 
     @property
+    def heartbeats_failing_s(self) -> float | None:
+        """Seconds since a heartbeat last reached Kafka, if the newest one failed; else None."""
+        return self._heartbeats.failing_s
+
+    @property
     def epoch(self) -> int:
         """The newest known epoch of the assignment, 0 before the first."""
         return self._ownership.epoch
@@ -170,6 +185,7 @@ class QueryNode:
         self._ownership.stop(drain=drain)
         self._drain = drain and not self._stop_asked.is_set()
         self._stop_asked.set()
+        self._heartbeats.stops(self._close_s + (self._drain_timeout_s if self._drain else 0.0), self._left)
 
     def drain(self, timeout_s: float | None = None) -> list[TaskId]:
         """Begin to drain, unless the node is stopping already. Return the tasks that other nodes must take over.
@@ -190,8 +206,35 @@ class QueryNode:
             Exception: a defect has stopped the node.
 
         """
-        self._loop.add_signal_handler(signal.SIGTERM, partial(self.stop, drain=True))
-        self._loop.add_signal_handler(signal.SIGINT, partial(self.stop, drain=False))
+        signals_fd = await self._heartbeats.start()
+        try:
+            with self._stopped_by_signals(signals_fd):
+                await self._serve()
+        finally:
+            await self._heartbeats.close()
+        if self._defect is not None:
+            raise self._defect
+
+    @contextmanager
+    def _stopped_by_signals(self, also_to: int) -> Iterator[None]:
+        """Let SIGTERM and SIGINT stop the node. Their numbers go to `also_to` even while the interpreter is held.
+
+        Not by the event loop's own handlers: they take the one place at which the interpreter tells of signals at once.
+        """
+
+        def taken(number: int, _frame: FrameType | None) -> None:
+            self._loop.call_soon_threadsafe(partial(self.stop, drain=number == signal.SIGTERM))
+
+        before = {number: signal.signal(number, taken) for number in (signal.SIGTERM, signal.SIGINT)}
+        fd_before = signal.set_wakeup_fd(also_to, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(fd_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def _serve(self) -> None:
         await self._server.start()
         log.info(
             "listening",
@@ -204,12 +247,11 @@ class QueryNode:
         self._control.start()
         self._ends.start()
         self._chores.start(self._or_break(self._heartbeat_forever()), "heartbeat")
+        self._chores.start(self._or_break(self._heartbeats.hear_forever()), "heartbeats written")
         self._chores.start(self._or_break(self._checkpoint_forever()), "checkpoint")
         self._chores.start(self._or_break(self._clean_up_forever()), "cleanup")
         await self._stop_asked.wait()
         await self._shut_down()
-        if self._defect is not None:
-            raise self._defect
 
     async def _or_break(self, chore: Coroutine[Any, Any, None]) -> None:
         """Do a chore until cancelled. Its error stops the node, and ends a drain."""
@@ -235,23 +277,41 @@ class QueryNode:
         self._enter(NodeState.PENDING_SHUTDOWN)
         if self._drain:
             await self._hand_over()
+        bound = StopDeadline(self._close_s, lambda: self._left)
+        try:
+            await self._close()
+        finally:
+            bound.close()
+        log.info("stopped")
+
+    async def _close(self) -> None:
+        """Close everything, in the order in which things need each other."""
+        self._leave("calls that are under way")
         self._reads.waits.stop()
         self._reads.watches.streams.stop()
         await self._server.stop(self._settings.stop_grace_ms / 1000)
+        self._leave("reads that are under way")
         self._reads.open_scans.close()
         self._reads.fetches.close()
         await self._reads.watches.close()
         await self._chores.cancel()
+        self._leave("the readers of topics")
         await asyncio.to_thread(self._ends.stop)
         await self._control.stop()
+        self._leave("stores, and their last checkpoints")
         await self._tasks.close()
+        self._leave("the tombstone in the members topic, listeners, metrics")
         self._enter(NodeState.NOT_RUNNING)
         leaves = self._control.members_known.is_set() and not self._ownership.is_silent
-        await self._heartbeats.end(self._host.instance_id, leaves=leaves)
+        await self._heartbeats.end(leaves=leaves)
         await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
-        log.info("stopped")
+
+    def _leave(self, left: str) -> None:
+        """Say what the stop has left to do."""
+        self._left = left
+        self._heartbeats.stops(self._close_s, left)
 
     async def _hand_over(self) -> None:
         """Wait until other nodes are active for all our tasks: the controller sees PENDING_SHUTDOWN and moves them.
@@ -345,7 +405,13 @@ async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -
     # Restores keep a thread busy. Each time the event loop wakes, it waits until that thread yields the interpreter.
     # With Python's default of 5 ms this wait would be most of a lookup's time.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    await QueryNode(settings, listeners).run()
+    try:
+        await QueryNode(settings, listeners).run()
+    finally:
+        # A thread that waits for a disk: asyncio, and then the interpreter, would wait for it without a bound.
+        bound = StopDeadline(_THREADS_END_S, lambda: "work on threads")
+        await asyncio.get_running_loop().shutdown_default_executor()
+        bound.close()
 
 
 __all__: tuple[str, ...] = ("QueryNode", "run_node")

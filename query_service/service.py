@@ -90,11 +90,11 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) ->
             return await handler(self, request)
         except PositionNotReached as behind:
             deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
-            return await self.waits.patiently(partial(handler, self, request), behind, deadline)
+            return await self.waits.patiently(request, partial(handler, self, request), behind, deadline)
 
     async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         # A fetch takes longer than a read, so the read is simply done again after it.
-        return await self.fetches.until_decoded(lambda: at_position(self, request, context))
+        return await self.fetches.until_decoded(request, lambda: at_position(self, request, context))
 
     return _counting(method, read)
 
@@ -165,7 +165,8 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         try:
             await watch()
         except PositionNotReached as behind:
-            await self.waits.patiently(watch, behind, Deadline.after(min(_WATCH_WAIT_S, self.waits.times.default_s)))
+            deadline = Deadline.after(min(_WATCH_WAIT_S, self.waits.times.default_s))
+            await self.waits.patiently(request, watch, behind, deadline)
 
     get = _waiting("Get", _get)
     batch_get = _waiting("BatchGet", _batch_get)
@@ -174,8 +175,8 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     def proxied(self) -> Mapping[str, link.LinkHandler]:
         """The handlers of lookups that don't come as gRPC calls, by method."""
         get = partial(self._at_once, "Get", query_service_pb2.GetRequest.FromString, self._lookups.get, self.get)
-        parse = query_service_pb2.BatchGetRequest.FromString
-        batch_get = partial(self._at_once, "BatchGet", parse, self._lookups.batch_get, self.batch_get)
+        parse_batch = self._lookups.parsed_batch
+        batch_get = partial(self._at_once, "BatchGet", parse_batch, self._lookups.batch_get, self.batch_get)
         return {"Get": get, "BatchGet": batch_get}
 
     def _at_once(
@@ -234,6 +235,10 @@ class ServedNode(Protocol):
         """The newest known epoch of the assignment, 0 before the first."""
 
     @property
+    def heartbeats_failing_s(self) -> float | None:
+        """Seconds since a heartbeat last reached Kafka, if the newest one failed; else None."""
+
+    @property
     def replicas(self) -> Mapping[AnyTaskId, TaskReplica]:
         """The tasks and global stores that the node holds."""
 
@@ -255,13 +260,14 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     async def _get_node(
         self, _request: node_service_pb2.GetNodeRequest, _context: Context
     ) -> node_service_pb2.GetNodeResponse:
-        now, reports = time.monotonic(), self._node.reports
+        now, reports, failing_s = time.monotonic(), self._node.reports, self._node.heartbeats_failing_s
         return node_service_pb2.GetNodeResponse(
             host=self._node.host,
             incarnation=self._node.incarnation,
             state=self._node.state.value,
             epoch=self._node.epoch,
             tasks=[_task(task, now, reports) for task in sorted(self._node.replicas.values(), key=_place)],
+            heartbeats_failing_ms=None if failing_s is None else int(failing_s * 1000),
         )
 
     async def _drain(self, request: node_service_pb2.DrainRequest, _context: Context) -> node_service_pb2.DrainResponse:

@@ -26,6 +26,7 @@ from query_service.telemetry.restore_display import progress_listener
 from query_service.watches.log_reader import LogReader
 from query_service.watches.watch_handler import WatchHandler
 from statehouse.assignment import AssignmentReader
+from statehouse.observability.denials import counted_gate
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
@@ -104,7 +105,7 @@ def new_reads(
         max_message_bytes=settings.max_message_bytes,
     )
     fetches = SerdeFetches(timeout_s=settings.serde_options.timeout_s)
-    log_reader = LogReader(settings.bootstrap, client_id)
+    log_reader = LogReader(settings.brokers, client_id)
     return ReadHandlers(
         admission,
         open_scans,
@@ -133,7 +134,10 @@ def new_server(
         bind,
         SERVICES,
         lambda server: register(server, servicer, NodeServicer(node, metrics)),
-        max_message_bytes=settings.max_message_bytes,
+        settings=settings,
         proxy=proxy_for(settings, bind, on_defect),
         proxied=servicer.proxied,
+        max_batch_entries=settings.max_batch_entries,
+        lasting_calls=settings.max_watches + settings.max_position_waits + settings.max_open_scans,
+        gate=counted_gate(settings, metrics.security),
     )

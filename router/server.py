@@ -14,6 +14,7 @@ import structlog
 from router.calls.attempts import Attempts
 from router.calls.channels import QUERY_SERVICE, NodeChannels
 from router.calls.coalesce import Coalescer
+from router.calls.express_way import ExpressWay
 from router.calls.group_calls import GroupCalls
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
@@ -33,14 +34,16 @@ from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
 from statehouse.assignment import CONTROLLER_KEY, AssignmentReader, read_controller_record
-from statehouse.background import as_error
+from statehouse.background import BackgroundWork, as_error
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
-from statehouse.observability.metrics import MetricsServer
+from statehouse.observability.denials import counted_gate
+from statehouse.observability.metrics import serve_metrics
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import decode_commit, record_age_s, written_at_s
+from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
@@ -69,16 +72,20 @@ class RouterServer:
         self.skipped = UnreadableRecords(self.metrics.registry, "statehouse_router")
         self.tables = CurrentTable()
         bind = f"{settings.bind_host}:{settings.router_port}"
-        proxy = proxy_for(settings, bind, on_broken, share_port=share_port)
+        proxy = proxy_for(settings, bind, on_broken, share_port=share_port, server_name=settings.tls_node_name)
+        self._proxy, self._background = proxy, BackgroundWork()
+        self._express: ExpressWay | None = None
         self.channels = NodeChannels(
             proxy,
             max_message_bytes=settings.max_message_bytes,
             close_grace_s=min(settings.stop_grace_ms / 1_000, 2 * attempt_timeout_s),
+            files=_files_for_nodes(settings),
         )
         self.health = NodeHealth(
             self.channels.probe,
             probe_timeout_s=attempt_timeout_s,
             on_suspicion=self.metrics.suspicion,
+            on_change=self._refresh_express,
             on_pause=self.metrics.paused,
         )
         self._answer_times = AnswerTimes(
@@ -105,7 +112,7 @@ class RouterServer:
         dispatcher = Dispatcher(
             self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s, holds=self._holds
         )
-        limit = LookupLimit(settings.max_lookups)
+        limit = LookupLimit(settings.max_lookups, self._lookups_elsewhere)
         self.metrics.open_lookups.set_function(lambda: limit.under_way)
         calls = GroupCalls(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
         batches = BatchGetter(
@@ -155,14 +162,18 @@ class RouterServer:
         )
         self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
         self._is_serving = False
+        self._budget = budget
         self._rpc = RpcServer(
             bind,
             (QUERY_SERVICE, FLEET_SERVICE),
             self._register,
-            max_message_bytes=settings.max_message_bytes,
+            settings=settings,
             proxy=proxy,
             proxied=self._handlers.proxied,
+            max_batch_entries=settings.router_max_batch_entries,
+            lasting_calls=settings.max_lookups + 2 * settings.max_watches,
             share_port=share_port,
+            gate=counted_gate(settings, self.metrics.security),
         )
 
     @property
@@ -173,6 +184,18 @@ class RouterServer:
     async def start(self) -> None:
         """Accept calls; they fail with ROUTING_NOT_READY until the first table."""
         await self._rpc.start()
+        if self._proxy is not None and self._settings.express and self._settings.security_rules is None:
+            self._express = ExpressWay(
+                self._proxy.link,
+                self.tables,
+                self.health,
+                self._answer_times,
+                self._budget,
+                self.metrics,
+                attempt_timeout_s=self._settings.attempt_timeout_ms / 1_000,
+                max_lookups=self._settings.max_lookups,
+            )
+            self._background.start(self._express.run(), "express way")
         log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -183,6 +206,7 @@ class RouterServer:
         self.watches.streams.stop()
         self.fleet.watches.streams.stop()
         await self._rpc.stop(grace_s)
+        await self._background.cancel()
         await self.health.close()
         await self.channels.close()
 
@@ -190,17 +214,33 @@ class RouterServer:
         self._handlers.register(server)
         fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(self.fleet, server)
 
+    def _refresh_express(self) -> None:
+        if self._express is not None:
+            self._express.refresh()
+
+    def _lookups_elsewhere(self) -> int:
+        return 0 if self._express is None or self._proxy is None else self._proxy.link.elsewhere
+
     def _on_table(self, table: RoutingTable) -> None:
         self.channels.retain(table.nodes)
         self.health.retain(table.nodes)
         self._answer_times.retain(table.nodes.keys(), table.stores.keys())
         self._holds.retain(table.stores.keys())
+        self._refresh_express()
         if not self._is_serving:
             self._is_serving = True
             log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))
             self._rpc.set_serving(serving=True)
         for store, problem in table.unusable.items():
             log.debug("store can't be routed by this version", store=store, problem=problem)
+
+
+def _files_for_nodes(settings: RouterSettings) -> CredentialFiles | None:
+    """Return what to call nodes with; None if nothing is encrypted."""
+    if settings.tls_certificate is None:
+        return None
+    name = settings.tls_node_name
+    return CredentialFiles(ClientTls(settings.tls_ca, settings.tls_certificate, settings.tls_key, server_name=name))
 
 
 class ControlTopicReaders:
@@ -233,7 +273,7 @@ class ControlTopicReaders:
             on_anew: Callable[[], None] = lambda: None,
         ) -> ControlLogReader:
             return ControlLogReader(
-                settings.bootstrap,
+                settings.brokers,
                 topic,
                 on_record,
                 client_id=f"{settings.application_id}-router",
@@ -295,7 +335,7 @@ class ControlTopicReaders:
             self._call_on_loop(self._tracker.on_member_left, (key or b"").decode(errors="replace"))
             return
         try:
-            member = decode_member(key, value, timestamp_ms)
+            member = decode_member(key, value, timestamp_ms, int(time.time() * 1_000))
         except ContractError as error:
             self._skipped.note("members", key, error)
             return
@@ -359,9 +399,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
         asyncio.get_running_loop(),
         stop_by,
     )
-    metrics_server = None
-    if settings.metrics_port is not None:
-        metrics_server = MetricsServer(server.metrics.registry, settings.bind_host, settings.metrics_port)
+    metrics_server = serve_metrics(server.metrics.registry, settings, server.metrics.security.denied)
     await server.start()
     follower.start()
     try:

@@ -32,7 +32,7 @@ from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
 from statehouse.errors import LookupFailure
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
-from statehouse.rpc.link import LinkHandler
+from statehouse.rpc.link import LinkContext, LinkHandler
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
@@ -125,10 +125,13 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
-            with self.limit.admitted():
+            with self.limit.admitted(len(data)) as place:
                 call = keyed_call(self.tables.current(), method, data)
                 store = call.store
-                answer = await self.dispatcher.dispatch(call, self.deadline(context))
+                if call.freshness.at_least is not None:
+                    place.wait_for_positions(len(data))
+                handed = context.handed if isinstance(context, LinkContext) else None
+                answer = await self.dispatcher.dispatch(call, self.deadline(context), handed=handed)
         except LookupFailure as failure:
             self.observe(store, failure.reason.name, None, started_at)
             raise
@@ -193,9 +196,11 @@ async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, c
 async def _counted(
     self: QueryHandlers, work: Callable[[Request, Deadline], Awaitable[Response]], request: Request, context: Context
 ) -> Response:
-    started_at = asyncio.get_running_loop().time()
+    started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:
-        with self.limit.admitted():
+        with self.limit.admitted(size) as place:
+            if request.freshness.HasField("at_least"):
+                place.wait_for_positions(size)
             response = await work(request, self.deadline(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, started_at)
@@ -271,9 +276,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         """Describe a key's place."""
         return describe_key(self._tables.current(), request, self._health.suspects)
 
-    async def _watch_fleet(self, _request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:
+    async def _watch_fleet(self, request: fleet_service_pb2.WatchFleetRequest, context: Context) -> None:
         """Describe the fleet, for as long as the caller stays."""
-        await self.watches.watch(send_to(context))
+        await self.watches.watch(request, send_to(context))
 
     async def _await_input(
         self, request: fleet_service_pb2.AwaitInputRequest, context: Context
@@ -282,7 +287,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         store = self._tables.current().store(request.store)
         records = latest(request.records)
         deadline = self._times.deadline(context)
-        token = await self._inputs.processed(store.spec.name, records, deadline)
+        token = await self._inputs.processed(store.spec.name, records, deadline, request.ByteSize())
         return fleet_service_pb2.AwaitInputResponse(at_least=token.to_proto())
 
     async def _explain_get(

@@ -68,6 +68,12 @@ def chunks(
         yield chunk
 
 
+def too_large(max_bytes: int) -> LookupFailure:
+    """Return the failure of lookups whose answers together are more than a message of `max_bytes` holds."""
+    message = f"the answers together exceed max_message_bytes {max_bytes}: ask for fewer"
+    return LookupFailure(Reason.MESSAGE_TOO_LARGE, message)
+
+
 def is_too_big(failure: LookupFailure, count: int) -> bool:
     """Whether a call of `count` lookups failed because it or its answer is too large, and may be halved."""
     return count > 1 and failure.reason in _TOO_BIG

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
-from statehouse.errors import Reason
+from statehouse.errors import LookupFailure, Reason
 from statehouse.positions import Token
 from statehouse.topology import Role
 from statehouse.v1 import types_pb2
@@ -103,8 +103,19 @@ def violation(bound: Freshness, replica: ReplicaFreshness, store: str, partition
         return broken
     if bound.at_least is not None and not bound.at_least.is_reached(store, partition, replica.position):
         wanted = bound.at_least.position(store, partition)
-        return Reason.POSITION_NOT_REACHED, f"position {_shown(replica.position)} is below the wanted {wanted}"
+        return Reason.POSITION_NOT_REACHED, below(_shown(replica.position), wanted)
     return None
+
+
+def not_reached(position: int | None, wanted: int) -> LookupFailure:
+    """Return the failure of a replica that is at a position; None: unknown."""
+    metadata = {"wanted": str(wanted)} | ({} if position is None else {"position": str(position)})
+    return LookupFailure(Reason.POSITION_NOT_REACHED, below(_shown(position), wanted), metadata)
+
+
+def below(position: str, wanted: int) -> str:
+    """Say what a replica lacks that is at a position, as shown."""
+    return f"position {position} is below the wanted {wanted}"
 
 
 def _role_violation(bound: Freshness, replica: ReplicaFreshness) -> tuple[Reason, str] | None:

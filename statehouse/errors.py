@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Final
 
 from google.rpc import code_pb2
 
 from statehouse.v1 import errors_pb2
 
 DOMAIN = "statehouse"
+SHOWN_MAX: Final = 200
+"""Characters of what a caller has sent that a message repeats."""
 _PREFIX = "ERROR_REASON_"
 
 
@@ -58,6 +61,8 @@ class Reason(IntEnum):
     PROCESSOR_AGE_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND
     INPUT_BACKLOG_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND
     SERDE_UNAVAILABLE = errors_pb2.ERROR_REASON_SERDE_UNAVAILABLE
+    UNAUTHENTICATED = errors_pb2.ERROR_REASON_UNAUTHENTICATED
+    PERMISSION_DENIED = errors_pb2.ERROR_REASON_PERMISSION_DENIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +272,19 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             "A time that was asked for is older than the history that the store keeps.",
             "Ask for a later time, or give the store a longer history retention.",
         ),
+        Reason.UNAUTHENTICATED: ReasonSpec(
+            code_pb2.UNAUTHENTICATED,
+            True,
+            "The server doesn't know who the caller is: no certificate and no token, or the rules name none of "
+            "them, or it has expired or is revoked.",
+            "Show a certificate or a token that the server's rules name; its log says what it saw.",
+        ),
+        Reason.PERMISSION_DENIED: ReasonSpec(
+            code_pb2.PERMISSION_DENIED,
+            True,
+            "The server knows the caller, and its rules don't allow this call.",
+            "Have the rules changed by whoever keeps them; the server's audit log has the denial.",
+        ),
     }
 )
 
@@ -285,6 +303,16 @@ class EngineError(StatehouseError):
 
 class ContractError(StatehouseError):
     """A record or a name that breaks the contract of the topics."""
+
+
+def shown(text: str) -> str:
+    """Return a text of a caller's for a message: quoted, and only its beginning if it is long.
+
+    An error of megabytes would take longer to make than the call, and not fit into the metadata that carry it.
+    """
+    if len(text) <= SHOWN_MAX:
+        return repr(text)
+    return f"{text[:SHOWN_MAX]!r}... ({len(text):,} characters)"
 
 
 class LookupFailure(StatehouseError):

@@ -60,7 +60,8 @@ By then no lookup waits for it: the record is kept only so that people see which
 """
 
 STARTED_AHEAD_MAX_MS = 24 * 3_600_000
-"""A process can't have started by so much more than this after a record that it wrote: clocks are not that wrong."""
+"""A process can't have started more than this after a record that it wrote, or after it is read: clocks are not that
+wrong."""
 
 _SHOWN = 100
 _INCARNATION = re.compile(r"[0-9A-Za-z+]{1,64}")
@@ -181,8 +182,14 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
     return member.instance_id.encode(), message.SerializeToString()
 
 
-def decode_member(key: bytes | None, value: bytes, written_at_ms: int) -> Member:
-    """Read a heartbeat. `written_at_ms`: the record's timestamp, epoch milliseconds.
+def counted(value: bytes, heartbeat: int) -> bytes:
+    """Return an encoded heartbeat with this number instead of its own."""
+    # Of a field that stands there twice, the last one counts.
+    return value + members_pb2.Member(heartbeat=heartbeat).SerializeToString()
+
+
+def decode_member(key: bytes | None, value: bytes, written_at_ms: int, now_ms: int) -> Member:
+    """Read a heartbeat. `written_at_ms`: the record's timestamp, `now_ms`: the reader's clock; epoch milliseconds.
 
     Raises:
         ContractError: the bytes are not a heartbeat, it is not that of the member whom its key names, or a field has a
@@ -195,8 +202,9 @@ def decode_member(key: bytes | None, value: bytes, written_at_ms: int) -> Member
         raise ContractError(f"unreadable member record: {error}") from error
     if message.instance_id.encode() != key:
         raise ContractError(f"its key is not its instance id, {message.instance_id[:_SHOWN]!r}")
-    # A clock may be wrong. But a process that claims to start long after it writes would be the newest for ever.
-    latest_ms = max(0, written_at_ms) + STARTED_AHEAD_MAX_MS
+    # A clock may be wrong. But a process that claims to start in the far future would be the newest for ever. The
+    # record's timestamp is its writer's, so it proves nothing alone.
+    latest_ms = max(0, min(written_at_ms, now_ms)) + STARTED_AHEAD_MAX_MS
     return Member(
         checked_id("instance id", message.instance_id),
         _checked_incarnation(message.incarnation),

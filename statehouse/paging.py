@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from statehouse import ordered_keys
 from statehouse.control.v1 import page_token_pb2
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
 from statehouse.serdes import Serde
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -64,7 +64,9 @@ def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
         return serde.parse(key.text)
     except ValueError as error:
         raise LookupFailure(
-            Reason.INVALID_KEY, f"the key {key.text!r} does not parse: {error}", {"key": key.text}
+            Reason.INVALID_KEY,
+            f"the key {shown(key.text)} does not parse: {str(error)[:SHOWN_MAX]}",
+            {"key": key.text[:SHOWN_MAX]},
         ) from error
 
 
@@ -200,6 +202,8 @@ def merged(
         raise LookupFailure(Reason.INTERNAL, "a partition says it has more entries and returned none")
     cut_short = [key_of(part.items[-1]) for part in unfinished]
     known_to = (max if reverse else min)(cut_short) if cut_short else None
+    if len(parts) == 1:  # in order already, and as far as it is known
+        return PartialPage(parts[0].items[:limit], parts[0].has_more or len(parts[0].items) > limit)
     items: list[T] = []
     for item in itertools.islice(heapq.merge(*(part.items for part in parts), key=key_of, reverse=reverse), limit):
         key = key_of(item)

@@ -70,8 +70,11 @@ class ProcessorReports:
 
 
 def record_age_s(timestamp_ms: int, wall_ms: float) -> float:
-    """Return the age of a record, by the clock of whoever wrote it and by ours, `wall_ms`; it is never negative."""
-    return max(0.0, wall_ms - timestamp_ms) / 1000
+    """Return the age of a record, by the clock of whoever wrote it and by ours, `wall_ms`.
+
+    It is never negative, and never longer than since 1970: a writer may give any timestamp.
+    """
+    return max(0.0, wall_ms - max(0, timestamp_ms)) / 1000
 
 
 def written_at_s(timestamp_ms: int, now_s: float, wall_ms: float) -> float:

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+# To make an entry of an answer takes some microseconds: a turn takes a millisecond.
+_ITEMS_A_TURN: Final = 200
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items, and let others have the event loop now and then, so that lookups don't wait for a whole page."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _ITEMS_A_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
+import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -34,6 +35,17 @@ hypothesis.settings.load_profile("tests")
 hypothesis.settings.register_profile(
     "mutation", deadline=None, derandomize=True, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
 )
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no test leave its level to those that come after it: loggers that are kept would have it for good."""
+    before, configure = structlog.get_config(), structlog.configure
+    monkeypatch.setattr(
+        structlog, "configure", lambda **given: configure(**given | {"cache_logger_on_first_use": False})
+    )
+    yield
+    configure(**before)
 
 
 @pytest.fixture(scope="session")

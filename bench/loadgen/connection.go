@@ -87,12 +87,12 @@ type connection struct {
 }
 
 // newConnection returns a connection whose output begins with our settings.
-func newConnection(authority, path string, timeoutMs int, listener listener) *connection {
+func newConnection(scheme, authority, path string, timeoutMs int, listener listener) *connection {
 	c := &connection{
 		listener: listener,
 		request: []hpack.HeaderField{
 			{Name: ":method", Value: "POST"},
-			{Name: ":scheme", Value: "http"},
+			{Name: ":scheme", Value: scheme},
 			{Name: ":path", Value: path},
 			{Name: ":authority", Value: authority},
 			{Name: "te", Value: "trailers"},

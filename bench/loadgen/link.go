@@ -66,8 +66,7 @@ func (l *link) keep(running context.Context) {
 // connect makes a connection and returns when it takes no more calls: it is lost, or the server leaves and calls under
 // way go on. It returns whether the connection ever took calls, and why it no longer does.
 func (l *link) connect(running context.Context) (wasReady bool, err error) {
-	dialer := net.Dialer{Timeout: connectTimeout}
-	socket, err := dialer.DialContext(running, "tcp", l.target)
+	socket, err := l.load.dial(running, l.target)
 	if err != nil {
 		return false, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log"
@@ -35,7 +36,8 @@ var errLeft = errors.New("the server has left")
 type load struct {
 	options options
 	path    string
-	began   time.Time // when its clock was 0
+	began   time.Time   // when its clock was 0
+	tls     *tls.Config // nil: nothing is encrypted
 
 	lock     sync.Mutex
 	work     work
@@ -76,6 +78,10 @@ func (l *load) now() int64 {
 func (l *load) run(interrupted context.Context) (*report, error) {
 	running, stop := context.WithCancel(context.Background())
 	defer stop()
+	var err error
+	if l.tls, err = l.options.tlsConfig(); err != nil {
+		return nil, err
+	}
 	if err := l.connect(running, interrupted); err != nil {
 		return nil, err
 	}
@@ -328,7 +334,7 @@ func (l *load) open(of *link, socket net.Conn) *wire {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	w := &wire{
-		connection: newConnection(of.target, l.path, l.options.TimeoutMs, l),
+		connection: newConnection(l.scheme(), of.target, l.path, l.options.TimeoutMs, l),
 		link:       of, socket: socket, awake: make(chan struct{}, 1), left: make(chan struct{}),
 	}
 	l.wires[w] = true

@@ -42,6 +42,9 @@ type options struct {
 	WarmupS     float64  `json:"warmup_s"`
 	TimeoutMs   int      `json:"timeout_ms"`
 	Seed        uint64   `json:"seed"`
+	TLSCA       string   `json:"tls_ca"`
+	TLSCert     string   `json:"tls_certificate"`
+	TLSKey      string   `json:"tls_key"`
 }
 
 func defaults() options {
@@ -90,6 +93,9 @@ func parse(arguments []string, help io.Writer) (options, error) {
 	flags.Float64Var(&o.WarmupS, "warmup-s", o.WarmupS, "seconds to load before that")
 	flags.IntVar(&o.TimeoutMs, "timeout-ms", o.TimeoutMs, "timeout of a request, in milliseconds")
 	flags.Uint64Var(&o.Seed, "seed", o.Seed, "seed of the random keys")
+	flags.StringVar(&o.TLSCA, "tls-ca", "", "`FILE` with what servers' certificates are signed with (default: no TLS)")
+	flags.StringVar(&o.TLSCert, "tls-certificate", "", "`FILE` with the certificate to show")
+	flags.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with its key")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err
 	}
@@ -132,6 +138,8 @@ func (o options) check() error {
 	require(o.DurationS > 0 && o.WarmupS >= 0, "duration_s must be above 0, warmup_s at least 0")
 	require(o.TimeoutMs >= 1 && o.TimeoutMs <= timeoutMax,
 		"timeout_ms is %d: it must be 1 to %d", o.TimeoutMs, timeoutMax)
+	require((o.TLSCA == "") == (o.TLSCert == "") && (o.TLSCert == "") == (o.TLSKey == ""),
+		"tls_ca, tls_certificate and tls_key must be given together")
 	require(o.Rate*float64(o.TimeoutMs)/1000 <= underWayMax && o.Concurrency <= underWayMax,
 		"that would be more than %d requests under way", underWayMax)
 	return errors.Join(wrong...)

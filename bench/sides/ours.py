@@ -14,6 +14,7 @@ import grpc
 from bench.shape import Shape, Side
 from bench.sides.servers import ROOT, Copy, Options, Servers
 from bench.waiting import wait_for
+from statehouse.local.certificates import CRL, RULES, make_certificates
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.local.process import ManagedProcess
 from statehouse.membership import TaskState
@@ -47,12 +48,13 @@ class Fleet(Servers):
         super().__init__(side, bootstrap, shape, directory, source_topic)
         self.application_id = f"{source_topic}-{side}"
         self._router_port = free_port()
+        self._certificates = self._made_certificates() if side is Side.OURS_TLS else None
         self._controller = self._controller_process()
         self.nodes = {name: self._node_process(name) for name in self.node_names}
         self._router = self._python(
             _ROUTER,
             "router",
-            {"port": self._router_port, "workers": shape.router_workers, **self._serving},
+            {"port": self._router_port, "workers": shape.router_workers, **self._serving, **self._secured("router")},
         )
 
     @property
@@ -68,7 +70,7 @@ class Fleet(Servers):
     @property
     def straight(self) -> Options:
         """See Servers."""
-        return {"kind": "ours", "store": STORE, **self.owners()}
+        return {"kind": "ours", "store": STORE, **self.owners(), **self._shown}
 
     def anywhere(self, names: Sequence[str] | None = None) -> Options:  # noqa: ARG002 - the router is no node
         """See Servers."""
@@ -77,6 +79,7 @@ class Fleet(Servers):
             "store": STORE,
             "targets": [self.router_target],
             "partitions": self.shape.partitions,
+            **self._shown,
         }
 
     def processes(self) -> Sequence[ManagedProcess]:
@@ -154,14 +157,45 @@ class Fleet(Servers):
             "port": self.ports[name],
             "state-dir": self.state_dir(name),
             **self._serving,
+            **self._secured("node"),
         }
         # After SIGTERM a node first hands its tasks over, here to nodes that are about to stop as well.
         return self._python(name, "query_service", options | self._timing, stop_signal=signal.SIGINT)
 
     @property
     def _serving(self) -> dict[str, object]:
-        proxy = _PROXY if self.side is Side.OURS else NONE
+        proxy = NONE if self.side is Side.OURS_GRPCIO else _PROXY
         return {"application-id": self.application_id, "proxy": proxy}
+
+    def _made_certificates(self) -> Path:
+        """Make certificates and rules, and take what an operator shows; return where they are."""
+        folder = self.directory / "certificates"
+        make_certificates(folder)
+        files = (folder / "ca.pem", folder / "operator.key", folder / "operator.pem")
+        self.credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        return folder
+
+    def _pair(self, identity: str) -> dict[str, Path]:
+        """Return the CA's certificate, and an identity's with its key, by what they are called; none without TLS."""
+        if self._certificates is None:
+            return {}
+        return {
+            "ca": self._certificates / "ca.pem",
+            "certificate": self._certificates / f"{identity}.pem",
+            "key": self._certificates / f"{identity}.key",
+        }
+
+    def _secured(self, identity: str) -> dict[str, object]:
+        """Return the options of a process that is this identity."""
+        if self._certificates is None:
+            return {}
+        files = {"tls-crl": self._certificates / CRL, "security-rules": self._certificates / RULES}
+        return {**{f"tls-{name}": path for name, path in self._pair(identity).items()}, **files}
+
+    @property
+    def _shown(self) -> Options:
+        """What the load generator shows."""
+        return {f"tls_{name}": str(path) for name, path in self._pair("reader").items()}
 
     @property
     def _standbys(self) -> dict[str, object]:

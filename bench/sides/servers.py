@@ -70,6 +70,8 @@ class Servers(ABC):
         self.ports = {name: free_port() for name in self.node_names}
         self.nodes: dict[str, ManagedProcess] = {}
         self._channels: dict[str, grpc.Channel] = {}
+        self.credentials: grpc.ChannelCredentials | None = None
+        """What we show to them; None: nothing is encrypted."""
 
     @property
     @abstractmethod
@@ -194,7 +196,11 @@ class Servers(ABC):
     def channel(self, target: str) -> grpc.Channel:
         """Return a connection to one of the processes; it is kept for later calls."""
         if target not in self._channels:
-            self._channels[target] = grpc.insecure_channel(target, _CHANNEL)
+            self._channels[target] = (
+                grpc.insecure_channel(target, _CHANNEL)
+                if self.credentials is None
+                else grpc.secure_channel(target, self.credentials, _CHANNEL)
+            )
         return self._channels[target]
 
     def _disconnect(self) -> None:

@@ -128,7 +128,7 @@ class AttachProcessor(Processor):
         if attachment.partitions is not None:
             return attachment.partitions
         topic = changelog_topic(attachment.application_id, attachment.store)
-        admin = clients.admin(self._settings.bootstrap, f"{attachment.application_id}-attach")
+        admin = clients.admin(self._settings.brokers, f"{attachment.application_id}-attach")
         return partition_counts(admin, [topic])[topic] or min(state.operator.partitions, _PARTITIONS_MAX)
 
     def _start_query(
@@ -196,7 +196,7 @@ class AttachProcessor(Processor):
             CheckpointMisfit: the store must not go on from this checkpoint; the text has the reason and the remedy.
 
         """
-        record = last_commits(target.bootstrap, target.application_id, [changelog.store]).get(changelog.store)
+        record = last_commits(target.brokers, target.application_id, [changelog.store]).get(changelog.store)
         if record is None:
             return None
         last = StoreCommit(record.query_id, record.batch_id)
@@ -256,7 +256,7 @@ class AttachedCommits(CommitsPublisher):
         figures: Figures,
         on_pause: OnPause,
     ) -> None:
-        super().__init__(settings.bootstrap, target.application_id, target.query, [changelog], figures, on_pause)
+        super().__init__(settings.brokers, target.application_id, target.query, [changelog], figures, on_pause)
         self._checkpoint = checkpoint
 
     def publish(

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 import structlog
-from confluent_kafka import Producer
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -26,7 +25,7 @@ from processor.attach.checkpoint import AttachedCheckpoint
 from processor.attach.reader import CLASHES, StateReader, changelog_entries
 from processor.attach.reads import Identity, Position, Read, ReadChanges, ReadPlanner, ReadState
 from processor.rows import KEY, TIMESTAMP, VALUE
-from processor.sink.protocol import PartitionWriter, SinkTarget
+from processor.sink.protocol import ForeignClaim, PartitionWriter, SinkTarget
 from processor.spark_failures import beginning
 from statehouse.errors import ConfigurationError
 
@@ -167,6 +166,11 @@ class AttachedQuery:
                 )
             log.debug("state read", batch_id=read.batch_id, read_ms=round((time.monotonic() - began) * 1000))
             self._sink(frame.drop(CLASHES), read.batch_id)
+        except ForeignClaim as failure:
+            # Another follower has: an older one that was given up, but lives. Whether it will write is unknown.
+            log.warning("reading the whole state", batch_id=read.batch_id, reason=str(failure))
+            self._store.published = None
+            return
         finally:
             frame.unpersist()
         self._store.published = read.batch_id
@@ -178,7 +182,7 @@ class AttachedQuery:
             with ThreadPoolExecutor(_CLAIMERS) as pool:
                 list(pool.map(partial(claim, self._target, read.batch_id), range(self._target.partition_count)))
             topic = self._target.outputs[0].topic
-            before = changelog_entries(self._session, self._target.bootstrap, topic)
+            before = changelog_entries(self._session, self._target.brokers, topic)
             frame = self._reader.state(read.batch_id, before)
         else:
             frame = self._reader.changes(read.first, read.last)
@@ -227,11 +231,7 @@ def claim(target: SinkTarget, batch_id: int, partition: int) -> None:
     A follower that was given up, but lives, may be about to write. What is compared with the changelog must not change
     under the comparison by an older batch. The same batch by another follower has the same content.
     """
-    PartitionWriter(target, partition).write(batch_id - 1, _nothing)
-
-
-def _nothing(_producer: Producer) -> None:
-    """Write no record: the transaction only has the marker."""
+    PartitionWriter(target, partition).claim(batch_id)
 
 
 def _reason(failure: BaseException) -> str:

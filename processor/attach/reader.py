@@ -10,6 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from processor.attach.mapping import STATE_KEY, EntryMapping, entries, state_rows
 from processor.attach.operators import DEFAULT_STORE, StateOperator, StateSource
 from processor.rows import KEY, OFFSET, PARTITION, VALUE
+from processor.spark_kafka import spark_options
+from statehouse.brokers import Brokers
 
 CLASHES: Final = "_clashes"
 """Whether several keys of the state have become this one key of the store."""
@@ -95,13 +97,13 @@ class StateReader:
         return reader.option("flattenCollectionTypes", "false") if self._state.is_list else reader
 
 
-def changelog_entries(session: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+def changelog_entries(session: SparkSession, brokers: Brokers | str, topic: str) -> DataFrame:
     """Return the entries that a changelog adds up to, as KEY and VALUE."""
     records = (
         session.read.format("kafka")
         .options(
             **{
-                "kafka.bootstrap.servers": bootstrap,
+                **spark_options(brokers),
                 "subscribe": topic,
                 "startingOffsets": "earliest",
                 "endingOffsets": "latest",

@@ -22,6 +22,7 @@ from processor.ownership.settings import OwnershipSettings
 from processor.ownership.takeover import ControllerRecord
 from statehouse.assignment import Assignment, encode
 from statehouse.backoff import Backoff
+from statehouse.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +56,7 @@ class ActingController:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         application_id: str,
         name: str,
         fleet: WatchedFleet,
@@ -76,7 +77,7 @@ class ActingController:
         self._fleet, self._core = fleet, fleet.core
         self._stop, self._read_log, self._check = stop, read_log, check
         self._backoff, self._on_rebalance, self._on_state = backoff, on_rebalance, on_state
-        self._publisher = AssignmentPublisher(bootstrap, application_id)
+        self._publisher = AssignmentPublisher(brokers, application_id)
         self._name = name
         host = f"{socket.gethostname()}, process {os.getpid()}"
         self._record = ControllerRecord(name, host, is_standby, 0, fleet.settings)

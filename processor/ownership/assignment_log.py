@@ -10,6 +10,7 @@ from functools import partial
 from processor.ownership.controller_record import read_controller
 from processor.ownership.takeover import ControllerRecord, Takeover
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
+from statehouse.brokers import Brokers
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.topology import assignment_topic
@@ -20,7 +21,7 @@ class AssignmentLog:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         application_id: str,
         on_broken: Callable[[Exception], None],
         before: ControllerRecord | None = None,
@@ -39,7 +40,7 @@ class AssignmentLog:
         self._controller: ControllerRecord | None = None
         self._is_controller_heard = True
         self._reader = ControlLogReader(
-            bootstrap,
+            brokers,
             assignment_topic(application_id),
             self._feed,
             client_id=f"{application_id}-ownership-assignment",

@@ -24,6 +24,7 @@ from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from processor.ownership.takeover import ControllerRecord
 from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
+from statehouse.brokers import Brokers
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class OwnershipController:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         application_id: str,
         stores: Collection[StoreDeclaration] | None,
         settings: OwnershipSettings | None,
@@ -57,7 +58,7 @@ class OwnershipController:
         `on_pause` is called on that thread at each pause before another attempt to publish. `on_state` is called on
         that thread with the state that the controller is in, whenever it may have changed.
         """
-        self._bootstrap, self._application_id = bootstrap, application_id
+        self._brokers, self._application_id = brokers, application_id
         self._stores, self._settings = None if stores is None else tuple(stores), settings
         self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
         self._name = uuid.uuid4().hex[:12]
@@ -121,7 +122,7 @@ class OwnershipController:
         """Begin to follow the members, with these settings."""
         if self._fleet is not None:
             self._fleet.members.stop()
-        members = MembersReader(self._bootstrap, self._application_id, self._reader_broke)
+        members = MembersReader(self._brokers, self._application_id, self._reader_broke)
         self._fleet = WatchedFleet(OwnershipCore(settings, self._name), members, settings)
         members.start()
         return self._fleet
@@ -134,14 +135,14 @@ class OwnershipController:
 
         """
         acting = ActingController(
-            self._bootstrap,
+            self._brokers,
             self._application_id,
             self._name,
             fleet,
             is_standby=self._settings is None,
             stop=self._stop,
             read_log=self._read_log,
-            own_log=AssignmentLog(self._bootstrap, self._application_id, self._reader_broke),
+            own_log=AssignmentLog(self._brokers, self._application_id, self._reader_broke),
             check=self._check,
             backoff=self._backoff,
             on_rebalance=self._on_rebalance,
@@ -163,7 +164,7 @@ class OwnershipController:
         self._on_state(ControllerState.STANDBY)
         if self._fleet is not None:
             self._fleet.core.stand_by()
-        watched = AssignmentLog(self._bootstrap, self._application_id, self._reader_broke, self._before)
+        watched = AssignmentLog(self._brokers, self._application_id, self._reader_broke, self._before)
         watched.start()
         refused = ""
         try:
@@ -208,7 +209,7 @@ class OwnershipController:
 
     def _read_log(self) -> AssignmentLog:
         """Read the assignment topic to its end, or until stopped."""
-        read = AssignmentLog(self._bootstrap, self._application_id, self._reader_broke)
+        read = AssignmentLog(self._brokers, self._application_id, self._reader_broke)
         read.start()
         try:
             while not self._stop.is_set() and not read.wait_caught_up(TICK_S):

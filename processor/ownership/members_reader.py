@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from processor.ownership.core import OwnershipCore
+from statehouse.brokers import Brokers
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
@@ -22,7 +23,7 @@ _WAIT_S: Final = 0.1
 class MembersReader:
     """A reader of the members topic, on a thread of its own, and the queue between it and the core's thread."""
 
-    def __init__(self, bootstrap: str, application_id: str, on_broken: Callable[[Exception], None]) -> None:
+    def __init__(self, brokers: Brokers | str, application_id: str, on_broken: Callable[[Exception], None]) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
         self._records: queue.Queue[tuple[bytes | None, bytes | None, int]] = queue.Queue(_QUEUE_MAX)
         self._record_at: float | None = None
@@ -30,7 +31,7 @@ class MembersReader:
         self._skipped = UnreadableRecords()
         self._stop = threading.Event()
         self._reader = ControlLogReader(
-            bootstrap,
+            brokers,
             members_topic(application_id),
             self._enqueue,
             client_id=f"{application_id}-ownership-members",
@@ -95,7 +96,7 @@ class MembersReader:
             core.left((key or b"").decode(errors="replace"), time.monotonic())
             return
         try:
-            member = decode_member(key, value, written_at_ms)
+            member = decode_member(key, value, written_at_ms, int(time.time() * 1000))
         except ContractError as error:
             self._skipped.note("members", key, error)
             return

@@ -14,6 +14,7 @@ from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from processor.ownership.takeover import ControllerRecord
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment
+from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError, ContractError, LookupFailure, Reason
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.membership import Member, decode_member
@@ -48,7 +49,7 @@ class ObservedFleet:
 
 
 def observe(
-    bootstrap: str,
+    brokers: Brokers | str,
     application_id: str,
     settings_by: Callable[[ControllerRecord | None], OwnershipSettings],
     timeout_s: float,
@@ -80,12 +81,12 @@ def observe(
             members.pop(name, None)
             return
         try:
-            members[name] = decode_member(key, value, timestamp_ms), timestamp_ms
+            members[name] = decode_member(key, value, timestamp_ms, int(time.time() * 1000)), timestamp_ms
         except ContractError as error:
             skipped.note("members", key, error)
 
     topics = {assignment_topic(application_id): on_assignment, members_topic(application_id): on_member}
-    read_to_ends(bootstrap, topics, f"{application_id}-assign", timeout_s)
+    read_to_ends(brokers, topics, f"{application_id}-assign", timeout_s)
     if assignments.current is None:
         raise LookupFailure(
             Reason.ROUTING_NOT_READY, f"{application_id} has no assignment yet: start its processor, it publishes one"
@@ -97,7 +98,7 @@ def observe(
 
 
 def check_published(
-    bootstrap: str, application_id: str, declared: Iterable[StoreDeclaration], timeout_s: float
+    brokers: Brokers | str, application_id: str, declared: Iterable[StoreDeclaration], timeout_s: float
 ) -> None:
     """Check that the assignment has just the declared stores, for a processor that leaves it to another controller.
 
@@ -112,7 +113,7 @@ def check_published(
 
     remedy = "start it once without --controller none: only a processor's own controller declares stores"
     try:
-        read_to_ends(bootstrap, {assignment_topic(application_id): feed}, f"{application_id}-declared", timeout_s)
+        read_to_ends(brokers, {assignment_topic(application_id): feed}, f"{application_id}-declared", timeout_s)
     except LookupFailure as failure:
         raise ConfigurationError(f"the assignment of {application_id} can't be read: {failure}") from failure
     published = snapshots.current or Assignment()

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaException, Producer
 
+from statehouse.brokers import Brokers
 from statehouse.errors import StatehouseError
+from statehouse.kafka.access import refusal
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, meaning_of
 from statehouse.topology import assignment_topic, members_topic
 
@@ -26,10 +28,11 @@ class PublishError(StatehouseError):
 class AssignmentPublisher:
     """A transactional producer; any failure replaces it with a new one."""
 
-    def __init__(self, bootstrap: str, application_id: str, timeout_s: float = 5.0) -> None:
+    def __init__(self, brokers: Brokers | str, application_id: str, timeout_s: float = 5.0) -> None:
         """Prepare; `open` fences other controllers. No call takes much longer than `timeout_s` seconds."""
-        self._bootstrap, self._application_id, self._timeout_s = bootstrap, application_id, timeout_s
+        self._brokers, self._application_id, self._timeout_s = brokers, application_id, timeout_s
         self._producer: TransactionalProducer | None = None
+        self._has_opened = False
 
     def open(self) -> None:
         """Fence every earlier controller and end its open transaction.
@@ -37,6 +40,7 @@ class AssignmentPublisher:
         Raises:
             FencedError: a newer controller was faster.
             PublishError: it failed; try again.
+            AccessRefused: a right is missing, and has been so from the start.
 
         """
         self.close()
@@ -50,12 +54,14 @@ class AssignmentPublisher:
             "compression.type": "zstd",
             "message.max.bytes": 64 * 1024 * 1024,
         }
-        self._producer = TransactionalProducer(self._bootstrap, name, self._timeout_s, **options)
+        self._producer = TransactionalProducer(self._brokers, name, self._timeout_s, **options)
         try:
             self._producer.initialise()
         except KafkaException as error:
             self.close()
-            raise _translated(error) from error
+            refused = None if self._has_opened else refusal(self._brokers, error)
+            raise refused or _translated(error) from error
+        self._has_opened = True
 
     def publish(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write records of the assignment in one transaction; on any failure the producer is closed.

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.checkpoint import Offsets
 from processor.sink.batch_writer import COUNTS_SCHEMA, BatchWriter
-from processor.sink.counts import CHANGELOG, RETRIED, SKIPPED, TOMBSTONE, Counts
-from processor.sink.protocol import SinkTarget
+from processor.sink.counts import CHANGELOG, CLAIMED, RETRIED, SKIPPED, TOMBSTONE, Counts
+from processor.sink.protocol import ForeignClaim, SinkTarget
 from processor.sink.record_cache_pool import RecordCachePool
 from processor.sink.records import OutputRecords, OutputRows, placed_by_spark
 from processor.sink.task_rows import RECORD, SINK_PARTITION
@@ -134,12 +134,20 @@ class StoreSink:
         return True
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit a batch to the changelog, then record it in the commits topic; skips parts committed before."""
+        """Commit a batch to the changelog, then record it in the commits topic; skips parts committed before.
+
+        Raises:
+            ForeignClaim: somebody else has claimed partitions; the batch isn't recorded. Later ones may come.
+            Draining: the sink takes no more batches.
+
+        """
         with self._busy:
             if self._draining.is_set():
                 raise Draining(f"batch {batch_id} is left for the next start")
             try:
                 self._commit(frame, batch_id)
+            except ForeignClaim:
+                raise
             except BaseException as error:
                 # Spark wraps the error in its own text; the runner logs this one.
                 self.failure = error
@@ -172,6 +180,8 @@ class StoreSink:
         with self._record_cache.lent() if self._is_cached else nullcontext(0) as cache_bytes:
             task = BatchWriter(self._target, batch_id, cache_bytes // self._tasks)
             counts = self._write(frame, task, reads_too=reads_too)
+        if claimed := counts["", CLAIMED]:
+            raise ForeignClaim(f"{claimed} partitions of query {self._target.query} are claimed by somebody else")
         self._commits.publish(self._target.query_id, batch_id, source_ends)
         self.committed = batch_id
         took_s = self._took_s = time.monotonic() - began

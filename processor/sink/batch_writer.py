@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
-from processor.sink.counts import BYTES, CHANGELOG, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
+from processor.sink.counts import BYTES, CHANGELOG, CLAIMED, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.partitions import placed
-from processor.sink.protocol import WRITERS, SinkTarget, produce_record
+from processor.sink.protocol import WRITERS, ForeignClaim, SinkTarget, produce_record
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.worker_memory import keep_modules
@@ -95,13 +95,17 @@ class BatchWriter:
                     counts["", str(row[REASON])] += 1
 
         writer = WRITERS.writer(self.target, partition)
-        if writer.write(self.batch_id, produce):
-            for place, output in enumerate(self.target.outputs):
-                if output.record_cache:
-                    counts[output.name, SAVED] += cache.saved[partition, place]
-                    counts[output.name, EARLY] += cache.early[partition, place]
-        else:
-            counts = Counter({("", SKIPPED): 1})
+        try:
+            if writer.write(self.batch_id, produce):
+                for place, output in enumerate(self.target.outputs):
+                    if output.record_cache:
+                        counts[output.name, SAVED] += cache.saved[partition, place]
+                        counts[output.name, EARLY] += cache.early[partition, place]
+            else:
+                counts = Counter({("", SKIPPED): 1})
+        except ForeignClaim:
+            # Not a failure of the task: Spark would only run it again.
+            counts = Counter({("", CLAIMED): 1})
         if writer.retries:
             counts["", RETRIED] = writer.retries
         outputs, kinds = ([name[place] for name in counts] for place in (0, 1))

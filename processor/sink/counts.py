@@ -12,6 +12,8 @@ Counts = Counter[tuple[str, str]]
 CHANGELOG: Final = "changelog"
 TOMBSTONE: Final = "tombstone"
 SKIPPED: Final = "skipped"
+CLAIMED: Final = "claimed"
+"""Counts the partitions that were not written because somebody else has claimed them, not records."""
 RETRIED: Final = "retried"
 """Counts how often the transaction of a partition had to be restarted, not records."""
 BYTES: Final = "bytes"

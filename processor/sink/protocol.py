@@ -8,6 +8,9 @@ partition), then reads the marker, then writes; so
   the newer marker. So to initialise again is always safe, and producers may be kept.
 A kept producer that isn't fenced wrote last: it remembers the marker and doesn't read it.
 
+A claim is a marker of a batch that isn't written: it keeps older ones from being written meanwhile. The offset's
+metadata tells it from a written batch's marker, because who meets it must not take the partition for up to date.
+
 Limits: the marker of an idle group expires (7 days by broker default). If Spark leaves a batch uncommitted for that
 long, the batch is written again, which is harmless for keyed upserts. With a new checkpoint, batch ids start again,
 and the group's name has the query's new id.
@@ -26,7 +29,9 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from statehouse.backoff import Backoff, BackoffPolicy
+from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
+from statehouse.kafka.access import needing
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
 
 log = structlog.get_logger(__name__)
@@ -38,10 +43,15 @@ _MARKERS: Final = BackoffPolicy("sink_markers", first_s=0.05, longest_s=0.05)
 # A librdkafka producer has some threads and buffers; a worker rarely serves more partitions than this.
 _WRITERS_MAX: Final = 64
 _IDLE_S: Final = 120.0
+_CLAIM: Final = "claim"
 
 
 class WriteTimeout(Exception):
     """A partition's batch could not be committed in time; Spark runs the task again."""
+
+
+class ForeignClaim(Exception):
+    """Somebody else has claimed the partition for a newer batch, and has not written that: it may lack this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class SinkTarget:
     One transaction of sink partition p writes partition p of every output that has so many partitions.
     """
 
-    bootstrap: str
+    brokers: Brokers | str
     application_id: str
     query: str
     outputs: tuple[OutputTopic, ...]
@@ -114,6 +124,7 @@ class PartitionWriter:
         self.retries = 0
         """Number of retries of the newest write."""
         self._marker = 0
+        self._is_claim = False
         self._group: object = None
         """The group of the marker, in the form that a transaction needs to commit it."""
         self._rpc_timeout_s = min(_RPC_TIMEOUT_S, target.write_timeout_s)
@@ -122,10 +133,29 @@ class PartitionWriter:
         """Commit a batch once; return False if it was committed before.
 
         Raises:
+            ForeignClaim: it is claimed for a newer batch.
             WriteTimeout: it took longer than the target's `write_timeout_s`; the last error is the cause.
             KafkaException: the brokers refuse, and a retry would not help.
 
         """
+        is_written = self._commit(batch_id, produce)
+        if not is_written and self._is_claim:
+            raise ForeignClaim(
+                f"partition {self._partition} of query {self._target.query} is claimed for batch {self._marker}"
+            )
+        return is_written
+
+    def claim(self, batch_id: int) -> None:
+        """Let nobody write a batch before this one any more; nothing to do if that is so already.
+
+        Raises:
+            WriteTimeout, KafkaException: as `write` does.
+
+        """
+        self._commit(batch_id - 1, None)
+
+    def _commit(self, batch_id: int, produce: Produce | None) -> bool:
+        """Commit a batch's records and marker, or a claim if there are no records to produce; False if it is over."""
         backoff = Backoff(WRITES)
         tries = Tries(backoff, limit_s=self._target.write_timeout_s)
         while True:
@@ -161,13 +191,14 @@ class PartitionWriter:
             "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
             "linger.ms": 0,  # the commit flushes anyway
         }
-        producer = TransactionalProducer(target.bootstrap, transactional_id, self._rpc_timeout_s, **options)
+        producer = TransactionalProducer(target.brokers, transactional_id, self._rpc_timeout_s, **options)
         producer.initialise()
         group: dict[str, str | int] = {"group.id": target.marker_group}
         # Don't keep the consumer: while no broker answers it costs 2 % of a core, and there may be many.
-        markers = clients.consumer(target.bootstrap, transactional_id, **group)
+        markers = clients.consumer(target.brokers, transactional_id, **group)
         try:
-            self._marker = _offset(markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)[0])
+            (committed,) = markers.committed([self._marker_at()], timeout=self._rpc_timeout_s)
+            self._marker, self._is_claim = _offset(committed), committed.metadata == _CLAIM
             self._group = markers.consumer_group_metadata()
         finally:
             markers.close()
@@ -178,11 +209,13 @@ class PartitionWriter:
         """Drop the producer; the next one aborts its open transaction, or the broker does after the timeout."""
         self._producer = None
 
-    def _transact(self, producer: TransactionalProducer, batch_id: int, produce: Produce) -> None:
+    def _transact(self, producer: TransactionalProducer, batch_id: int, produce: Produce | None) -> None:
         def produce_with_marker(client: Producer) -> None:
-            produce(client)
-            marker = self._marker_at(batch_id + 1)
-            client.send_offsets_to_transaction([marker], self._group, self._rpc_timeout_s)
+            if produce is not None:
+                produce(client)
+            marker = self._marker_at(batch_id + 1, _CLAIM if produce is None else "")
+            with needing("READ", f"group {self._target.marker_group}"):
+                client.send_offsets_to_transaction([marker], self._group, self._rpc_timeout_s)
 
         try:
             producer.write(produce_with_marker)
@@ -194,13 +227,13 @@ class PartitionWriter:
             producer.abort()
             self.close()
             raise
-        self._marker = batch_id + 1
+        self._marker, self._is_claim = batch_id + 1, produce is None
 
-    def _marker_at(self, offset: int | None = None) -> TopicPartition:
-        at = TopicPartition(self._target.marker_topic, self._partition)
-        if offset is not None:
-            at.offset = offset
-        return at
+    def _marker_at(self, offset: int | None = None, metadata: str = "") -> TopicPartition:
+        topic = self._target.marker_topic
+        if offset is None:
+            return TopicPartition(topic, self._partition)
+        return TopicPartition(topic, self._partition, offset, metadata)
 
 
 def newest_written(target: SinkTarget) -> int | None:
@@ -212,7 +245,7 @@ def newest_written(target: SinkTarget) -> int | None:
     """
     # Don't wait for a transaction that a driver left open: the next write to its partition aborts it.
     group: dict[str, str | int] = {"group.id": target.marker_group, "isolation.level": "read_uncommitted"}
-    consumer = clients.consumer(target.bootstrap, f"{target.application_id}-start", **group)
+    consumer = clients.consumer(target.brokers, f"{target.application_id}-start", **group)
     at = [TopicPartition(target.marker_topic, partition) for partition in range(target.partition_count)]
     tries = Tries(Backoff(_MARKERS), limit_s=target.write_timeout_s)
     try:

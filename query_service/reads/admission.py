@@ -11,7 +11,7 @@ from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.ownership import claimed_role
 from statehouse import consistency, paging
 from statehouse.consistency import ANY, Freshness, ReplicaFreshness
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.processor_reports import ProcessorReport
@@ -106,7 +106,9 @@ class Admission:
                 {"store": name},
             )
         known = ", ".join(sorted(self.view.stores)) or "none"
-        raise LookupFailure(Reason.UNKNOWN_STORE, f"no store {name!r}; there are: {known}", {"store": name})
+        raise LookupFailure(
+            Reason.UNKNOWN_STORE, f"no store {shown(name)}; there are: {known}", {"store": name[:SHOWN_MAX]}
+        )
 
     @classmethod
     def partitions(

@@ -15,7 +15,7 @@ from query_service.reads.decoded_values import decoded_value
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
 from query_service.reads.open_scans import OpenScans
-from query_service.reads.page_responses import within_message
+from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import PositionNotReached
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
@@ -29,12 +29,13 @@ from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse import ordered_keys, paging
 from statehouse.background import as_error
+from statehouse.batches import too_large
 from statehouse.composite import SessionKey, WindowKey
-from statehouse.errors import LookupFailure, Reason, internal_error
+from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, internal_error, shown
 from statehouse.serdes import FetchNeeded, from_json_value, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
-from statehouse.wire import framed, result_of
+from statehouse.wire import framed, refuse_too_many, refuse_too_much, result_of
 
 log = structlog.get_logger(__name__)
 
@@ -106,20 +107,29 @@ class LookupHandler:
                 return found, other_stamp
         return None, stamp
 
+    def parsed_batch(self, data: bytes) -> query_service_pb2.BatchGetRequest:
+        """Parse a serialized BatchGetRequest.
+
+        Raises:
+            DecodeError: it is none.
+            LookupFailure: INVALID_REQUEST, it has far more than max_batch_entries lookups.
+
+        """
+        refuse_too_much(data, self._max_batch_entries)
+        return query_service_pb2.BatchGetRequest.FromString(data)
+
     def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes:
         """Read several keys; return a serialized BatchGetResponse. Each key has its own outcome.
 
-        Lookups in one partition with the same bounds are admitted and read together.
+        Lookups in one partition with the same bounds are admitted and read together. What can't fit into the answer is
+        not read: a batch of large values would else take memory as if there were no largest message.
 
         Raises:
-            LookupFailure: INVALID_REQUEST, the batch has more than max_batch_entries lookups.
+            LookupFailure: INVALID_REQUEST, the batch has more than max_batch_entries lookups; MESSAGE_TOO_LARGE, their
+                results are more than max_message_bytes.
 
         """
-        if len(batch.requests) > self._max_batch_entries:
-            raise LookupFailure(
-                Reason.INVALID_REQUEST,
-                f"{len(batch.requests)} lookups in a batch, at most {self._max_batch_entries} are taken: split it",
-            )
+        refuse_too_many(len(batch.requests), self._max_batch_entries)
         results: dict[int, bytes] = {}
         groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
         for index, request in enumerate(batch.requests):
@@ -134,16 +144,23 @@ class LookupHandler:
                 group.entries.append((index, key, request.raw))
             except BaseException as caught:  # noqa: BLE001 - this entry fails alone; a defect is logged
                 results[index] = self._failed(as_error(caught), request.store)
+        room = self._max_message_bytes - sum(map(len, results.values()))
         for group in groups.values():
-            self._read(group, results)
+            if room >= 0:
+                room = self._read(group, results, room)
+        if room < 0:
+            raise too_large(self._max_message_bytes)
         return framed(map(results.__getitem__, range(len(batch.requests))))
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
         return _Group(served, replica, _reader(replica), stamp, request)
 
-    def _read(self, group: _Group, results: dict[int, bytes]) -> None:
-        """Read the keys of a group. Each read counts as having taken an equal part of the time."""
+    def _read(self, group: _Group, results: dict[int, bytes], room: int) -> int:
+        """Read the keys of a group; return what is left of the room for results, in bytes.
+
+        If it is negative, keys after that were not read. Each read counts as having taken an equal part of the time.
+        """
         served, stamp = group.served, stamped(group.stamp)
         started, reads, size = time.perf_counter(), 0, 0
         for index, key, raw in group.entries:
@@ -154,11 +171,16 @@ class LookupHandler:
                     found_by = stamped(other)
                 reads += 1
                 size += 0 if found is None else len(found[0])
-                results[index] = result_of(answer(served, found, raw=raw, stamp=found_by))
+                result = result_of(answer(served, found, raw=raw, stamp=found_by))
             except BaseException as caught:  # noqa: BLE001 - as above
-                results[index] = self._failed(as_error(caught), served.spec.name)
+                result = self._failed(as_error(caught), served.spec.name)
+            results[index] = result
+            room -= len(result)
+            if room < 0:
+                break
         if reads:
             group.replica.metrics.reads[ReadKind.GET].add(started, size, reads)
+        return room
 
     def _failed(self, error: Exception, store: str) -> bytes:
         """Return the result of an entry that failed, and count it."""
@@ -188,7 +210,7 @@ class LookupHandler:
         page = await self._timed_page(replica, store, key, request, windows_in(request))
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp)
-        for window, data, timestamp_ms in page.entries:
+        async for window, data, timestamp_ms in shown_within(page.entries, response.windows, self._max_message_bytes):
             value = shown_value(served.value_serde, data, raw=request.raw)
             end_ms = window.start_ms + served.spec.window_size_ms
             response.windows.add(
@@ -214,7 +236,7 @@ class LookupHandler:
         page = await self._timed_page(replica, store, key, request, sessions_in(request))
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp)
-        for session, data, timestamp_ms in page.entries:
+        async for session, data, timestamp_ms in shown_within(page.entries, response.sessions, self._max_message_bytes):
             value = shown_value(served.value_serde, data, raw=request.raw)
             response.sessions.add(
                 start_ms=session.start_ms,
@@ -277,7 +299,7 @@ class LookupHandler:
             raise before_history(error) from error
         replica.metrics.reads[ReadKind.GET_HISTORY].add(started, sum(len(version.value) for version in page.entries))
         response = query_service_pb2.GetHistoryResponse(replica=stamp, history_start_ms=start_ms)
-        for version in page.entries:
+        async for version in shown_within(page.entries, response.versions, self._max_message_bytes):
             response.versions.add(
                 value=shown_value(served.value_serde, version.value, raw=request.raw),
                 valid_from_ms=version.timestamp_ms,
@@ -304,8 +326,8 @@ class LookupHandler:
         if name not in store.query_names:
             raise LookupFailure(
                 Reason.INVALID_REQUEST,
-                f"{spec.name} has no query {name!r}; there are: {', '.join(sorted(store.query_names))}",
-                {"store": spec.name, "query": name},
+                f"{spec.name} has no query {shown(name)}; there are: {', '.join(sorted(store.query_names))}",
+                {"store": spec.name, "query": name[:SHOWN_MAX]},
             )
         arguments = {field: from_json_value(value) for field, value in request.arguments.fields.items()}
         try:

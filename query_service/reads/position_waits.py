@@ -9,8 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from google.protobuf.message import Message
+
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
+from statehouse.held_bytes import HeldBytes
 from statehouse.membership import TaskState
 from statehouse.rpc.deadline import Deadline, RequestTimes
 
@@ -43,7 +46,7 @@ class PositionNotReached(LookupFailure):
 
 
 class PositionWaits:
-    """The waiting requests, at most `max_waits` at once. Use it only on the event loop.
+    """The waiting requests, at most `max_waits` at once, and bounded in what is kept of them. For the event loop only.
 
     `times`: how long requests may take.
     """
@@ -51,6 +54,7 @@ class PositionWaits:
     def __init__(self, times: RequestTimes, *, max_waits: int) -> None:
         self._max_waits, self.times = max_waits, times
         self._open: set[asyncio.Timeout] = set()
+        self._requests = HeldBytes("reads that wait for a position on this node")
         self._stopping = False
 
     @property
@@ -58,22 +62,25 @@ class PositionWaits:
         """How many requests wait."""
         return len(self._open)
 
-    async def patiently(self, attempt: Callable[[], Awaitable[T]], behind: PositionNotReached, deadline: Deadline) -> T:
-        """Repeat an attempt that failed with `behind`, each time after a wait, and return its result.
+    async def patiently(
+        self, request: Message, attempt: Callable[[], Awaitable[T]], behind: PositionNotReached, deadline: Deadline
+    ) -> T:
+        """Repeat an attempt for a request that failed with `behind`, each time after a wait, and return its result.
 
         Raises:
-            LookupFailure: POSITION_NOT_REACHED, the deadline is reached; OVERLOADED, too many requests wait;
-                NODE_SHUTTING_DOWN; or another failure of the attempt.
+            LookupFailure: POSITION_NOT_REACHED, the deadline is reached; OVERLOADED, too many requests wait, or too
+                large ones; NODE_SHUTTING_DOWN; or another failure of the attempt.
 
         """
-        while True:
-            is_last = not await self._changed(behind, deadline)
-            try:
-                return await attempt()
-            except PositionNotReached as again:
-                if is_last:
-                    raise
-                behind = again
+        with self._requests.hold(request.ByteSize()):
+            while True:
+                is_last = not await self._changed(behind, deadline)
+                try:
+                    return await attempt()
+                except PositionNotReached as again:
+                    if is_last:
+                        raise
+                    behind = again
 
     def stop(self) -> None:
         """End all waits, and refuse new ones."""

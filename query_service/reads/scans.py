@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
-from query_service.reads.page_responses import within_message
+from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
@@ -64,7 +64,7 @@ class ScanHandler:
         size = sum(len(key) + len(data) for key, data, _ in page.entries)
         admitted[0][0].metrics.reads[_query(request)].add(started, size)
         response = query_service_pb2.ScanResponse(replicas=[stamp for _, stamp in admitted])
-        for key, data, timestamp_ms in page.entries:
+        async for key, data, timestamp_ms in shown_within(page.entries, response.entries, self._max_message_bytes):
             response.entries.add(
                 key=shown_key(served.key_serde, key, raw=request.raw),
                 value=shown_value(served.value_serde, data, raw=request.raw),
@@ -91,7 +91,7 @@ class ScanHandler:
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
         response = query_service_pb2.ScanWindowsResponse(replicas=[stamp for _, stamp in admitted])
-        for entry, data, timestamp_ms in page.entries:
+        async for entry, data, timestamp_ms in shown_within(page.entries, response.windows, self._max_message_bytes):
             response.windows.add(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
                 window=query_service_pb2.Window(
@@ -123,7 +123,7 @@ class ScanHandler:
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
         response = query_service_pb2.ScanSessionsResponse(replicas=[stamp for _, stamp in admitted])
-        for entry, data, timestamp_ms in page.entries:
+        async for entry, data, timestamp_ms in shown_within(page.entries, response.sessions, self._max_message_bytes):
             response.sessions.add(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
                 session=query_service_pb2.Session(

@@ -9,8 +9,10 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 import structlog
+from google.protobuf.message import Message
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.held_bytes import HeldBytes
 from statehouse.serdes import FetchNeeded, SerdeUnavailable
 
 log = structlog.get_logger(__name__)
@@ -27,7 +29,7 @@ _PATIENCE: Final = 2
 
 
 class SerdeFetches:
-    """Runs fetches in its own threads; equal needs are fetched once, and so many reads wait at most.
+    """Runs fetches in its own threads; equal needs are fetched once, and so many reads wait at most, or so large ones.
 
     Use it only on the event loop.
 
@@ -38,32 +40,33 @@ class SerdeFetches:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="serde")
         self._under_way: dict[Hashable, Future[None]] = {}
-        self._waiting = 0
+        self._waiting, self._requests = 0, HeldBytes("reads that wait for schemas on this node")
 
-    async def run(self, needed: FetchNeeded) -> None:
-        """Wait until a fetch is done, whatever its outcome. A caller who leaves does not end it.
+    async def run(self, request: Message, needed: FetchNeeded) -> None:
+        """Wait until a fetch for a request is done, whatever its outcome. A caller who leaves does not end it.
 
         Raises:
             LookupFailure: SERDE_UNAVAILABLE, it takes too long or is defect; OVERLOADED, too many are under way, or too
-                many reads wait.
+                many reads wait, or too large ones.
 
         """
         if self._waiting >= _WAITING_MAX:
             raise LookupFailure(Reason.OVERLOADED, f"{_WAITING_MAX} reads wait for schemas on this node already")
-        future = self._under_way.get(needed.need) or self._begun(needed)
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(_PATIENCE * self._timeout_s):
-                await asyncio.shield(asyncio.wrap_future(future))
-        except TimeoutError as error:
-            raise SerdeUnavailable("the schema was not fetched in time; raw reads work") from error
-        except Exception as error:
-            raise SerdeUnavailable(f"the serde's fetch failed: {type(error).__name__}: {error}") from error
-        finally:
-            self._waiting -= 1
+        with self._requests.hold(request.ByteSize()):
+            future = self._under_way.get(needed.need) or self._begun(needed)
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(_PATIENCE * self._timeout_s):
+                    await asyncio.shield(asyncio.wrap_future(future))
+            except TimeoutError as error:
+                raise SerdeUnavailable("the schema was not fetched in time; raw reads work") from error
+            except Exception as error:
+                raise SerdeUnavailable(f"the serde's fetch failed: {type(error).__name__}: {error}") from error
+            finally:
+                self._waiting -= 1
 
-    async def until_decoded(self, decode: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `decode`, repeated after each fetch that it asks for.
+    async def until_decoded(self, request: Message, decode: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `decode` for a request, repeated after each fetch that it asks for.
 
         Raises:
             LookupFailure: as in `run`, or as `decode` raises.
@@ -73,7 +76,7 @@ class SerdeFetches:
             try:
                 return await decode()
             except FetchNeeded as needed:
-                await self.run(needed)
+                await self.run(request, needed)
         raise SerdeUnavailable(f"the read needs more than {_ROUNDS} schemas that this node does not know: read it raw")
 
     def close(self) -> None:

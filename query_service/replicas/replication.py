@@ -22,6 +22,7 @@ from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_
 from query_service.states.faults import Fault
 from query_service.stores.base import ChangelogRecord
 from statehouse.background import as_error
+from statehouse.brokers import Brokers
 from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
@@ -81,7 +82,7 @@ class Replicator:
     def __init__(
         self,
         name: str,
-        bootstrap: str,
+        brokers: Brokers | str,
         client_id: str,
         on_batch: OnApplied,
         on_end: OnEnd,
@@ -90,7 +91,7 @@ class Replicator:
         *,
         batch_records: int,
     ) -> None:
-        self._bootstrap, self._client_id = bootstrap, f"{client_id}-{name}"
+        self._brokers, self._client_id = brokers, f"{client_id}-{name}"
         self._on_batch, self._on_end, self._on_failure = on_batch, on_end, on_failure
         self._on_defect = on_defect
         self._batch_records = batch_records
@@ -176,7 +177,7 @@ class Replicator:
             self._commands.get_nowait().end()
 
     def _replicate(self) -> None:
-        consumer = RenewedConsumer(lambda: clients.consumer(self._bootstrap, self._client_id))
+        consumer = RenewedConsumer(lambda: clients.consumer(self._brokers, self._client_id))
         try:
             while not self._stop.is_set():
                 self._obey(consumer)
@@ -303,13 +304,13 @@ class EndOffsetWatcher:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         client_id: str,
         interval_s: float,
         replicas: Callable[[], list[StoreReplica]],
         on_defect: OnDefect,
     ) -> None:
-        self._bootstrap, self._client_id = bootstrap, f"{client_id}-ends"
+        self._brokers, self._client_id = brokers, f"{client_id}-ends"
         self._interval_s, self._replicas, self._on_defect = interval_s, replicas, on_defect
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="end-offsets", daemon=True)
@@ -331,7 +332,7 @@ class EndOffsetWatcher:
             self._on_defect(as_error(caught))
 
     def _watch(self) -> None:
-        admin = RenewedAdmin(self._bootstrap, self._client_id)
+        admin = RenewedAdmin(self._brokers, self._client_id)
         pause_s = self._interval_s
         while not self._stop.wait(pause_s):
             asked_at, wall_ms = monotonic_and_wall_ms()

@@ -20,6 +20,7 @@ from query_service.states.checkpoint import Checkpoint
 from query_service.states.lifecycle import StoreState
 from query_service.states.ownership import Positions
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.background import as_error
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 
 log = structlog.get_logger(__name__)
@@ -107,21 +108,22 @@ def _write_checkpoints(replica: TaskReplica) -> dict[str, Checkpoint]:
 def _close_stores(replica: TaskReplica, *, has_failed: bool) -> dict[str, Checkpoint]:
     """Write the checkpoints if possible, close the stores in any case, and return the checkpoints on disk.
 
-    Runs in a worker thread, when no thread writes to the stores any more.
+    Whatever happens, the folder is released: else it could be opened only after the end of this process. Runs in a
+    worker thread, when no thread writes to the stores any more.
     """
     checkpoints: dict[str, Checkpoint] | None = None
     with replica.directory.writing:
         try:
-            if not has_failed:
-                checkpoints = _write_checkpoints(replica)
-        except Exception as error:  # noqa: BLE001 - a full or broken disk must not keep the task open
-            log.warning("checkpoint not written", task=str(replica.task), error=str(error))
-        for store in replica.stores.values():
             try:
-                store.store.close()
-            except Exception as error:  # noqa: BLE001 - as above
-                log.warning("store not closed in order", task=str(replica.task), error=str(error))
-        try:
+                if not has_failed:
+                    checkpoints = _write_checkpoints(replica)
+            except BaseException as caught:  # noqa: BLE001 - a full or broken disk must not keep the task open
+                log.warning("checkpoint not written", task=str(replica.task), error=str(as_error(caught)))
+            for store in replica.stores.values():
+                try:
+                    store.store.close()
+                except BaseException as caught:  # noqa: BLE001 - as above
+                    log.warning("store not closed in order", task=str(replica.task), error=str(as_error(caught)))
             return replica.directory.read_checkpoints() if checkpoints is None else checkpoints
         except CheckpointUnreadable as error:
             log.warning("checkpoint file can't be read", task=str(replica.task), error=str(error))

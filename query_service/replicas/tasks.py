@@ -55,6 +55,7 @@ from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment
 from statehouse.background import BackgroundWork, as_error
+from statehouse.brokers import Brokers
 from statehouse.consistency import ANSWERS_AS_ACTIVE
 from statehouse.errors import StatehouseError
 from statehouse.kafka.renewed import RenewedAdmin
@@ -77,7 +78,7 @@ class TaskManager:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         client_id: str,
         directory: StateDirectory,
         on_change: Callable[[], None],
@@ -101,7 +102,7 @@ class TaskManager:
         self._replica_events = ReplicaEvents(listeners)
         self._restorer = Replicator(
             "restore",
-            bootstrap,
+            brokers,
             client_id,
             self._replica_events.batch,
             self._end_reached,
@@ -111,7 +112,7 @@ class TaskManager:
         )
         self._follower = Replicator(
             "follow",
-            bootstrap,
+            brokers,
             client_id,
             self._replica_events.batch,
             lambda _replica: None,
@@ -119,7 +120,7 @@ class TaskManager:
             on_defect,
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
-        admin = RenewedAdmin(bootstrap, f"{client_id}-tasks")
+        admin = RenewedAdmin(brokers, f"{client_id}-tasks")
         opener = StoreOpener(admin, resources, metrics, tail_bytes=tail_bytes, ends_valid_s=ends_valid_s)
         self._steps = TaskSteps(opener, self._restorer, self._follower, self._replica_events, metrics)
         self._under_way = BackgroundWork()

@@ -24,6 +24,9 @@ from statehouse.membership import (
 )
 from statehouse.topology import AnyTaskId, Role, TaskId
 
+_CLOCKS_DIFFER_MAX_MS = 3_600_000
+"""What this node claims must be believed by readers whose clocks are behind its own by so much."""
+
 Positions = Mapping[str, int]
 """The positions of a task, by store."""
 
@@ -109,10 +112,10 @@ class NodeOwnership:
         """The tasks and global stores that the node should hold, with its role in each."""
         return {} if self.assignment is None else self.assignment.all_tasks_of(self.instance_id)
 
-    def take_member(self, key: bytes | None, value: bytes | None, written_at_ms: int) -> bool:
+    def take_member(self, key: bytes | None, value: bytes | None, written_at_ms: int, now_ms: int) -> bool:
         """Handle a record of the members topic. Return whether the address of a member changed.
 
-        `written_at_ms`: the record's timestamp, epoch milliseconds.
+        `written_at_ms`: the record's timestamp, `now_ms`: this node's clock; epoch milliseconds.
 
         Raises:
             ContractError: the record can't be read, or can't be true; it changes nothing.
@@ -121,9 +124,9 @@ class NodeOwnership:
         if value is None:
             self.members.pop((key or b"").decode(errors="replace"), None)
             return False
-        member = decode_member(key, value, written_at_ms)
+        member = decode_member(key, value, written_at_ms, now_ms)
         if not self._has_succeeded and member.instance_id == self.instance_id:
-            latest_ms = self._began_at_ms + STARTED_AHEAD_MAX_MS
+            latest_ms = self._began_at_ms + STARTED_AHEAD_MAX_MS - _CLOCKS_DIFFER_MAX_MS
             if member.started_at_ms >= latest_ms:
                 # If this node said that it started even later, others would not believe it either.
                 raise ContractError(f"it claims to have started at {member.started_at_ms}, long after this process")

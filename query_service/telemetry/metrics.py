@@ -18,6 +18,7 @@ from query_service.states.faults import Fault, FaultOutcome
 from query_service.stores.base import Applied, ChangelogRecord
 from query_service.telemetry.windowed import WindowedMaximum
 from statehouse.membership import NodeState, TaskState
+from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
 from statehouse.topology import AnyTaskId, Role
 
@@ -183,6 +184,7 @@ class NodeMetrics:
         self.heartbeat_failures = self._counter("heartbeat_failures", "Heartbeats that didn't reach Kafka", ())
         self._batch_failures = self._counter("batch_entry_failures", "Failed entries of BatchGet", ("reason",))
         self.paused = count_pauses("node", self.registry)
+        self.security = SecurityMetrics(self.registry, "statehouse_node")
         self._replicas: dict[tuple[str, Role], ReplicaMetrics] = {}
 
     def _counter(self, name: str, meaning: str, labels: Sequence[str]) -> Counter:

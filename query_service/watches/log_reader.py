@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import TailRecords, compaction_of
 from query_service.stores.base import ChangelogRecord
+from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.topics import topic_id, topic_settings
@@ -38,10 +39,10 @@ class LogUnreadable(Exception):
 class LogReader:
     """Reads slices of changelogs in `_THREADS` threads, which `close` ends."""
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._bootstrap, self._client_id = bootstrap, f"{client_id}-watches"
+    def __init__(self, brokers: Brokers | str, client_id: str) -> None:
+        self._brokers, self._client_id = brokers, f"{client_id}-watches"
         self._threads = ThreadPoolExecutor(_THREADS, "watch-log")
-        self._admin = RenewedAdmin(bootstrap, self._client_id)
+        self._admin = RenewedAdmin(brokers, self._client_id)
         self._under_way: dict[tuple[StoreReplica, int], asyncio.Future[TailRecords | None]] = {}
 
     async def read(self, replica: StoreReplica, start: int, stop: int) -> TailRecords | None:
@@ -75,7 +76,7 @@ class LogReader:
         at = TopicPartition(topic, partition, start)
         # Small queues: a slice is small, and records fetched beyond it are thrown away.
         consumer = clients.consumer(
-            self._bootstrap, self._client_id, **{"queued.min.messages": 1_000, "queued.max.messages.kbytes": 2_048}
+            self._brokers, self._client_id, **{"queued.min.messages": 1_000, "queued.max.messages.kbytes": 2_048}
         )
         try:
             consumer.assign([at])

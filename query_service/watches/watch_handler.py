@@ -41,8 +41,9 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 SendChanges = Callable[[query_service_pb2.WatchResponse], Awaitable[None]]
 
-_RESPONSE_RECORDS: Final = 500
-_RESPONSE_BYTES: Final = 256 * 1024
+# To make a response takes the event loop some 10 us a record, and lookups wait meanwhile.
+_RESPONSE_RECORDS: Final = 128
+_RESPONSE_BYTES: Final = 64 * 1024
 _PAGES_AT_ONCE: Final = 4
 # How long a replica may take to reach a position that another replica has reached.
 _CATCH_UP_S: Final = 1.0
@@ -68,7 +69,7 @@ class WatchHandler:
 
         """
         watch = _Watch(self._admission, self._scans, self._log, self._fetches, self._pages, request, send)
-        await self.streams.run(watch.run())
+        await self.streams.run(watch.run(), request.ByteSize())
 
     async def close(self) -> None:
         """End the threads that read for watches. Call `streams.stop()` first."""
@@ -240,7 +241,7 @@ class _Watch:
         async def attempt() -> T:
             return make()
 
-        return await self._fetches.until_decoded(attempt)
+        return await self._fetches.until_decoded(self._request, attempt)
 
     def _current(self, page: RangePage[tuple[WatchedEntry, bytes, int]]) -> list[query_service_pb2.WatchEvent]:
         return [self._event(entry, value, timestamp_ms) for entry, value, timestamp_ms in page.entries]

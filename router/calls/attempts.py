@@ -15,7 +15,8 @@ from router.choice.answer_times import AnswerTimes, CallKind
 from router.fleet.table import RoutedNode
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.failures import from_rpc_error, is_servers
+from statehouse.rpc.link import HandedLookup
 from statehouse.waiting import is_told_to_end
 
 CallOutcome = bytes | LookupFailure
@@ -72,18 +73,28 @@ class Attempts:
         self._ask, self.health, self.answer_times = ask, health, answer_times
 
     async def make(
-        self, node: RoutedNode, method: str, body: bytes, limits: AttemptLimits, *, kind: CallKind | None
+        self,
+        node: RoutedNode,
+        method: str,
+        body: bytes,
+        limits: AttemptLimits,
+        *,
+        kind: CallKind | None,
+        handed: HandedLookup | None = None,
     ) -> CallOutcome:
         """Make one call; return its answer or why there is none.
 
-        `kind`: the kind of call for the answer times; None for calls that may take any time.
+        `kind`: the kind of call for the answer times; None for calls that may take any time. `handed`: the call was
+        made already.
         """
         loop = asyncio.get_running_loop()
-        started_at = loop.time()
+        started_at = loop.time() if handed is None else handed.sent_at
         try:
             async with asyncio.timeout(None) as timeout:
                 with _Overtime(timeout, limits, partial(self._overdue, node, limits, started_at)):
-                    outcome = await self._ask(node, method, body, limits.deadline.remaining_s)
+                    outcome = None if handed is None else await _outcome_of(handed)
+                    if outcome is None:
+                        outcome = await self._ask(node, method, body, limits.deadline.remaining_s)
         except TimeoutError:
             return LookupFailure(Reason.ATTEMPT_TIMED_OUT, f"no answer in {(loop.time() - started_at) * 1_000:.0f} ms")
         except grpc.RpcError as error:
@@ -114,8 +125,7 @@ class Attempts:
         self, node: RoutedNode, failure: LookupFailure, limits: AttemptLimits, started_at: float
     ) -> LookupFailure:
         """Note what a failed call says about the node; return the failure."""
-        if "grpc_status" not in failure.metadata:
-            # Only a node attaches our error details, so it answered.
+        if is_servers(failure):
             self.health.answered(node, asyncio.get_running_loop().time() - started_at)
         elif failure.reason is Reason.ATTEMPT_TIMED_OUT:
             self._overdue(node, limits, started_at)
@@ -130,3 +140,11 @@ class Attempts:
 
     def _slow(self, node: RoutedNode, kind: CallKind) -> None:
         self.health.slow(node, self.answer_times.late_after_s(kind))
+
+
+async def _outcome_of(handed: HandedLookup) -> CallOutcome | None:
+    """Return what came of a lookup at its node; None if it must be asked by a call of its own."""
+    outcome = await handed.came
+    if isinstance(outcome, LookupFailure) and outcome.reason is Reason.WOULD_WAIT:
+        return None
+    return outcome

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from router.calls.concurrency import map_bounded
 from statehouse.batches import MAX_ENTRIES, BatchCapacity, halves
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2
@@ -28,12 +26,14 @@ def room_of_call(max_bytes: int) -> BatchCapacity:
 
 
 async def halving(ask: Callable[[Sequence[Entry]], Awaitable[bool]], entries: Sequence[Entry]) -> None:
-    """Ask for all entries in one call; if that is too big, ask for each half, and so on.
+    """Ask for all entries in one call; if that is too big, ask for each half, one after the other, and so on.
 
-    `ask(entries)` returns False if the call was too big (`is_too_big`); then no entry has an outcome.
+    `ask(entries)` returns False if the call was too big (`is_too_big`); then no entry has an outcome. Each answer may
+    be as large as a message: if all parts were asked for at once, there could be a hundred of them.
     """
     if not await ask(entries):
-        await map_bounded(partial(halving, ask), halves(entries), at_once=2)
+        for half in halves(entries):
+            await halving(ask, half)
 
 
 def results(answer: bytes, count: int) -> Sequence[bytes]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import grpc.aio
 
 from router.fleet.table import RoutedNode
 from statehouse.background import BackgroundWork
-from statehouse.rpc.channels import channel
+from statehouse.rpc.channels import RenewedChannel
+from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.proxy import Proxy
 from statehouse.waiting import is_told_to_end
 
@@ -24,34 +26,52 @@ _PROBE_METHOD = "/grpc.health.v1.Health/Check"
 _SILENT = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 RawCall = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+RawStream = grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
 
 
-class _NodeChannel:
-    """A channel and its method stubs, which are costly to make. It connects on first use."""
+class _NodeStubs:
+    """A channel's method stubs, which are costly to make."""
 
-    def __init__(self, target: str, incarnation: str, max_message_bytes: int) -> None:
-        self.incarnation = incarnation
-        self.channel = channel(target, max_message_bytes)
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
         self._calls: dict[str, RawCall] = {}
 
     def call(self, path: str) -> RawCall:
         found = self._calls.get(path)
         if found is None:
-            found = self._calls[path] = self.channel.unary_unary(path)
+            found = self._calls[path] = self._channel.unary_unary(path)
         return found
+
+    def stream(self, path: str) -> RawStream:
+        return self._channel.unary_stream(path)
+
+
+@dataclass(slots=True)
+class _NodeLink:
+    """The process that a channel leads to, "" if that isn't known, and the channel."""
+
+    incarnation: str
+    channel: RenewedChannel[_NodeStubs]
 
 
 class NodeChannels:
     """The channels to the fleet. Lives on the event loop.
 
     `proxy`: if given, it makes the calls over its own connections; then only streams use the channels. `close_grace_s`:
-    how long calls under way may go on when their channel is closed.
+    how long calls under way may go on when their channel is closed. `files`: if given, nodes are called over TLS.
     """
 
-    def __init__(self, proxy: Proxy | None, *, max_message_bytes: int, close_grace_s: float) -> None:
+    def __init__(
+        self,
+        proxy: Proxy | None,
+        *,
+        max_message_bytes: int,
+        close_grace_s: float,
+        files: CredentialFiles | None = None,
+    ) -> None:
         self._max_message_bytes, self._close_grace_s = max_message_bytes, close_grace_s
-        self._proxy = proxy
-        self._links: dict[str, _NodeChannel] = {}
+        self._proxy, self._files = proxy, files
+        self._links: dict[str, _NodeLink] = {}
         self._closing = BackgroundWork()
 
     async def ask(self, node: RoutedNode, method: str, body: bytes, timeout_s: float) -> bytes:
@@ -68,13 +88,12 @@ class NodeChannels:
         link = self._link(node)
         if self._proxy is not None:
             return await self._proxy.link.call(node.target, path, body, timeout_s)
-        return await link.call(path)(body, timeout=timeout_s)
+        return await link.channel.made.call(path)(body, timeout=timeout_s)
 
     def stream(self, node: RoutedNode, method: str, body: bytes) -> grpc.aio.UnaryStreamCall[bytes, bytes]:
         """Call a method that answers with a stream; the reader cancels the call when done."""
-        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-        call = self._link(node).channel.unary_stream(f"/{QUERY_SERVICE}/{method}")
-        return call(body)
+        channel = self._link(node).channel
+        return channel.hold(channel.made.stream(f"/{QUERY_SERVICE}/{method}")(body))
 
     async def probe(self, node: RoutedNode, timeout_s: float) -> bool:
         """Whether the node's process answers a health check; any answer counts."""
@@ -105,14 +124,16 @@ class NodeChannels:
             self._close(*self._links.popitem())
         await self._closing.finish()
 
-    def _link(self, node: RoutedNode) -> _NodeChannel:
+    def _link(self, node: RoutedNode) -> _NodeLink:
         target = node.target
         link = self._links.get(target)
         if link is None:
-            link = self._links[target] = _NodeChannel(target, node.incarnation, self._max_message_bytes)
+            # It connects on first use.
+            channel = RenewedChannel(target, self._max_message_bytes, self._files, _NodeStubs)
+            link = self._links[target] = _NodeLink(node.incarnation, channel)
         return link
 
-    def _close(self, target: str, link: _NodeChannel) -> None:
+    def _close(self, target: str, link: _NodeLink) -> None:
         if self._proxy is not None:
             self._proxy.link.drop(target, self._close_grace_s)
         self._closing.start(link.channel.close(self._close_grace_s), f"close the channel to {target}")

@@ -42,7 +42,8 @@ class NodeHealth:
 
     `probe(node, timeout_s)` tells whether the node answers. `probes` sets the pauses before probes; they start over
     once a lookup gets through, and `on_pause` is called for each. `on_suspicion` is called with "slow", "silent" or
-    "down" each time the router begins to ask a node last, or finds such a node in another of these states.
+    "down" each time the router begins to ask a node last, or finds such a node in another of these states; `on_change`
+    then, and when it no longer does.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class NodeHealth:
         probe_timeout_s: float,
         probes: BackoffPolicy = PROBES,
         on_suspicion: Callable[[str], None] = lambda _state: None,
+        on_change: Callable[[], None] = lambda: None,
         on_pause: OnPause = lambda _cause: None,
     ) -> None:
         self._probe, self._probe_timeout_s = probe, probe_timeout_s
-        self._on_suspicion = on_suspicion
+        self._on_suspicion, self._on_change = on_suspicion, on_change
         self._suspects: dict[str, Suspicion] = {}
         self._background = BackgroundWork()
         self._probes: dict[str, tuple[RoutedNode, asyncio.Task[None]]] = {}
@@ -92,6 +94,7 @@ class NodeHealth:
             log.info("node is asked last for now", node=node.instance_id, state=state, detail=suspicion.detail)
             self._suspects[node.instance_id] = suspicion
             self._on_suspicion(state)
+            self._on_change()
         if node.instance_id not in self._probes:
             task = self._background.start(self._watch(node), f"probe {node.instance_id}")
             self._probes[node.instance_id] = (node, task)
@@ -132,3 +135,4 @@ class NodeHealth:
         if watched is not None and watched[1] is not asyncio.current_task():
             watched[1].cancel()
         log.info("node is asked in its turn again", node=instance_id, why=why)
+        self._on_change()

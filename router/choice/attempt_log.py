@@ -29,6 +29,9 @@ PASSING: Final = frozenset(
 )
 """Failures that pass by themselves: ownership moves, nodes restart, a table is slightly old."""
 
+OF_NODE: Final = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
+"""Failures of a node, not of a partition or a request: the node would not answer another call either."""
+
 _BEYOND_BOUND: Final = frozenset(
     {
         Reason.LAG_EXCEEDS_BOUND,

@@ -30,9 +30,13 @@ class RetryBudget:
 
     def lookup(self, now: float) -> None:
         """Note a lookup."""
+        self.lookups(1, now)
+
+    def lookups(self, count: int, now: float) -> None:
+        """Note so many lookups."""
         self._expire(now)
-        self._income += self._share
-        self._left += self._share
+        self._income += self._share * count
+        self._left += self._share * count
 
     def hedge(self, now: float) -> bool:
         """Take a token for a hedge; return False if none is left for hedges."""

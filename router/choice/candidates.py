@@ -166,16 +166,15 @@ def _verdict(replica: RoutedReplica, bound: Freshness, suspicion: Suspicion | No
         return Verdict(replica, Eligibility.EXCLUDED, *broken)
     if suspicion is not None:
         return Verdict(replica, Eligibility.LAST, suspicion.reason, suspicion.detail, suspicion.severity.value)
-    unfit = _unfit(replica)
-    if unfit is not None:
-        return Verdict(replica, Eligibility.LAST, *unfit)
+    if (unwell := unfit(replica)) is not None:
+        return Verdict(replica, Eligibility.LAST, *unwell)
     if broken is not None:
         reason, detail = broken
         return Verdict(replica, Eligibility.LAST, reason, f"by its last heartbeat, {detail}")
     return Verdict(replica, Eligibility.INCLUDED)
 
 
-def _unfit(replica: RoutedReplica) -> tuple[Reason, str] | None:
+def unfit(replica: RoutedReplica) -> tuple[Reason, str] | None:
     """Return why, by its last heartbeat, the replica answers no lookup."""
     if replica.state is None:
         return Reason.PARTITION_RESTORING, "it has not reported this task yet"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.errors import SHOWN_MAX, ConfigurationError, LookupFailure, Reason, shown
 from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
 from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES, Serde, known_serde
@@ -220,9 +220,11 @@ class RoutingTable:
         if name in self.unusable:
             message = f"store {name} can't be routed by this version: {self.unusable[name]}"
         else:
-            shown = ", ".join(sorted(self.stores)[:_STORES_SHOWN]) or "none"
-            message = f"no store {name!r} in the assignment of epoch {self.epoch}; known: {shown}"
-        raise LookupFailure(Reason.UNKNOWN_STORE, message, {"store": name, "epoch": str(self.epoch)}) from None
+            known = ", ".join(sorted(self.stores)[:_STORES_SHOWN]) or "none"
+            message = f"no store {shown(name)} in the assignment of epoch {self.epoch}; known: {known}"
+        raise LookupFailure(
+            Reason.UNKNOWN_STORE, message, {"store": name[:SHOWN_MAX], "epoch": str(self.epoch)}
+        ) from None
 
     def locate(self, store: str, key: bytes) -> PartitionRoutes:
         """Return the replicas that may answer for a serialized key.

@@ -17,6 +17,8 @@ from statehouse.v1 import fleet_service_pb2
 
 # Commits remembered for each store. For an older record the oldest commit serves: its position is later than needed.
 _TAIL: Final = 1_000
+# Topic partitions whose records one call may wait for: each commit is compared with all of them.
+_PARTITIONS_MAX: Final = 1_000
 
 TopicPartition = tuple[str, int]
 
@@ -25,7 +27,7 @@ def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPar
     """Return the largest offset that the records name in each topic partition.
 
     Raises:
-        LookupFailure: INVALID_REQUEST, there are no records, or one has a negative offset.
+        LookupFailure: INVALID_REQUEST, there are no records, or of too many partitions, or one has a negative offset.
 
     """
     found: dict[TopicPartition, int] = {}
@@ -36,6 +38,9 @@ def latest(records: Iterable[fleet_service_pb2.InputRecord]) -> Mapping[TopicPar
             message = f"offset {record.offset} of {record.topic}:{record.partition} is negative; was it delivered?"
             raise LookupFailure(Reason.INVALID_REQUEST, message)
         found[place] = max(record.offset, found.get(place, 0))
+    if len(found) > _PARTITIONS_MAX:
+        message = f"records of more than {_PARTITIONS_MAX:,} topic partitions are named: wait for them by several calls"
+        raise LookupFailure(Reason.INVALID_REQUEST, message)
     if not found:
         raise LookupFailure(Reason.INVALID_REQUEST, "no records are named")
     return found

@@ -13,10 +13,13 @@ from typing import Final
 from router.fleet_api.commit_tail import CommitTail, TopicPartition
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
+from statehouse.held_bytes import HeldBytes
 from statehouse.positions import Token
 from statehouse.rpc.deadline import Deadline
 
 _MAX_WAITS: Final = 10_000
+# What a record takes as it is kept, beside the request. All that are kept are compared with each commit, too.
+_RECORD_BYTES: Final = 300
 
 
 class Inputs:
@@ -26,7 +29,7 @@ class Inputs:
         """Start without commits."""
         self._tails: dict[str, CommitTail] = {}
         self._changed = asyncio.Event()
-        self._waits = 0
+        self._waits, self._kept = 0, HeldBytes("calls that wait for the processor at this router")
 
     def on_commit(self, commit: commits_pb2.Commit) -> None:
         """Take a record of the commits topic."""
@@ -34,8 +37,12 @@ class Inputs:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def processed(self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline) -> Token:
+    async def processed(
+        self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline, request_bytes: int
+    ) -> Token:
         """Wait until the processor has committed the records; return the positions that a read must reach.
+
+        `request_bytes`: size of the request, which is kept as long.
 
         Raises:
             LookupFailure: INPUT_NOT_PROCESSED, INVALID_REQUEST or OVERLOADED.
@@ -43,15 +50,16 @@ class Inputs:
         """
         if self._waits >= _MAX_WAITS:
             raise LookupFailure(Reason.OVERLOADED, f"{_MAX_WAITS} calls wait for the processor, the most allowed")
-        self._waits += 1
-        try:
-            async with asyncio.timeout_at(deadline.at):
-                while (positions := self._positions(store, records)) is None:
-                    await self._changed.wait()
-        except TimeoutError:
-            raise self._unprocessed(store) from None
-        finally:
-            self._waits -= 1
+        with self._kept.hold(request_bytes + _RECORD_BYTES * len(records)):
+            self._waits += 1
+            try:
+                async with asyncio.timeout_at(deadline.at):
+                    while (positions := self._positions(store, records)) is None:
+                        await self._changed.wait()
+            except TimeoutError:
+                raise self._unprocessed(store) from None
+            finally:
+                self._waits -= 1
         return Token({(store, partition): position for partition, position in positions.items()})
 
     def _positions(self, store: str, records: Mapping[TopicPartition, int]) -> Mapping[int, int] | None:

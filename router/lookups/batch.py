@@ -3,6 +3,9 @@
 A node gets one BatchGet with everything it can answer; what does not fit into one message or one batch is split,
 never failed. When a whole call fails, its entries are grouped again by their next candidates, as ksqlDB's rounds
 do; when one entry fails in a way that another replica may help with, it goes on alone, like a Get.
+
+Once the results are more than the answer's message holds, nothing further is asked or kept: a short request could else
+have the router hold gigabytes.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from router.choice.round_robin import RoundRobin
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode
 from router.lookups.dispatch import Call, Dispatcher
-from router.lookups.limit import LookupLimit
+from router.lookups.limit import LookupLimit, OpenLookups
 from router.lookups.locate import keyed_call
 from router.telemetry.metrics import RouterMetrics
-from statehouse.batches import chunks, fits, is_too_big, kept_within
+from statehouse.batches import chunks, is_too_big, kept_within, too_large
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
-from statehouse.wire import framed, frames, result_of
+from statehouse.wire import framed, lookups_of, result_of
 
 _GROUP_ROUNDS = 2
 _AT_ONCE = 32
@@ -46,6 +49,37 @@ class _BatchEntry:
     """A node refused this entry alone, or would have made it wait: it goes on like a Get."""
     result: bytes = b""
     outcome: str = "OK"
+
+
+class _AnswerCapacity:
+    """The room for a batch's results in the message of its answer. Once it is exceeded, no further result is kept.
+
+    `refused` is kept in the place of those.
+    """
+
+    def __init__(self, lookups: int, max_bytes: int, refused: bytes) -> None:
+        self._left, self._refused = max_bytes - ENTRY_OVERHEAD * lookups, refused
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the results are more than the message holds, so that nothing should be asked any more."""
+        return self._left < 0
+
+    def take(self, result: bytes) -> None:
+        """Note a result."""
+        self._left -= len(result)
+
+    def end(self, entry: _BatchEntry, result: bytes, outcome: str = "OK") -> None:
+        """Give an entry its result, or refuse it."""
+        if self._left < 0:
+            self.refuse(entry)
+            return
+        self._left -= len(result)
+        entry.result, entry.outcome = result, outcome
+
+    def refuse(self, entry: _BatchEntry) -> None:
+        """End an entry for which there is no room."""
+        entry.result, entry.outcome = self._refused, Reason.MESSAGE_TOO_LARGE.name
 
 
 class BatchGetter:
@@ -65,6 +99,7 @@ class BatchGetter:
         self._tables, self._limit, self._calls = tables, limit, calls
         self._dispatcher, self._metrics = dispatcher, metrics
         self._max_entries, self._max_bytes = max_entries, max_message_bytes
+        self._too_large = result_of(too_large(max_message_bytes))
         self._turns = RoundRobin()
 
     async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
@@ -75,50 +110,44 @@ class BatchGetter:
 
         """
         try:
-            requests = frames(data)
+            requests = lookups_of(data, self._max_entries)
         except DecodeError as error:
             raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
-        if len(requests) > self._max_entries:
-            raise LookupFailure(
-                Reason.INVALID_REQUEST,
-                f"{len(requests)} lookups in a batch, at most {self._max_entries} are taken: split it",
-                {"max_batch_entries": str(self._max_entries)},
-            )
-        with self._limit.admitted(len(requests)):
-            return await self._answer(requests, deadline)
+        with self._limit.admitted(len(data), len(requests)) as place:
+            return await self._answer(requests, place, deadline)
 
-    async def _answer(self, requests: Sequence[bytes], deadline: Deadline) -> bytes:
+    async def _answer(self, requests: Sequence[bytes], place: OpenLookups, deadline: Deadline) -> bytes:
         table = self._tables.current()
+        room = _AnswerCapacity(len(requests), self._max_bytes, self._too_large)
         entries: list[_BatchEntry | bytes] = []
         for request in requests:
             try:
                 entries.append(_BatchEntry(keyed_call(table, "Get", request)))
             except LookupFailure as failure:
                 self._metrics.lookups("", failure.reason.name, 1)
-                entries.append(result_of(failure))
+                refusal = result_of(failure)
+                room.take(refusal)
+                entries.append(refusal)
         pending = [entry for entry in entries if isinstance(entry, _BatchEntry)]
+        if patient := [len(entry.call.body) for entry in pending if entry.call.freshness.at_least is not None]:
+            place.wait_for_positions(sum(patient), len(patient))
         for _ in range(_GROUP_ROUNDS):
-            await self._grouped_round(pending, deadline)
+            await self._grouped_round(pending, room, deadline)
             pending = [entry for entry in pending if not entry.result]
-        await map_bounded(lambda entry: self._alone(entry, deadline), pending, at_once=_AT_ONCE)
+        await map_bounded(lambda entry: self._alone(entry, room, deadline), pending, at_once=_AT_ONCE)
         outcomes = Counter((entry.call.store, entry.outcome) for entry in entries if isinstance(entry, _BatchEntry))
         for (store, outcome), lookups in outcomes.items():
             self._metrics.lookups(store, outcome, lookups)
-        return framed(self._within_bound([entry if isinstance(entry, bytes) else entry.result for entry in entries]))
+        results = [entry if isinstance(entry, bytes) else entry.result for entry in entries]
+        return framed(self._with_refusals(results) if room.is_exceeded else results)
 
-    def _within_bound(self, results: list[bytes]) -> list[bytes]:
-        """Replace each result that no longer fits into the answer with a failure of its entry."""
+    def _with_refusals(self, results: list[bytes]) -> list[bytes]:
+        """Replace results with refusals, as many as it takes for all to fit into the answer."""
         sizes = [len(result) for result in results]
-        if fits(sizes, self._max_bytes, ENTRY_OVERHEAD):
-            return results
-        failure = LookupFailure(
-            Reason.MESSAGE_TOO_LARGE, f"the answers together exceed max_message_bytes {self._max_bytes}: ask for fewer"
-        )
-        too_large = result_of(failure)
-        kept = kept_within(sizes, len(too_large), self._max_bytes, ENTRY_OVERHEAD)
-        return [result if is_kept else too_large for result, is_kept in zip(results, kept, strict=True)]
+        kept = kept_within(sizes, len(self._too_large), self._max_bytes, ENTRY_OVERHEAD)
+        return [result if is_kept else self._too_large for result, is_kept in zip(results, kept, strict=True)]
 
-    async def _grouped_round(self, pending: Sequence[_BatchEntry], deadline: Deadline) -> None:
+    async def _grouped_round(self, pending: Sequence[_BatchEntry], room: _AnswerCapacity, deadline: Deadline) -> None:
         """Ask each node once for all entries whose first untried candidate it is."""
         table = self._tables.current()
         groups: dict[str, tuple[RoutedNode, list[_BatchEntry]]] = {}
@@ -140,19 +169,28 @@ class BatchGetter:
             for chunk in chunks(group, lambda entry: len(entry.call.body), partial(room_of_call, self._max_bytes))
         ]
         await map_bounded(
-            lambda call: halving(partial(self._ask_for, call[0], table.forwarding, deadline), call[1]),
+            lambda call: halving(partial(self._ask_for, call[0], table.forwarding, room, deadline), call[1]),
             calls,
             at_once=_AT_ONCE,
         )
 
     async def _ask_for(
-        self, node: RoutedNode, forwarding: bytes, deadline: Deadline, entries: Sequence[_BatchEntry]
+        self,
+        node: RoutedNode,
+        forwarding: bytes,
+        room: _AnswerCapacity,
+        deadline: Deadline,
+        entries: Sequence[_BatchEntry],
     ) -> bool:
         """Make one call for these entries; False if it or its answer was too big."""
+        if room.is_exceeded:
+            for entry in entries:
+                room.refuse(entry)
+            return True
         body = framed(entry.call.body + forwarding for entry in entries)
         timeout_s = min(self._calls.attempt_timeout_s, deadline.remaining_s)
         answer = await self._calls.make(node, "BatchGet", body, deadline, timeout_s, kind=_KIND)
-        failure = self._take(node, entries, answer) if isinstance(answer, bytes) else answer
+        failure = self._take(node, entries, room, answer) if isinstance(answer, bytes) else answer
         self._metrics.attempt("OK" if failure is None else failure.reason.name)
         if failure is None:
             return True
@@ -162,10 +200,12 @@ class BatchGetter:
             if failure.elsewhere:
                 entry.failures[node.instance_id] = failure
             else:
-                entry.result, entry.outcome = result_of(failure), failure.reason.name
+                room.end(entry, result_of(failure), failure.reason.name)
         return True
 
-    def _take(self, node: RoutedNode, entries: Sequence[_BatchEntry], answer: bytes) -> LookupFailure | None:
+    def _take(
+        self, node: RoutedNode, entries: Sequence[_BatchEntry], room: _AnswerCapacity, answer: bytes
+    ) -> LookupFailure | None:
         """Give each entry its result; return a failure if the answer does not fit the batch."""
         try:
             found = results(answer, len(entries))
@@ -174,22 +214,25 @@ class BatchGetter:
         for entry, result in zip(entries, found, strict=True):
             failure = failure_in(result)
             if failure is None:
-                entry.result = result
+                room.end(entry, result)
             elif failure.reason is Reason.WOULD_WAIT:
                 entry.goes_alone = True  # maybe to the same node, which then lets it wait
             elif failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
                 entry.failures[node.instance_id] = failure
                 entry.goes_alone = True
             else:
-                entry.result, entry.outcome = result, failure.reason.name
+                room.end(entry, result, failure.reason.name)
         return None
 
-    async def _alone(self, entry: _BatchEntry, deadline: Deadline) -> None:
+    async def _alone(self, entry: _BatchEntry, room: _AnswerCapacity, deadline: Deadline) -> None:
+        if room.is_exceeded:
+            room.refuse(entry)
+            return
         call = entry.call
         alone = Call(call.method, call.store, call.partition, call.body, call.freshness, failed_before=entry.failures)
         try:
             answer = await self._dispatcher.dispatch(alone, deadline)
         except LookupFailure as failure:
-            entry.result, entry.outcome = result_of(failure), failure.reason.name
+            room.end(entry, result_of(failure), failure.reason.name)
         else:
-            entry.result = result_of(answer.data)
+            room.end(entry, result_of(answer.data))

@@ -18,7 +18,8 @@ What a failure means decides what follows:
 - a new epoch reaches one process after the other: the old active may have stepped down before the new one knows. So a
   lookup that has met two epochs asks again for some seconds;
 - while a replica has not reached the caller's position, and no failure is worse, the candidates are asked again as long
-  as there is time: in each such round the nodes wait, and give up a little before the attempt does;
+  as there is time: in each such round the nodes wait, and give up a little before the attempt does. Lookups that want
+  as much wait along with the first one (`joined_waits.py`);
 - a node that answered OVERLOADED is not asked again;
 - a lookup that would fail, though all its failures pass by themselves, is held for some seconds (`hold.py`).
 
@@ -36,7 +37,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -51,11 +52,13 @@ from router.choice.hold import HeldLookup, Holds
 from router.choice.round_robin import RoundRobin
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes, RoutedNode, RoutedReplica
+from router.lookups.joined_waits import JoinedWaits
 from router.telemetry.metrics import RouterMetrics
 from statehouse.background import BackgroundWork
-from statehouse.consistency import ANY, Freshness
+from statehouse.consistency import ANY, Freshness, not_reached
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.link import HandedLookup
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2
 
@@ -66,6 +69,9 @@ _EPOCH_WAIT_S = 1.0
 _LEAST_ATTEMPT_S = 0.001
 # A candidate's least share of a short deadline; to miss a shorter time does not count against a node.
 _LEAST_SHARE_S = 0.05
+# A lookup that waits for a position asks again each time its attempt is over: at first soon, then after so many times
+# the attempt timeout. A thousand that wait for what never comes would else keep router and node busy.
+_LONGEST_WAIT = 4
 NONE_FAILED: Mapping[str, LookupFailure] = MappingProxyType({})
 
 
@@ -116,12 +122,42 @@ class _Round:
     attempt_log: AttemptLog
     asked: set[str]
     queue: deque[RoutedReplica]
+    handed: HandedLookup | None = None
     under_way: int = 0
 
     def waits(self, replica: RoutedReplica) -> bool:
         """Whether a replica, by its last report, must wait to reach the caller's position."""
         at_least = self.call.freshness.at_least
         return at_least is not None and not has_reported(replica, at_least, self.routes)
+
+    def behind(self, replica: RoutedReplica) -> LookupFailure | None:
+        """What is known of the position of a replica that must wait; None if it is to be asked alone.
+
+        The calls of an explained lookup are its own.
+        """
+        if self.attempt_log.attempts is not None or not self.waits(replica):
+            return None
+        said = self.attempt_log.latest.get(replica.instance_id)
+        if said is None:
+            return not_reached(replica.position, self.wanted)
+        return said if said.reason is Reason.POSITION_NOT_REACHED else None
+
+    @property
+    def wanted(self) -> int:
+        """The position that the caller wants of this partition."""
+        at_least = self.call.freshness.at_least
+        return 0 if at_least is None else at_least.position(self.call.store, self.call.partition)
+
+    def sent_at(self, replica: RoutedReplica, now: float) -> float:
+        """When the replica was asked: before the round, or now."""
+        return now if self.handed is None or self.handed.instance_id != replica.instance_id else self.handed.sent_at
+
+    def take_handed(self, replica: RoutedReplica) -> HandedLookup | None:
+        """Return the call that was made to a replica before the round, once."""
+        if self.handed is None or self.handed.instance_id != replica.instance_id:
+            return None
+        handed, self.handed = self.handed, None
+        return handed
 
     def kind(self, replica: RoutedReplica) -> CallKind | None:
         """The kind of call for the answer times; None if the replica may take any time."""
@@ -186,9 +222,19 @@ class Dispatcher:
         self.suspects = attempts.health.suspects
         self._round_robin = RoundRobin()
         self._background = BackgroundWork()
+        self._waits = JoinedWaits()
 
-    async def dispatch(self, call: Call, deadline: Deadline, attempt_log: AttemptLog | None = None) -> NodeAnswer:
+    async def dispatch(
+        self,
+        call: Call,
+        deadline: Deadline,
+        attempt_log: AttemptLog | None = None,
+        *,
+        handed: HandedLookup | None = None,
+    ) -> NodeAnswer:
         """Return the first answer. A caller that wants the attempts passes an `attempt_log` to fill.
+
+        `handed`: a node has been asked already; what comes of that is what comes of the first attempt.
 
         Raises:
             LookupFailure: a node's failure that is final; NO_REPLICA_AVAILABLE; OVERLOADED, if every candidate is;
@@ -213,9 +259,12 @@ class Dispatcher:
                 table = self._tables.current()
                 attempt_log.epochs.add(table.epoch)
                 routes = table.store(call.store).partition(call.partition)
-                queue = deque(ask_order(routes, call.freshness, self.suspects, self._round_robin.take(routes)))
+                turn = self._round_robin.take(routes)
+                queue = _begun_first(ask_order(routes, call.freshness, self.suspects, turn), handed)
                 body = call.body + table.forwarding
-                answer = await self._run(_Round(number, call, body, routes, deadline, attempt_log, skipped, queue))
+                round_ = _Round(number, call, body, routes, deadline, attempt_log, skipped, queue, handed)
+                handed = None
+                answer = await self._run(round_)
                 if answer is not None:
                     return answer
                 rounds_in_time += not attempt_log.has_late
@@ -266,7 +315,7 @@ class Dispatcher:
         The first is asked without a task of its own: most lookups are not hedged, and tasks cost more than timers.
         """
         loop = asyncio.get_running_loop()
-        started_at = loop.time()
+        started_at = round_.sent_at(replica, loop.time())
         hedges: list[tuple[RoutedReplica, asyncio.Task[CallOutcome]]] = []
         has_won = False
 
@@ -281,7 +330,7 @@ class Dispatcher:
             if is_racing and has_ended_well and isinstance(hedge.result(), bytes):
                 race.reschedule(loop.time())
 
-        is_racing, timer = True, loop.call_later(delay_s, send)
+        is_racing, timer = True, loop.call_at(started_at + delay_s, send)
         try:
             try:
                 async with asyncio.timeout(None) as race:
@@ -328,20 +377,35 @@ class Dispatcher:
         return next((replica for replica in round_.queue if replica.instance_id in fit), None)
 
     async def _attempt(self, round_: _Round, replica: RoutedReplica, *, is_hedge: bool = False) -> CallOutcome:
-        """Ask one node; return its answer or failure."""
-        node, call = replica.node, round_.call
+        """Ask one node, or wait along with who waits there; return its answer or failure."""
+        node = replica.node
         if node is None:
             return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
+        ask = partial(self._ask, round_, replica, node, is_hedge=is_hedge)
+        behind = round_.behind(replica)
+        if behind is None:
+            return await ask()
+        place = (replica.instance_id, round_.call.store, round_.call.partition)
+        return await self._waits.ask(place, round_.wanted, behind, self._timeout_s(round_, replica), ask)
+
+    async def _ask(self, round_: _Round, replica: RoutedReplica, node: RoutedNode, *, is_hedge: bool) -> CallOutcome:
+        call = round_.call
         timeout_s = self._timeout_s(round_, replica)
         is_lenient = timeout_s < min(_LEAST_SHARE_S, self._attempt_timeout_s)
         # A node waits for a position as long as its deadline allows, and reports in time that it has not reached it.
         deadline = Deadline.after(timeout_s) if round_.waits(replica) else round_.deadline
+        handed = round_.take_handed(replica)
+        if handed is not None:
+            waited_s = asyncio.get_running_loop().time() - handed.sent_at
+            timeout_s = max(timeout_s - waited_s, _LEAST_ATTEMPT_S)
         limits = AttemptLimits(deadline, timeout_s, partial(self._may_give_up, round_), is_lenient)
         round_.under_way += 1
         record = round_.record(replica, is_hedge=is_hedge)
         outcome: CallOutcome | None = None
         try:
-            outcome = await self._attempts.make(node, call.method, round_.body, limits, kind=round_.kind(replica))
+            outcome = await self._attempts.make(
+                node, call.method, round_.body, limits, kind=round_.kind(replica), handed=handed
+            )
         finally:
             round_.under_way -= 1
             if record is not None:
@@ -366,6 +430,8 @@ class Dispatcher:
     def _timeout_s(self, round_: _Round, replica: RoutedReplica) -> float:
         remaining_s = round_.deadline.remaining_s
         patience_s = self._attempt_timeout_s * 2.0 ** round_.attempt_log.times_late(replica.instance_id)
+        if round_.waits(replica):
+            patience_s = max(patience_s, self._attempt_timeout_s * min(2.0 ** (round_.number - 1), _LONGEST_WAIT))
         candidates_left = 1 + round_.unasked
         if round_.call.is_patient:
             return max(min(remaining_s, self._attempt_timeout_s), remaining_s / candidates_left)
@@ -387,6 +453,13 @@ class Dispatcher:
     def failure(self, call: Call, routes: PartitionRoutes, attempt_log: AttemptLog, *, is_late: bool) -> LookupFailure:
         """Sum up a lookup that nobody answered."""
         return summed_up(self._tables.table, routes, call.freshness, self.suspects, attempt_log, is_late=is_late)
+
+
+def _begun_first(order: Sequence[RoutedReplica], handed: HandedLookup | None) -> deque[RoutedReplica]:
+    """Return the replicas to ask; one that was asked already comes first."""
+    if handed is None:
+        return deque(order)
+    return deque(sorted(order, key=lambda replica: replica.instance_id != handed.instance_id))
 
 
 def _redirects(route: errors_pb2.Route, bound: Freshness) -> list[RoutedReplica]:

@@ -37,7 +37,8 @@ class Explainer:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         table = self._tables.current()
-        call = keyed_call(table, "Get", request.lookup.SerializeToString())
+        lookup = request.lookup.SerializeToString()
+        call = keyed_call(table, "Get", lookup)
         routes = table.store(call.store).partition(call.partition)
         explained = fleet_service_pb2.ExplainGetResponse(
             route=routes.route(),
@@ -46,7 +47,9 @@ class Explainer:
         )
         attempt_log = AttemptLog(attempts=[])
         try:
-            with self._limit.admitted():
+            with self._limit.admitted(len(lookup)) as place:
+                if call.freshness.at_least is not None:
+                    place.wait_for_positions(len(lookup))
                 answer = await self._dispatcher.dispatch(call, deadline, attempt_log)
         except LookupFailure as failure:
             explained.error.CopyFrom(failure.to_proto())

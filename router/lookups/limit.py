@@ -1,41 +1,120 @@
 """The limit on how many lookups the router has at once. One too many is refused before any work is done for it.
 
+The bytes of their requests are bounded beside their number, in the same way.
+
 A router without a limit answers no caller in time once it is overloaded: each lookup waits behind lookups whose callers
 have given up. A refused caller can go to another router, or slow down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.held_bytes import HELD_BYTES_MAX
+
+# Of the requests of lookups that don't wait for positions. Those that do are kept longer, and with many positions in
+# memory they take many times what they are on the wire.
+_QUICK_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class LookupLimit:
-    """Counts the lookups under way. Lives on the event loop."""
+    """Counts the lookups under way. Lives on the event loop.
 
-    def __init__(self, max_lookups: int) -> None:
-        self._max_lookups = max_lookups
-        self.under_way = 0
+    Lookups that may wait for a position count by themselves, up to half as many: positions that never come keep the
+    places of those who wait for them, and of nobody else. `elsewhere()`: how many lookups are under way of which the
+    router hears only if they don't go well; they count, too.
+    """
+
+    def __init__(self, max_lookups: int, elsewhere: Callable[[], int] = lambda: 0) -> None:
+        self._elsewhere = elsewhere
+        self._quick = _Kind("are under way", max_lookups, max_lookups, _QUICK_BYTES_MAX)
+        self._patient = _Kind("wait for positions", max(1, max_lookups // 2), max_lookups, HELD_BYTES_MAX)
+
+    @property
+    def under_way(self) -> int:
         """How many lookups there are; each of a batch counts."""
+        return self._quick.lookups + self._patient.lookups + self._elsewhere()
 
     @contextmanager
-    def admitted(self, lookups: int = 1) -> Iterator[None]:
+    def admitted(self, size: int, lookups: int = 1) -> Iterator[OpenLookups]:
         """Count lookups for as long as the context lasts. A batch of any size is admitted as long as there is room.
+
+        `size`: bytes of their request.
 
         Raises:
             LookupFailure: OVERLOADED.
 
         """
-        if self.under_way >= self._max_lookups:
+        self._quick.take(lookups, size, self._elsewhere())
+        place = OpenLookups(self, lookups, size)
+        try:
+            yield place
+        finally:
+            self._quick.leave(place.quick, place.quick_bytes)
+            self._patient.leave(place.patient, place.patient_bytes)
+
+    def move(self, place: OpenLookups, lookups: int, size: int) -> None:
+        """See `OpenLookups.wait_for_positions`."""
+        self._patient.take(lookups, size)
+        self._quick.leave(lookups, size)
+        place.quick -= lookups
+        place.quick_bytes -= size
+        place.patient += lookups
+        place.patient_bytes += size
+
+
+class _Kind:
+    """The lookups of one kind, and the bytes of their requests.
+
+    `what`: what they do, in words for whoever is refused. `max_here`: how many there may be; `setting`: max_lookups.
+    """
+
+    __slots__ = ("_max_bytes", "_max_here", "_setting", "_what", "lookups", "size")
+
+    def __init__(self, what: str, max_here: int, setting: int, max_bytes: int) -> None:
+        self._what, self._max_here, self._setting, self._max_bytes = what, max_here, setting, max_bytes
+        self.lookups = self.size = 0
+
+    def take(self, lookups: int, size: int, elsewhere: int = 0) -> None:
+        """Count lookups, if there is room for one beside those that are `elsewhere`."""
+        if (count := self.lookups + elsewhere) >= self._max_here:
             raise LookupFailure(
                 Reason.OVERLOADED,
-                f"{self.under_way} lookups are under way in this router, as many as max_lookups admits",
-                {"max_lookups": str(self._max_lookups)},
+                f"{count} lookups {self._what} in this router, as many as max_lookups admits",
+                {"max_lookups": str(self._setting)},
             )
-        self.under_way += lookups
-        try:
-            yield
-        finally:
-            self.under_way -= lookups
+        if self.size >= self._max_bytes:
+            raise LookupFailure(
+                Reason.OVERLOADED,
+                f"{self.lookups} lookups {self._what} in this router, whose requests have {self.size:,} bytes: at "
+                f"{self._max_bytes:,} no more are admitted",
+            )
+        self.lookups += lookups
+        self.size += size
+
+    def leave(self, lookups: int, size: int) -> None:
+        """Count lookups no longer."""
+        self.lookups -= lookups
+        self.size -= size
+
+
+class OpenLookups:
+    """What a request has of the limit: so many lookups that don't wait for positions, and so many that may."""
+
+    __slots__ = ("_limit", "patient", "patient_bytes", "quick", "quick_bytes")
+
+    def __init__(self, limit: LookupLimit, quick: int, quick_bytes: int) -> None:
+        self._limit, self.quick, self.quick_bytes = limit, quick, quick_bytes
+        self.patient = self.patient_bytes = 0
+
+    def wait_for_positions(self, size: int, lookups: int = 1) -> None:
+        """Count so many of the lookups, and so many of the bytes, among those that may wait, from now on.
+
+        Raises:
+            LookupFailure: OVERLOADED.
+
+        """
+        self._limit.move(self, lookups, size)

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, cast
 
 from router.calls.concurrency import map_bounded
 from router.calls.group_calls import GroupCalls
+from router.choice.attempt_log import OF_NODE
 from router.choice.candidates import ask_order
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, StoreRoutes
@@ -33,6 +34,7 @@ from statehouse.paging import PartialPage, entry_key_range, key_range, merged, n
 from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import Serde, shown_key, shown_value
 from statehouse.v1 import query_service_pb2
+from statehouse.waiting import in_turns
 
 Request = TypeVar(
     "Request",
@@ -52,8 +54,6 @@ PartitionRequest = TypeVar(
 _AT_ONCE = 16
 # A call for several partitions gets one of so many equal shares of the time left, because calls may follow it.
 _SHARES = 3
-# Failures of the node, not of a partition: the node would not answer another call either.
-_OF_NODE = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
 # Room that an answer keeps free for the token, the replicas' stamps and framing.
 _RESERVED_BYTES = 32 * 1024
 # What framing adds to an entry, rounded up.
@@ -132,7 +132,7 @@ class Scatter:
         answers = await self._read_page(store, kind.method, request, deadline)
         responses = [kind.message.FromString(answer) for answer in answers]
         parts = [PartialPage(kind.items(response), bool(response.next_page_token)) for response in responses]
-        items, token = self._page(request, parts, kind.order, _shown(request, store, kind.typed))
+        items, token = await self._page(request, parts, kind.order, _shown(request, store, kind.typed))
         page: _PageMessage = kind.message(
             next_page_token=token, replicas=[stamp for response in responses for stamp in response.replicas]
         )
@@ -218,7 +218,7 @@ class Scatter:
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
         if isinstance(outcome, bytes):
             return [outcome]
-        failed_before = {node.instance_id: outcome} if outcome.reason in _OF_NODE else {}
+        failed_before = {node.instance_id: outcome} if outcome.reason in OF_NODE else {}
         return await self._ask_each(scope, to_node, partitions, deadline, failed_before)
 
     async def _ask_copy(self, scope: _Scope, to_node: PartitionRequest, deadline: Deadline) -> bytes:
@@ -267,7 +267,7 @@ class Scatter:
                 candidates=failure.candidates,
             ) from failure
 
-    def _page(
+    async def _page(
         self,
         request: Request,
         parts: Sequence[PartialPage[Item]],
@@ -278,7 +278,7 @@ class Scatter:
         page = merged(parts, key_of, page_size(request), reverse=request.reverse)
         items: list[Item] = []
         room = BatchCapacity(len(page.items), self._max_entry_bytes, _ENTRY_OVERHEAD)
-        for item in page.items:
+        async for item in in_turns(page.items):
             entry = shown(item)
             if not room.takes(entry.ByteSize()):
                 return items, next_page_token(request, key_of(page.items[len(items) - 1]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import cycle, islice
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from router.choice.hold import HoldOutcome
+from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
 from statehouse.topology import Role
 
@@ -19,6 +22,8 @@ class RouterMetrics:
 
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is the answering node's role
         in the routing table, empty if none answered.
+    statehouse_router_express_lookups_total{store}: those of them that the proxy sent to a node by itself and that were
+        answered in time.
     statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
         failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
         node's stream ended.
@@ -40,6 +45,7 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = new_registry()
+        self.security = SecurityMetrics(self.registry, "statehouse_router")
         self._lookups = Counter(
             "statehouse_router_lookups",
             "Lookups by outcome and by the answering node's role",
@@ -48,6 +54,12 @@ class RouterMetrics:
         )
         attempts = Counter(
             "statehouse_router_attempts", "Calls to nodes by their outcome", ("reason",), registry=self.registry
+        )
+        self._express = Counter(
+            "statehouse_router_express_lookups",
+            "Lookups that the proxy sent to a node by itself and that were answered in time",
+            ("store",),
+            registry=self.registry,
         )
         self._hedges = Counter(
             "statehouse_router_hedges",
@@ -107,6 +119,17 @@ class RouterMetrics:
     def lookups(self, store: str, outcome: str, number: int) -> None:
         """Count lookups of a batch that have the same store and outcome; `store` as in `lookup`."""
         self._counter(store, outcome, None).inc(number)
+
+    def express(self, store: str, role: Role, times_s: Sequence[float], count: int) -> None:
+        """Count lookups that the proxy sent to a node by itself and that were answered in time.
+
+        `times_s`: the latest of their `count` times. All count in the histogram, the earlier ones as if like these.
+        """
+        self._counter(store, "OK", role).inc(count)
+        self._express.labels(store).inc(count)
+        self._attempts("OK").inc(count)
+        for took_s in islice(cycle(times_s), count):
+            self._duration.observe(took_s)
 
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
         return self._lookups.labels(store, outcome, "" if role is None else role.name)

@@ -26,14 +26,14 @@ class FleetWatch:
         self.streams = OpenStreams(max_watches, "router")
         self._described: tuple[RoutingTable, fleet_service_pb2.WatchFleetResponse] | None = None
 
-    async def watch(self, send: SendFleet) -> None:
+    async def watch(self, request: fleet_service_pb2.WatchFleetRequest, send: SendFleet) -> None:
         """Send the fleet until the caller leaves.
 
         Raises:
-            LookupFailure: ROUTING_NOT_READY, OVERLOADED (`max_watches` are open) or NODE_SHUTTING_DOWN.
+            LookupFailure: ROUTING_NOT_READY, OVERLOADED (too many watches are open) or NODE_SHUTTING_DOWN.
 
         """
-        await self.streams.run(self._watch(send))
+        await self.streams.run(self._watch(send), request.ByteSize())
 
     async def _watch(self, send: SendFleet) -> None:
         table = self._tables.current()

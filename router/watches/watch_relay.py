@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 import grpc
 import grpc.aio
@@ -24,7 +25,7 @@ import structlog
 
 from router.calls.health import NodeHealth
 from router.choice.attempt_log import AttemptLog
-from router.choice.candidates import ask_order
+from router.choice.candidates import Suspicion, ask_order
 from router.choice.round_robin import RoundRobin
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, RoutedReplica, RoutingTable, StoreRoutes
@@ -44,6 +45,9 @@ log = structlog.get_logger(__name__)
 OpenStream = Callable[[RoutedNode, str, bytes], "grpc.aio.UnaryStreamCall[bytes, bytes]"]
 SendResponse = Callable[[bytes], Awaitable[None]]
 
+# Watches that a node is asked to begin at the same time. It begins few at once and lets the others wait: with more, the
+# last ones would take it for silent.
+_BEGINNINGS_MAX: Final = 64
 _PAUSES: Final = BackoffPolicy("watch", first_s=0.1, longest_s=1.0)
 
 
@@ -75,6 +79,11 @@ class WatchRelay:
         self.streams = OpenStreams(max_watches, "router")
         self._max_partitions, self._partitions = max_partitions, 0
         self._round_robin = RoundRobin()
+        self._beginnings: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def place_to_begin(self, node: RoutedNode) -> asyncio.Semaphore:
+        """Return what a watch must hold while a node is asked to begin it; it is kept as long as anybody has it."""
+        return self._beginnings.setdefault(node.instance_id, asyncio.Semaphore(_BEGINNINGS_MAX))
 
     async def watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
         """Pass responses on until the caller leaves.
@@ -83,7 +92,7 @@ class WatchRelay:
             LookupFailure: the request is wrong, or nobody can serve a partition any more.
 
         """
-        await self.streams.run(self._watch(request, send))
+        await self.streams.run(self._watch(request, send), request.ByteSize())
 
     async def _watch(self, request: query_service_pb2.WatchRequest, send: SendResponse) -> None:
         refuse_forwarded(request.forwarding)
@@ -105,20 +114,25 @@ class WatchRelay:
                 {"max_watched_partitions": str(self._max_partitions)},
             )
         turn = self._round_robin.take(store.partition(partitions[0]))  # one for all, so that they stay together
-        self._partitions += len(partitions)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for partition in partitions:
-                    watch = _PartitionWatch(self, request, partition, resume.get(partition), turn, send_in_turn)
-                    group.create_task(watch.run())
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        finally:
-            self._partitions -= len(partitions)
+        each = query_service_pb2.WatchRequest()
+        each.CopyFrom(request)
+        each.ClearField("resume")
+        # grpcio keeps what a stream was called with.
+        with self.streams.requests.hold(each.ByteSize() * len(partitions)):
+            self._partitions += len(partitions)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for partition in partitions:
+                        watch = _PartitionWatch(self, each, partition, resume.get(partition), turn, send_in_turn)
+                        group.create_task(watch.run())
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+            finally:
+                self._partitions -= len(partitions)
 
 
 class _PartitionWatch:
-    """One partition's part of a watch.
+    """One partition's part of a watch. `request` is without positions to resume at.
 
     `_position`: where to go on; None while the caller lacks some current values: then the next replica begins with all
     of them. `_next_offset`: the first change that has not been passed on. `_has_begun`: the caller was given something,
@@ -167,7 +181,7 @@ class _PartitionWatch:
                 continue
             asked.add(replica.instance_id)
             self._passed_on = self._answered = False
-            failure = await self._follow(replica, table)
+            failure = await self._follow(replica, table, give_up_at)
             self._relay.metrics.attempt(failure.reason.name)
             if not failure.elsewhere and failure.reason is not Reason.UNKNOWN_STORE:
                 raise failure
@@ -204,21 +218,37 @@ class _PartitionWatch:
         call = Call("Watch", self._request.store, self._partition, b"", self._bound)
         return self._relay.dispatcher.failure(call, routes, attempt_log, is_late=False)
 
-    async def _follow(self, replica: RoutedReplica, table: RoutingTable) -> LookupFailure:
-        """Pass a node's responses on; return why it no longer sends any."""
+    async def _follow(self, replica: RoutedReplica, table: RoutingTable, give_up_at: float) -> LookupFailure:
+        """Pass a node's responses on; return why it no longer sends any. `give_up_at` bounds the wait for a place."""
         node = replica.node
         if node is None:
             return LookupFailure(Reason.UNKNOWN_ADDRESS, "no address")
-        call = self._relay.open_stream(node, "Watch", self._body() + table.forwarding)
-        silence_s = FIRST_RESPONSE_S
+        place, suspicion = self._relay.place_to_begin(node), self._suspicion(node)
         try:
-            while isinstance(heard := await self._hear(node, call, silence_s), bytes):
-                silence_s = SILENCE_S
+            async with asyncio.timeout_at(give_up_at):
+                await place.acquire()
+        except TimeoutError:
+            return LookupFailure(Reason.OVERLOADED, "other watches were still to begin at it")
+        call: grpc.aio.UnaryStreamCall[bytes, bytes] | None = None
+        try:
+            try:
+                if (newer := self._suspicion(node)) is not None and suspicion is None:
+                    return LookupFailure(newer.reason, newer.detail)  # those before it have found out
+                call = self._relay.open_stream(node, "Watch", self._body() + table.forwarding)
+                heard = await self._hear(node, call, FIRST_RESPONSE_S)
+            finally:
+                place.release()
+            while isinstance(heard, bytes):
                 if not await self._pass_on(heard):
                     return LookupFailure(Reason.PARTITION_RESTORING, "it lacks changes that another may have")
+                heard = await self._hear(node, call, SILENCE_S)
             return heard
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
+
+    def _suspicion(self, node: RoutedNode) -> Suspicion | None:
+        return self._relay.health.suspects.get(node.instance_id)
 
     async def _hear(
         self, node: RoutedNode, call: grpc.aio.UnaryStreamCall[bytes, bytes], silence_s: float
@@ -251,7 +281,6 @@ class _PartitionWatch:
         """Return the request for this partition, from the position on; without forwarding."""
         body = query_service_pb2.WatchRequest()
         body.CopyFrom(self._request)
-        body.ClearField("resume")
         if self._bound is ANY:
             body.ClearField("freshness")
         body.partition = self._partition

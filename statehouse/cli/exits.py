@@ -46,6 +46,8 @@ _ERRORS: Final = frozenset(
         Reason.HOP_LIMIT,
         Reason.MESSAGE_TOO_LARGE,
         Reason.INTERNAL,
+        Reason.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED,
     }
 )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from statehouse.cli import output
+from statehouse.cli.heartbeats import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import (
     DEFAULT_APPLICATION,
     RUN_DIR,
+    SOME_ROUTER,
     OutputOption,
-    RouterOption,
+    RouterAddress,
     RunDirOption,
     TimeoutOption,
-    router_address,
+    takes_router,
 )
 from statehouse.cli.output import OutputFormat
 from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Store, Task
@@ -25,9 +27,10 @@ _QUERY_HEADERS: Final = ["QUERY", "STORES", "STATE", "HEARD", "BACKLOG", "BATCH"
 _STATUS_HEADERS: Final = ["ROWS/S", "ETA", "WATERMARK", "STATE ROWS", "STATE BYTES", "DEAD LETTERS"]
 
 
+@takes_router
 def status(
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     run_dir: RunDirOption = RUN_DIR,
     timeout: TimeoutOption = 5.0,
 ) -> None:
@@ -36,22 +39,23 @@ def status(
     Run where `statehouse up` was run, it shows that cluster's processes, too.
     """
     parts = local_parts(run_dir)
-    address = router_address(router, run_dir)
     failure: LookupFailure | None = None
     fleet: Fleet | None = None
+    failing: dict[str, int] = {}
     try:
-        with Client(address, timeout=timeout) as client:
+        with Client(router.target, tls=router.tls, timeout=timeout) as client:
             fleet = client.fleet()
+        failing = failing_heartbeats(fleet, router.tls)
     except LookupFailure as error:
         failure = error
     if fmt is OutputFormat.JSON:
-        output.print_json({"router": address, "local": parts, "fleet": fleet})
+        output.print_json({"router": router.target, "local": parts, "fleet": fleet, "failing_heartbeats": failing})
     else:
         if parts:
             rows = [(part["part"], part["state"], part["pid"] or "-", part["address"] or "-") for part in parts]
             output.print_table(["PART", "STATE", "PID", "ADDRESS"], rows, title=f"Local cluster in {run_dir}")
         if fleet is not None:
-            _print_fleet(fleet)
+            _print_fleet(fleet, failing)
     if failure is not None:
         raise failure
 
@@ -74,7 +78,7 @@ def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path;
     ]
 
 
-def _print_fleet(fleet: Fleet) -> None:
+def _print_fleet(fleet: Fleet, failing: dict[str, int]) -> None:
     output.print_facts(
         [
             ("application", fleet.application_id),
@@ -93,6 +97,11 @@ def _print_fleet(fleet: Fleet) -> None:
     if fleet.queries:
         output.print_table([*_QUERY_HEADERS, *_STATUS_HEADERS], map(_query_row, fleet.queries))
     print_nodes(fleet)
+    if failing:
+        output.print_facts(
+            (name, f"no heartbeat of it has reached Kafka for {failing_ms // 1000} s: see its log")
+            for name, failing_ms in failing.items()
+        )
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
 
 

@@ -25,6 +25,10 @@ def up(
     first_node_port: Annotated[
         int, typer.Option(min=0, max=65_535, help="The first node's port; the others follow.")
     ] = 7101,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Encrypt all calls and hold callers to rules, with certificates made for it."),
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops everything and cleans up.")
     ] = False,
@@ -38,9 +42,10 @@ def up(
 
     begin = time.monotonic()
     ports = ClusterPorts(kafka_port, router_port, http_port, first_node_port)
-    cluster = cluster_of(run_dir, DEFAULT_APPLICATION, ports, nodes, progress=show_progress)
+    cluster = cluster_of(run_dir, DEFAULT_APPLICATION, ports, nodes, tls=tls, progress=show_progress)
     if cluster.is_running:
-        note(f"already up in {cluster.run_dir}; `statehouse down` stops it")
+        how = "with" if cluster.tls else "without"
+        note(f"already up in {cluster.run_dir}, {how} TLS; `statehouse down` stops it")
     else:
         with sigterm_raises():
             cluster.start()
@@ -83,6 +88,9 @@ def _print_next(cluster: LocalCluster) -> None:
     print(f"HTTP API   http://{cluster.http.address}{cluster.application.http_page}")
     print(f"router     {cluster.router.address}   (gRPC, reflection on)")
     print(f"try        statehouse get {store} {key} --router {cluster.router.address}")
+    if cluster.tls is not None:
+        shown = f"-cacert {cluster.tls.ca} -cert {cluster.tls.certificate} -key {cluster.tls.key}"
+        print(f"grpcurl    grpcurl {shown} {cluster.router.address} list")
 
 
 def _watch(cluster: LocalCluster) -> None:

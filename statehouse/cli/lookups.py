@@ -11,15 +11,16 @@ import typer
 from statehouse.cli import output, routes
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
+    SOME_ROUTER,
     TIME_HELP,
     AfterInputOption,
     OutputOption,
-    RouterOption,
+    RouterAddress,
     StoreArgument,
     TimeoutOption,
     epoch_ms,
     input_records,
-    router_address,
+    takes_router,
 )
 from statehouse.cli.output import OutputFormat
 from statehouse.cli.reads import KeyArgument, PrefixOption, takes_bounds_and_keys
@@ -39,6 +40,7 @@ RawScanOption = Annotated[bool, typer.Option("--raw", help="Show keys and values
 
 
 @takes_bounds_and_keys
+@takes_router
 def get(
     store: StoreArgument,
     key: KeyArgument,
@@ -53,7 +55,7 @@ def get(
         typer.Option("--explain", help="Show which replicas the router asked, in which order, and what each said."),
     ] = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """Look one key up; exit code 3 if the store does not hold it or, with --as-of, did not hold it then.
@@ -64,7 +66,7 @@ def get(
     if explain and as_of_ms is not None:
         raise typer.BadParameter("--explain excludes --as-of")
     records = input_records(after_input)
-    with Client(router_address(router), timeout=timeout, direct=False) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout, direct=False) as client:
         seen = client.await_input(store, *records) if records else None
         told = client.explain(store, key, freshness=freshness, at_least=seen, raw=raw) if explain else None
         answer: Answer | None
@@ -88,6 +90,7 @@ def get(
 
 
 @takes_bounds_and_keys
+@takes_router
 def scan(
     store: StoreArgument,
     from_key: FromKeyOption = None,
@@ -102,7 +105,7 @@ def scan(
     freshness: Freshness = ANY,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """List a store's entries in key order (byte order); JSON output has one entry a line.
@@ -111,7 +114,7 @@ def scan(
     """
     _refuse_prefix_with_range(prefix, from_key, to_key)
     as_of_ms = epoch_ms("--as-of", as_of)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         entries = client.scan(
             store,
             from_key=from_key,
@@ -134,6 +137,7 @@ def scan(
 
 
 @takes_bounds_and_keys
+@takes_router
 def scan_windows(
     store: StoreArgument,
     from_key: FromKeyOption = None,
@@ -153,7 +157,7 @@ def scan_windows(
     freshness: Freshness = ANY,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """List the windows of a range of keys, in key order (byte order), each key's by start.
@@ -163,7 +167,7 @@ def scan_windows(
     Example: statehouse scan-windows per-minute --prefix a --from-ms 1700000000000
     """
     _refuse_prefix_with_range(prefix, from_key, to_key)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         windows = client.scan_windows(
             store,
             from_key=from_key,
@@ -187,6 +191,7 @@ def scan_windows(
 
 
 @takes_bounds_and_keys
+@takes_router
 def scan_sessions(
     store: StoreArgument,
     from_key: FromKeyOption = None,
@@ -206,7 +211,7 @@ def scan_sessions(
     freshness: Freshness = ANY,
     raw: RawScanOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """List the sessions of a range of keys, in key order (byte order), each key's by start.
@@ -216,7 +221,7 @@ def scan_sessions(
     Example: statehouse scan-sessions visits --prefix a --from-ms 1700000000000
     """
     _refuse_prefix_with_range(prefix, from_key, to_key)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         sessions = client.scan_sessions(
             store,
             from_key=from_key,
@@ -246,6 +251,7 @@ def scan_sessions(
 
 
 @takes_bounds_and_keys
+@takes_router
 def windows(
     store: StoreArgument,
     key: KeyArgument,
@@ -261,7 +267,7 @@ def windows(
     freshness: Freshness = ANY,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """List the windows of a key, oldest first; JSON output has one window a line.
@@ -269,7 +275,7 @@ def windows(
     Example: statehouse windows per-minute a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         found = client.fetch_windows(
             store,
             key,
@@ -285,6 +291,7 @@ def windows(
 
 
 @takes_bounds_and_keys
+@takes_router
 def sessions(
     store: StoreArgument,
     key: KeyArgument,
@@ -300,7 +307,7 @@ def sessions(
     freshness: Freshness = ANY,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """List the sessions of a key, oldest first; JSON output has one session a line.
@@ -308,7 +315,7 @@ def sessions(
     Example: statehouse sessions visits a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         found = client.fetch_sessions(
             store,
             key,
@@ -324,6 +331,7 @@ def sessions(
 
 
 @takes_bounds_and_keys
+@takes_router
 def history(
     store: StoreArgument,
     key: KeyArgument,
@@ -340,7 +348,7 @@ def history(
     freshness: Freshness = ANY,
     raw: RawValuesOption = False,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """List the versions of a key of a versioned store, oldest first; JSON output has one version a line.
@@ -348,7 +356,7 @@ def history(
     Example: statehouse history prices a --from 2026-01-31T12:00:00Z
     """
     from_ms, to_ms = epoch_ms("--from", from_time), epoch_ms("--to", to_time)
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         found = client.get_history(
             store,
             key,
@@ -374,6 +382,7 @@ def history(
 
 
 @takes_bounds_and_keys
+@takes_router
 def query(
     store: StoreArgument,
     key: KeyArgument,
@@ -381,7 +390,7 @@ def query(
     arguments: Annotated[str, typer.Option(metavar="JSON", help="The query's arguments beside the key.")] = "{}",
     freshness: Freshness = ANY,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """Ask a custom store one of its own queries.
@@ -394,7 +403,7 @@ def query(
         raise typer.BadParameter(f"--arguments is not JSON: {error}") from error
     if not isinstance(given, dict):
         raise typer.BadParameter('--arguments must be a JSON object, as {"item": "spark"}')
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         answer = client.query_store(
             store,
             key,
@@ -410,19 +419,20 @@ def query(
 
 
 @takes_bounds_and_keys
+@takes_router
 def count(
     store: StoreArgument,
     exact: Annotated[bool, typer.Option("--exact", help="Count by a scan instead of the engines' estimate.")] = False,
     freshness: Freshness = ANY,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """Count a store's entries, and show who counted each partition.
 
     Example: statehouse count leader-boards --exact
     """
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         counted = client.count(
             store,
             exact=exact,
@@ -436,19 +446,20 @@ def count(
 
 
 @takes_bounds_and_keys
+@takes_router
 def locate(
     store: StoreArgument,
     key: KeyArgument,
     freshness: Freshness = ANY,
     fmt: OutputOption = OutputFormat.TABLE,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
     timeout: TimeoutOption = _TIMEOUT_S,
 ) -> None:
     """Show where a key lives, and for each replica whether a lookup would use it, and why not.
 
     Example: statehouse locate leader-boards 1 --active-only
     """
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         place = client.locate(
             store,
             key,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from statehouse.cli import config, fleet, local, lookups, nodes, plugins, watches
+from statehouse.cli import certs, config, fleet, local, lookups, nodes, plugins, watches
 from statehouse.cli.exits import ExitCode, run_reporting
 
 _EPILOG = (
@@ -82,6 +82,7 @@ app.command(rich_help_panel=_READ)(lookups.locate)
 app.command(rich_help_panel=_READ)(fleet.status)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_OPERATE)
 app.add_typer(config.app, name="config", rich_help_panel=_OPERATE)
+app.add_typer(certs.app, name="certs", rich_help_panel=_OPERATE)
 app.command(rich_help_panel=_LOCAL)(local.up)
 app.command(rich_help_panel=_LOCAL)(local.down)
 

@@ -12,12 +12,13 @@ import grpc
 import typer
 
 from statehouse.cli import output
-from statehouse.cli.options import OutputOption, RouterOption, TimeoutOption, router_address
+from statehouse.cli.options import SOME_ROUTER, OutputOption, RouterAddress, TimeoutOption, takes_router
 from statehouse.cli.output import OutputFormat
-from statehouse.client import Client, Fleet, Node
+from statehouse.client import Client, ClientTls, Fleet, Node
 from statehouse.errors import LookupFailure, Reason, StatehouseError
 from statehouse.membership import target
-from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.channels import blocking_channel
+from statehouse.rpc.failures import from_rpc_error, tls_hint
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
 app = typer.Typer(no_args_is_help=True, help="See the query nodes, and tell one to leave.")
@@ -33,11 +34,14 @@ class DrainNotSeenThrough(StatehouseError):
 
 
 @app.command("list")
+@takes_router
 def list_nodes(
-    fmt: OutputOption = OutputFormat.TABLE, router: RouterOption = None, timeout: TimeoutOption = _CALL_TIMEOUT_S
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = _CALL_TIMEOUT_S,
 ) -> None:
     """Show the nodes by their last heartbeats; exit code 4 if the router is not reachable."""
-    with Client(router_address(router), timeout=timeout) as client:
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
         fleet = client.fleet()
     if fmt is OutputFormat.JSON:
         holdings = _holdings(fleet)
@@ -47,6 +51,7 @@ def list_nodes(
 
 
 @app.command()
+@takes_router
 def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Instance id of the node.", show_default=False)],
     timeout: Annotated[
@@ -59,15 +64,15 @@ def drain(
         ),
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return as soon as the drain has begun.")] = False,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
 ) -> None:
     """Let a node hand its active tasks over and leave, as SIGTERM does, and wait until it has left.
 
     Exit code 4 if the router or the node can't be reached. Ctrl-C ends the waiting, not the drain.
     """
-    with Client(router_address(router), timeout=_CALL_TIMEOUT_S) as client:
+    with Client(router.target, tls=router.tls, timeout=_CALL_TIMEOUT_S) as client:
         told = _find(node, client.fleet())
-        actives = _tell_to_drain(told, timeout)
+        actives = _tell_to_drain(told, timeout, router.tls)
         output.note(f"{node} drains: {actives} active tasks to hand over")
         if no_wait:
             return
@@ -118,7 +123,7 @@ def _find(name: str, fleet: Fleet) -> Node:
     raise typer.BadParameter(f"no node {name!r} in application {fleet.application_id}; known: {known}")
 
 
-def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
+def _tell_to_drain(node: Node, timeout_s: float | None, tls: ClientTls | None) -> int:
     """Tell a node to drain; return how many active tasks it has.
 
     Raises:
@@ -127,7 +132,7 @@ def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
     """
     address = target(node.host.host, node.host.port)
     request = node_service_pb2.DrainRequest(timeout_ms=None if timeout_s is None else int(timeout_s * 1000))
-    with grpc.insecure_channel(address) as channel:
+    with blocking_channel(address, tls) as channel:
         stub = node_service_pb2_grpc.NodeServiceStub(channel)
         try:
             return len(stub.Drain(request, timeout=_CALL_TIMEOUT_S).active_tasks)
@@ -135,10 +140,12 @@ def _tell_to_drain(node: Node, timeout_s: float | None) -> int:
             failure = from_rpc_error(error)
             if failure.reason not in {Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT}:
                 raise failure from error
+            hint = tls_hint(failure.message, tls)
             raise LookupFailure(
                 failure.reason,
                 f"node {node.host.instance_id} can't be reached at {address}, where its last heartbeat "
-                f"({node.heartbeat_age_ms} ms ago) says it is: it is down, or that address can't be reached from here",
+                f"({node.heartbeat_age_ms} ms ago) says it is: it is down, or that address can't be reached from here"
+                + (f". {hint}" if hint else ""),
                 {"target": address},
             ) from error
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from statehouse.cli.output import OutputFormat
-from statehouse.client import InputRecord
+from statehouse.client import ClientTls, InputRecord
+from statehouse.local.tls_files import tls_of
+from statehouse.rpc.credentials import VARIABLES
 
 RUN_DIR: Final = Path(".statehouse")
 DEFAULT_APPLICATION: Final = "leaderboard"
@@ -27,10 +33,31 @@ RouterOption = Annotated[
     typer.Option(
         envvar="STATEHOUSE_ROUTER",
         metavar="HOST:PORT",
-        help=f"Router to ask.  [default: the one of this directory's `statehouse up`, else {DEFAULT_ROUTER}]",
+        help=rf"Router to ask.  \[default: the one of this directory's `statehouse up`, else {DEFAULT_ROUTER}]",
         show_default=False,
     ),
 ]
+
+
+def _tls_option(flag: str, field: str, kind: str, meaning: str) -> Any:  # noqa: ANN401 - an annotated type
+    return Annotated[
+        str | None,
+        typer.Option(flag, envvar=VARIABLES[field], metavar=kind, help=meaning, show_default=False),
+    ]
+
+
+_LOCAL_TLS: Final = r"\[default: as this directory's `statehouse up --tls` has it, else none]"
+_TLS_OPTIONS: Final = {
+    "ca": _tls_option(
+        "--tls-ca", "ca", "FILE", f"Certificates of the CAs of routers and nodes: call them over TLS.  {_LOCAL_TLS}"
+    ),
+    "certificate": _tls_option("--tls-certificate", "certificate", "FILE", "Certificate to show."),
+    "key": _tls_option("--tls-key", "key", "FILE", "The certificate's private key."),
+    "token": _tls_option("--token-file", "token", "FILE", "File with a bearer token to show."),
+    "server_name": _tls_option(
+        "--tls-server-name", "server_name", "NAME", "Name in the servers' certificates, in place of their host."
+    ),
+}
 TimeoutOption = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Longest wait for each answer.")]
 AfterInputOption = Annotated[
     list[str] | None,
@@ -82,12 +109,60 @@ def input_records(given: list[str] | None) -> list[InputRecord]:
     return records
 
 
-def router_address(given: str | None, run_dir: Path = RUN_DIR) -> str:
-    """Return the router to ask: the given one, else that of the cluster in `run_dir`, else the default."""
-    if given:
-        return given
+@dataclass(frozen=True, slots=True)
+class RouterAddress:
+    """The router to ask, or several, and how."""
+
+    target: str
+    tls: ClientTls | None = None
+
+    @classmethod
+    def of(cls, given: str | None, tls: ClientTls | None, run_dir: Path = RUN_DIR) -> RouterAddress:
+        """Return what is given; what is not as the cluster in `run_dir` has it, else the default."""
+        local = _local_router(run_dir)
+        if local is None or given not in {None, "", local.target}:
+            return cls(given or DEFAULT_ROUTER, tls)
+        return cls(local.target, tls or local.tls)
+
+
+SOME_ROUTER: Final = RouterAddress(DEFAULT_ROUTER)
+"""In a command's signature; the command gets the one that its options name."""
+
+
+def takes_router(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function that calls a router: in the place of its `router` are the options for it."""
+    hints = get_type_hints(function, include_extras=True)
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
+        given = {field: arguments.pop(f"tls_{field}") or "" for field in _TLS_OPTIONS}
+        run_dir = arguments.get("run_dir", RUN_DIR)
+        router = RouterAddress.of(arguments.pop("router"), ClientTls.from_texts(given), run_dir)
+        function(router=router, **arguments)
+
+    options = [_parameter("router", RouterOption)]
+    options += [_parameter(f"tls_{field}", option) for field, option in _TLS_OPTIONS.items()]
+    parameters: list[Parameter] = []
+    for each in signature(function).parameters.values():
+        if each.name == "router":
+            parameters += options
+        else:
+            parameters.append(each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY))
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer reads
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _parameter(name: str, annotation: Any) -> Parameter:  # noqa: ANN401 - an annotated type
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _local_router(run_dir: Path) -> RouterAddress | None:
+    """Return the router of the cluster in a run directory, and who its operator is; None if there is no cluster."""
     # Read here rather than through statehouse.local, whose imports would cost each lookup a quarter of a second.
     try:
-        return f"127.0.0.1:{json.loads((run_dir / 'state.json').read_text())['ports']['router']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return DEFAULT_ROUTER
+        state = json.loads((run_dir / "state.json").read_text())
+        target, is_encrypted = f"127.0.0.1:{state['ports']['router']}", state.get("tls", False)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return RouterAddress(target, tls_of(run_dir, "operator") if is_encrypted else None)

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from statehouse.cli import output
-from statehouse.cli.options import RouterOption, StoreArgument, router_address
+from statehouse.cli.options import SOME_ROUTER, RouterAddress, StoreArgument, takes_router
 from statehouse.cli.reads import PrefixOption, takes_bounds_and_keys
 from statehouse.client import Client, Freshness, KeyLike, Update, WatchPosition
 from statehouse.consistency import ANY
 
 
 @takes_bounds_and_keys
+@takes_router
 def watch(
     store: StoreArgument,
     key: Annotated[
@@ -29,7 +30,7 @@ def watch(
     ] = None,
     freshness: Freshness = ANY,
     raw: Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")] = False,
-    router: RouterOption = None,
+    router: RouterAddress = SOME_ROUTER,
 ) -> None:
     """Show what a key, a prefix or a store holds now, then every change as it comes: one JSON document a line.
 
@@ -42,7 +43,7 @@ def watch(
         raise typer.BadParameter("--prefix excludes a key")
     positions = [_position(text) for text in resume or ()]
     with (
-        Client(router_address(router)) as client,
+        Client(router.target, tls=router.tls) as client,
         client.watch(
             store,
             key,

@@ -52,6 +52,7 @@ from statehouse.client.synchronous import Client, ReadSession
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import Freshness
 from statehouse.positions import Token
+from statehouse.rpc.credentials import ClientTls
 from statehouse.serdes import JsonValue
 
 __all__ = (
@@ -65,6 +66,7 @@ __all__ = (
     "Candidate",
     "Change",
     "Client",
+    "ClientTls",
     "Controller",
     "Entry",
     "EntryCount",

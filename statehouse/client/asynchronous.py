@@ -13,6 +13,7 @@ from statehouse.client.reads import AsyncReads
 from statehouse.client.routers import Routers
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
+from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.v1 import fleet_service_pb2
 
 DEFAULT_TARGET: Final = "127.0.0.1:7100"
@@ -29,7 +30,8 @@ class AsyncClient(AsyncReads):
     call; each page of a scan is a call. A method's `timeout` overrides it. `max_message_bytes`: must equal the setting
     of routers and nodes. `direct`: True sends reads of single keys straight to the key's active if it can be reached,
     and through the router if that fails; the router tells the client where the actives are. False sends every read
-    through the router.
+    through the router. `tls`: if given, routers and nodes are called over TLS; it raises
+    `ConfigurationError` if files of it can't be used.
 
     `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
     standby; the answer says which. `at_least`: the `token` of an earlier answer. The read sees at least what that
@@ -43,9 +45,11 @@ class AsyncClient(AsyncReads):
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         direct: bool = True,
+        tls: ClientTls | None = None,
     ) -> None:
-        router = Routers(target, max_message_bytes)
-        nodes = NodeConnections(router, max_message_bytes) if direct else None
+        files = None if tls is None else CredentialFiles(tls)
+        router = Routers(target, max_message_bytes, files)
+        nodes = NodeConnections(router, max_message_bytes, files) if direct else None
         super().__init__(router, KeyReads(router, nodes, max_message_bytes), timeout)
 
     def session(self, at_least: Token | None = None) -> AsyncReadSession:

@@ -29,8 +29,9 @@ from statehouse.client.peers import Peer, Stub
 from statehouse.client.routers import Routers
 from statehouse.client.routes import FleetRoutes, NodeIncarnation
 from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,9 @@ _TASK_FAILURES: Final = frozenset(
         Reason.NOT_ACTIVE,
         Reason.ACTIVE_UNCONFIRMED,
         Reason.UNKNOWN_STORE,
+        # The node is well, but its rules let this client in only through a router, or not at all.
+        Reason.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED,
     }
 )
 
@@ -72,10 +76,10 @@ Make = Callable[[Stub, float], Awaitable[Response]]
 class NodeConnection:
     """A node: its channel, its queue of lookups, and whether it may be asked."""
 
-    def __init__(self, node: NodeIncarnation, max_message_bytes: int) -> None:
+    def __init__(self, node: NodeIncarnation, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
         self.node, self._max_message_bytes = node, max_message_bytes
         self.queue = LookupQueue(self._send, max_message_bytes)
-        self._peer = Peer(node.target, max_message_bytes)
+        self._peer = Peer(node.target, max_message_bytes, files)
         self._left_alone: CircuitBreakers[str] = CircuitBreakers()  # by task or global store; "" is the whole node
 
     def may_try(self, task: str) -> bool:
@@ -170,8 +174,8 @@ class NodeConnections:
     Lives on the event loop; follows the fleet from the first lookup on.
     """
 
-    def __init__(self, routers: Routers, max_message_bytes: int) -> None:
-        self._routers, self._max_message_bytes = routers, max_message_bytes
+    def __init__(self, routers: Routers, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
+        self._routers, self._max_message_bytes, self._files = routers, max_message_bytes, files
         self._routes: FleetRoutes | None = None
         self._follower: asyncio.Task[None] | None = None
         self._connections: dict[NodeIncarnation, NodeConnection] = {}
@@ -188,7 +192,7 @@ class NodeConnections:
         node = route.nodes[next(self._round_robin) % len(route.nodes)]
         connection = self._connections.get(node)
         if connection is None:
-            connection = self._connections[node] = NodeConnection(node, self._max_message_bytes)
+            connection = self._connections[node] = NodeConnection(node, self._max_message_bytes, self._files)
         return ConnectedRoute(connection, route.task, self._routes.epoch) if connection.may_try(route.task) else None
 
     async def close(self) -> None:
@@ -208,7 +212,7 @@ class NodeConnections:
         while True:
             try:
                 router = self._routers.current
-                call = router.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest())
+                call = router.watch_fleet()
                 try:
                     async for response in call:
                         self._take(FleetRoutes.of(response.fleet))

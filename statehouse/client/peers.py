@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.channels import channel
+from statehouse.rpc.channels import RenewedChannel
+from statehouse.rpc.credentials import CredentialFiles
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.v1 import fleet_service_pb2_grpc, query_service_pb2_grpc
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, query_service_pb2_grpc
 from statehouse.waiting import is_told_to_end
 
 CLOSED: Final = "closed"
@@ -21,22 +22,53 @@ CLOSED: Final = "closed"
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Stub: TypeAlias = "query_service_pb2_grpc.QueryServiceAsyncStub"  # which exists for type checkers only
+FleetStub: TypeAlias = "fleet_service_pb2_grpc.FleetServiceAsyncStub"  # as above
 Method = Callable[[Stub], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 """A call of QueryService, at a router or a node."""
 
 
-class Peer:
-    """A channel and its stubs. Lives on the event loop."""
+class _Stubs(NamedTuple):
+    query: Stub
+    fleet: FleetStub
 
-    def __init__(self, target: str, max_message_bytes: int) -> None:
+    @classmethod
+    def of(cls, channel: grpc.aio.Channel) -> _Stubs:
+        return cls(query_service_pb2_grpc.QueryServiceStub(channel), fleet_service_pb2_grpc.FleetServiceStub(channel))
+
+
+class Peer:
+    """A channel and its stubs. Lives on the event loop. `files`: if given, it is called over TLS."""
+
+    def __init__(self, target: str, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
         self.target = target
-        self._channel = channel(target, max_message_bytes)
-        self.query = query_service_pb2_grpc.QueryServiceStub(self._channel)
-        self.fleet = fleet_service_pb2_grpc.FleetServiceStub(self._channel)
+        self._files = files
+        self._channel = RenewedChannel(target, max_message_bytes, files, _Stubs.of)
+
+    @property
+    def query(self) -> Stub:
+        """For a call of QueryService that begins now."""
+        return self._channel.made.query
+
+    @property
+    def fleet(self) -> FleetStub:
+        """For a call of FleetService that begins now."""
+        return self._channel.made.fleet
+
+    def watch(
+        self, request: query_service_pb2.WatchRequest
+    ) -> grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]:
+        """Begin to watch a store."""
+        return self._channel.hold(self.query.Watch(request))
+
+    def watch_fleet(
+        self,
+    ) -> grpc.aio.UnaryStreamCall[fleet_service_pb2.WatchFleetRequest, fleet_service_pb2.WatchFleetResponse]:
+        """Begin to watch the fleet, at a router."""
+        return self._channel.hold(self.fleet.WatchFleet(fleet_service_pb2.WatchFleetRequest()))
 
     def is_connected(self) -> bool:
         """Whether a connection is open; if not, begin to connect, without waiting."""
-        return self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+        return self._channel.is_connected()
 
     @staticmethod
     async def call(call: Awaitable[Response]) -> Response:

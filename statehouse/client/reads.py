@@ -573,7 +573,7 @@ class AsyncReads:
             self._router.stream_failed(peer, failure)
             return peer.named(failure, self._timeout_s)
 
-        return AsyncWatch(peer.query.Watch(request), store, named, self._saw, positions)
+        return AsyncWatch(peer.watch(request), store, named, self._saw, positions)
 
     def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
         """Return a read's bounds."""

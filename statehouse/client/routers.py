@@ -19,6 +19,8 @@ from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client.peers import CLOSED, Method, Peer
 from statehouse.client.router_choice import RouterChoice
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.rpc.credentials import CredentialFiles
+from statehouse.rpc.failures import is_servers, tls_hint
 from statehouse.v1 import fleet_service_pb2
 
 LATE_S: Final = 0.1
@@ -41,8 +43,8 @@ RouterCall = Callable[["RouterPeer", float], "grpc.aio.UnaryUnaryCall[Request, R
 class RouterPeer(Peer):
     """A router, and its calls under way. Or a node, which answers for its own partitions only."""
 
-    def __init__(self, target: str, max_message_bytes: int) -> None:
-        super().__init__(target, max_message_bytes)
+    def __init__(self, target: str, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
+        super().__init__(target, max_message_bytes, files)
         self._began_at: dict[grpc.aio.Call, float] = {}
         self._quickest_s: float | None = None
         self.asked_at = self.answered_at = float("-inf")
@@ -102,7 +104,8 @@ class RouterPeer(Peer):
         metadata = {**failure.metadata, "target": self.target}
         if failure.reason is Reason.UNREACHABLE:
             message = f"{self.target} can't be reached ({failure.message}); is the router running there?"
-            return LookupFailure(Reason.UNREACHABLE, message, metadata)
+            hint = tls_hint(failure.message, None if self._files is None else self._files.tls)
+            return LookupFailure(Reason.UNREACHABLE, f"{message} {hint}".rstrip(), metadata)
         if failure.reason is Reason.ATTEMPT_TIMED_OUT:
             return too_late(self.target, seconds, metadata)
         return failure
@@ -111,8 +114,8 @@ class RouterPeer(Peer):
 class Routers:
     """The routers of a client. Lives on the event loop."""
 
-    def __init__(self, target: str, max_message_bytes: int) -> None:
-        """Prepare. `target`: addresses, host:port, separated by commas.
+    def __init__(self, target: str, max_message_bytes: int, files: CredentialFiles | None = None) -> None:
+        """Prepare. `target`: addresses, host:port, separated by commas. `files`: if given, TLS with them.
 
         Raises:
             ConfigurationError: it names none.
@@ -122,7 +125,7 @@ class Routers:
         if not targets:
             raise ConfigurationError(f"{target!r} names no router: give host:port, or several separated by commas")
         self.target = ",".join(targets)
-        self._peers = [RouterPeer(each, max_message_bytes) for each in targets]
+        self._peers = [RouterPeer(each, max_message_bytes, files) for each in targets]
         self._choice = RouterChoice(len(targets), random.randrange(len(targets)))  # noqa: S311 - nothing secret
         self._timer: asyncio.TimerHandle | None = None
         self._background = BackgroundWork()
@@ -189,6 +192,7 @@ class Routers:
             self._timer.cancel()
         await self._background.cancel()
         for peer in self._peers:
+            peer.leave()
             await peer.close()
 
     def _watch(self) -> None:
@@ -218,7 +222,7 @@ def is_answer(failure: LookupFailure) -> bool:
     """Whether a router has said this, and is well enough to be asked."""
     if failure.reason is Reason.ROUTING_NOT_READY:
         return False
-    return CLOSED not in failure.metadata and "grpc_status" not in failure.metadata
+    return CLOSED not in failure.metadata and is_servers(failure)
 
 
 def is_routers(failure: LookupFailure) -> bool:

@@ -21,6 +21,7 @@ from statehouse.client.reads import AsyncReads
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
+from statehouse.rpc.credentials import ClientTls
 
 Item = TypeVar("Item")
 Arguments = ParamSpec("Arguments")
@@ -136,14 +137,18 @@ class Client(_Reads):
         timeout: float = DEFAULT_TIMEOUT_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         direct: bool = True,
+        tls: ClientTls | None = None,
     ) -> None:
         loop = asyncio.new_event_loop()
         # A daemon thread: a program that does not close its client must still be able to end.
         self._thread = threading.Thread(target=loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
         self._thread.start()
-        self._client = asyncio.run_coroutine_threadsafe(
-            self._connect(target, timeout, max_message_bytes, direct=direct), loop
-        ).result()
+        connecting = self._connect(target, timeout, max_message_bytes, direct=direct, tls=tls)
+        try:
+            self._client = asyncio.run_coroutine_threadsafe(connecting, loop).result()
+        except BaseException:
+            self._end(loop)
+            raise
         super().__init__(self._client, loop)
 
     def locate(self, store: str, key: KeyLike, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
@@ -182,9 +187,12 @@ class Client(_Reads):
         if self._loop.is_closed():
             return
         self._run(self._shut_down())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._end(self._loop)
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.close()
+        loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,9 +203,11 @@ class Client(_Reads):
         self.close()
 
     @staticmethod
-    async def _connect(target: str, timeout_s: float, max_message_bytes: int, *, direct: bool) -> AsyncClient:
+    async def _connect(
+        target: str, timeout_s: float, max_message_bytes: int, *, direct: bool, tls: ClientTls | None
+    ) -> AsyncClient:
         # Made on the loop it is used on, as grpc.aio demands.
-        return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct)
+        return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct, tls=tls)
 
     async def _shut_down(self) -> None:
         """Close the connection, and let other threads' calls end."""

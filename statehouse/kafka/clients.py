@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+
+from statehouse.brokers import PLAINTEXT, Brokers
+from statehouse.errors import ConfigurationError
+from statehouse.kafka.security import client_options
+
+Client = TypeVar("Client")
 
 # librdkafka's own lines (reconnects, fencing) go through here instead of stderr.
 _LOG = logging.getLogger("statehouse.kafka")
@@ -39,18 +47,50 @@ _CONSUMER: dict[str, str | float | bool] = {
 }
 
 
-def consumer(bootstrap: str, client_id: str, **overrides: str | float | bool) -> Consumer:
-    """Return a read-committed consumer for `assign()` (no group is joined), with partition-end events."""
+OnError = Callable[[KafkaError], None]
+"""Told of a client's own errors, such as a refused login, when the client is polled."""
+
+
+def consumer(
+    brokers: Brokers | str, client_id: str, on_error: OnError | None = None, /, **overrides: str | float | bool
+) -> Consumer:
+    """Return a read-committed consumer for `assign()` (no group is joined), with partition-end events.
+
+    Raises:
+        ConfigurationError: a file of the brokers' security can't be read or used; so do the functions below.
+
+    """
     config = _COMMON | _CONSUMER | {"group.id": f"{client_id}-unused"} | overrides
-    return Consumer({"bootstrap.servers": bootstrap, "client.id": client_id, **config}, logger=_LOG)
+    return _made(Consumer, brokers, client_id, config, on_error)
 
 
-def producer(bootstrap: str, client_id: str, **overrides: str | float | bool) -> Producer:
+def producer(brokers: Brokers | str, client_id: str, **overrides: str | float | bool) -> Producer:
     """Return an idempotent producer; `overrides` are librdkafka settings, by their names with dots."""
     config = _COMMON | {"enable.idempotence": True, "acks": "all", "linger.ms": 5} | overrides
-    return Producer({"bootstrap.servers": bootstrap, "client.id": client_id, **config}, logger=_LOG)
+    return _made(Producer, brokers, client_id, config, None)
 
 
-def admin(bootstrap: str, client_id: str) -> AdminClient:
+def admin(brokers: Brokers | str, client_id: str, on_error: OnError | None = None) -> AdminClient:
     """Return an admin client."""
-    return AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, **_COMMON}, logger=_LOG)
+    return _made(AdminClient, brokers, client_id, _COMMON, on_error)
+
+
+def _made(
+    kind: Callable[..., Client],
+    brokers: Brokers | str,
+    client_id: str,
+    config: Mapping[str, str | float | bool],
+    on_error: OnError | None,
+) -> Client:
+    """Make a client of a kind. Here, and only here, the secret goes into it."""
+    brokers = Brokers.of(brokers)
+    told = {} if on_error is None else {"error_cb": on_error}
+    names = {"bootstrap.servers": brokers.bootstrap, "client.id": client_id}
+    security = client_options(brokers.security)
+    try:
+        return kind({**names, **config, **security, **told}, logger=_LOG)
+    except KafkaException as failure:
+        # Such as a key that does not fit its certificate: the client loads both at once.
+        if brokers.security == PLAINTEXT:
+            raise
+        raise ConfigurationError(f"the settings kafka_* give no client: {failure.args[0].str()}") from failure

@@ -20,6 +20,32 @@ FENCED: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
 )
 """A newer producer with the same transactional id has started."""
+LOGIN_REFUSED: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE,
+    }
+)
+"""No connection: the brokers refuse who we are, or we don't trust theirs."""
+_TLS_ALERT: Final = "SSL alert number"
+RIGHT_MISSING: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""The brokers know us, and refuse what we ask."""
+
+
+def is_login_refused(error: KafkaError) -> bool:
+    """Whether an error of a client says that the brokers refuse its login, or it theirs."""
+    # In TLS 1.3 a client hears of its certificate's refusal when it first reads: only OpenSSL's words tell.
+    return error.code() in LOGIN_REFUSED or (error.code() == TRANSPORT and _TLS_ALERT in error.str())
 
 
 def is_complaint(message: Message) -> bool:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AclOperation
 
 from statehouse.background import as_error
+from statehouse.brokers import Brokers
+from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients, codes, renewed
+from statehouse.kafka.access import LoginWatch, check_rights, needing, refusal
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
 from statehouse.kafka.topics import topic_id
@@ -69,7 +73,7 @@ class ControlLogReader:
 
     def __init__(
         self,
-        bootstrap: str,
+        brokers: Brokers | str,
         topic: str,
         on_record: OnRecord,
         *,
@@ -78,9 +82,15 @@ class ControlLogReader:
         confirm_interval_s: float = 0.5,
         on_contact: Callable[[], None] = lambda: None,
         on_anew: Callable[[], None] = lambda: None,
+        needs: Collection[AclOperation] = (AclOperation.READ,),
     ) -> None:
-        """Prepare; `start()` begins. `confirm_interval_s`: how often to ask for the end when idle."""
-        self._bootstrap, self._topic, self._client_id = bootstrap, topic, client_id
+        """Prepare; `start()` begins. `confirm_interval_s`: how often to ask for the end when idle.
+
+        `needs`: the rights on the topic without which the process is not to start.
+        """
+        self._needs = needs
+        self._login = LoginWatch(brokers)
+        self._brokers, self._topic, self._client_id = brokers, topic, client_id
         self._on_record, self._on_contact, self._on_broken = on_record, on_contact, on_broken
         self._on_anew = on_anew
         self._confirm_interval_s = confirm_interval_s
@@ -119,15 +129,20 @@ class ControlLogReader:
     def _run(self) -> None:
         try:
             self._read()
+        except ConfigurationError as refused:
+            log.error("control topic can't be read", topic=self._topic, reason=str(refused))  # noqa: TRY400 - the text is the message
+            self._on_broken(refused)
         except BaseException as caught:  # of any kind: a reader that has ended must not look like a quiet topic
             log.exception("reading a control topic ended", topic=self._topic)
             self._on_broken(as_error(caught))
 
     def _read(self) -> None:
-        consumer = RenewedConsumer(lambda: clients.consumer(self._bootstrap, self._client_id, **_CONSUMER))
-        admin = RenewedAdmin(self._bootstrap, self._client_id)
+        consumer = RenewedConsumer(
+            lambda: clients.consumer(self._brokers, self._client_id, self._login.note, **_CONSUMER)
+        )
+        admin = RenewedAdmin(self._brokers, self._client_id)
         try:
-            if not self._wait_for_topic(consumer.client):
+            if not self._wait_for_topic(consumer.client, admin):
                 return
             consumer.client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             position, ask_at = 0, 0.0
@@ -210,19 +225,38 @@ class ControlLogReader:
         self._caught_up.set()
         self._on_contact()
 
-    def _wait_for_topic(self, consumer: Consumer) -> bool:
-        """Wait until the topic exists, and log that now and then; return False if stopped meanwhile."""
+    def _wait_for_topic(self, consumer: Consumer, admin: RenewedAdmin) -> bool:
+        """Wait until the topic exists, and log that now and then; return False if stopped meanwhile.
+
+        Raises:
+            AccessRefused: the brokers refuse the login, or a right on the topic is missing.
+
+        """
         remind_at = time.monotonic() + 1.0
         while not self._stop.wait(0.1):
             try:
-                known = consumer.list_topics(timeout=2.0).topics
-            except KafkaException as error:
-                known, problem = {}, str(error.args[0].str())
-            else:
-                problem = "the processor creates it at its first start"
-            if self._topic in known and known[self._topic].error is None:
+                problem = self._absence(consumer, admin)
+            except KafkaException as failure:
+                if (refused := refusal(self._brokers, failure)) is not None:
+                    raise refused from failure
+                problem = str(failure.args[0].str())
+            if not problem:
                 return True
+            consumer.poll(0)  # tells of a refused login
+            self._login.check()
             if time.monotonic() >= remind_at:
                 remind_at = time.monotonic() + _REMIND_S
                 log.info("waiting for control topic", topic=self._topic, reason=problem)
         return False
+
+    def _absence(self, consumer: Consumer, admin: RenewedAdmin) -> str:
+        """Return why the topic isn't there yet; empty if it is."""
+        # By its name: from a list of all topics brokers leave out, silently, those that we may not see.
+        error = consumer.list_topics(self._topic, timeout=2.0).topics[self._topic].error
+        if error is None:
+            admin.ask(lambda client: check_rights(client, [self._topic], self._needs, timeout_s=2.0))
+            return ""
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return "the processor creates it at its first start"
+        with needing("DESCRIBE", f"topic {self._topic}"):
+            raise KafkaException(error)

@@ -14,15 +14,29 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from statehouse.brokers import Brokers
+from statehouse.errors import ConfigurationError
 from statehouse.kafka import clients, codes
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 SILENCE_S: Final = 5.0
 """How long a reader waits for records that it knows to be there before it takes its client for lost."""
+
+
+def _anew(make: Callable[[], T], present: T) -> T:
+    """Return a new client; the present one if the files of the login can't be read, as while somebody changes them."""
+    try:
+        return make()
+    except ConfigurationError as error:
+        log.warning("a Kafka client can't be replaced", reason=str(error))
+        return present
 
 
 class RenewedAdmin:
@@ -32,9 +46,9 @@ class RenewedAdmin:
     the questions of two fail at once, each makes a new client.
     """
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._bootstrap, self._client_id = bootstrap, client_id
-        self._client = clients.admin(bootstrap, client_id)
+    def __init__(self, brokers: Brokers | str, client_id: str) -> None:
+        self._brokers, self._client_id = brokers, client_id
+        self._client = clients.admin(brokers, client_id)
 
     def ask(self, question: Callable[[AdminClient], T]) -> T:
         """Ask a question with the client, and return the answer.
@@ -46,7 +60,7 @@ class RenewedAdmin:
         try:
             return question(self._client)
         except KafkaException:
-            self._client = clients.admin(self._bootstrap, self._client_id)
+            self._client = _anew(lambda: clients.admin(self._brokers, self._client_id), self._client)
             raise
 
 
@@ -77,8 +91,9 @@ class RenewedConsumer:
 
     def renew(self) -> Consumer:
         """Replace the client by a new one, and return that."""
-        self.client.close()
-        self.client = self._make()
+        before, self.client = self.client, _anew(self._make, self.client)
+        if self.client is not before:
+            before.close()
         self._heard_at = self._clock()
         return self.client
 
@@ -115,7 +130,7 @@ class RenewedProducer:
         if self._is_lost:
             self._client.purge()
             self._client.poll(0)  # what was dropped has its outcome, too
-            self._client, self._is_lost = self._make(), False
+            self._client, self._is_lost = _anew(self._make, self._client), False
         self._client.produce(topic, key=key, value=value, partition=partition, on_delivery=self._note)
 
     def flush(self, timeout_s: float) -> None:

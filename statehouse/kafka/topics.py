@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from statehouse.errors import ConfigurationError
+from statehouse.kafka.access import needing
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +88,8 @@ def _describe(admin: AdminClient, topics: Collection[str], timeout_s: float) -> 
     found: dict[str, TopicDescription | None] = {}
     for name, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
         try:
-            found[name] = future.result()
+            with needing("DESCRIBE", f"topic {name}"):
+                found[name] = future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
@@ -103,7 +105,8 @@ def topic_id(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> str:
 
     """
     future = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic]
-    return str(future.result().topic_id)
+    with needing("DESCRIBE", f"topic {topic}"):
+        return str(future.result().topic_id)
 
 
 def topic_settings(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> dict[str, str]:
@@ -115,7 +118,8 @@ def topic_settings(admin: AdminClient, topic: str, timeout_s: float = 10.0) -> d
     """
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=timeout_s).values()
-    return {name: entry.value for name, entry in future.result().items()}
+    with needing("DESCRIBE_CONFIGS", f"topic {topic}"):
+        return {name: entry.value for name, entry in future.result().items()}
 
 
 def check_replicas(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 10.0) -> None:
@@ -156,7 +160,8 @@ def _broker_settings(admin: AdminClient, timeout_s: float) -> dict[str, str]:
     (future,) = admin.describe_configs(
         [ConfigResource(ResourceType.BROKER, str(broker))], request_timeout=timeout_s
     ).values()
-    return {name: entry.value for name, entry in future.result().items()}
+    with needing("DESCRIBE_CONFIGS", "the cluster"):
+        return {name: entry.value for name, entry in future.result().items()}
 
 
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: float = 30.0) -> list[str]:
@@ -223,7 +228,8 @@ def _try_to_create(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: fl
     homeless: dict[str, str] = {}
     for name, future in admin.create_topics(topics, request_timeout=timeout_s).items():
         try:
-            future.result()
+            with needing("CREATE", f"topic {name}"):
+                future.result()
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() == KafkaError.INVALID_REPLICATION_FACTOR:
@@ -252,5 +258,6 @@ def _apply_settings(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: f
             changes.append(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries))
             log.info("topic settings changed", topic=topic, settings={e.name: e.value for e in entries})
     if changes:
-        for future in admin.incremental_alter_configs(changes, request_timeout=timeout_s).values():
-            future.result()
+        for changed, future in admin.incremental_alter_configs(changes, request_timeout=timeout_s).items():
+            with needing("ALTER_CONFIGS", f"topic {changed.name}"):
+                future.result()

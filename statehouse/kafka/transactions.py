@@ -13,7 +13,9 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from statehouse.backoff import Backoff
+from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
+from statehouse.kafka.access import needing
 
 log = structlog.get_logger(__name__)
 
@@ -71,11 +73,11 @@ class TransactionalProducer:
     """A producer and its open transaction, if any. Not thread-safe. No call takes much longer than `timeout_s`."""
 
     def __init__(
-        self, bootstrap: str, transactional_id: str, timeout_s: float, **overrides: str | float | bool
+        self, brokers: Brokers | str, transactional_id: str, timeout_s: float, **overrides: str | float | bool
     ) -> None:
         config = {"transactional.id": transactional_id, **overrides}
-        self._client: Producer = clients.producer(bootstrap, transactional_id, **config)
-        self._timeout_s = timeout_s
+        self._client: Producer = clients.producer(brokers, transactional_id, **config)
+        self._id, self._timeout_s = transactional_id, timeout_s
         self._end: Callable[[float], None] | None = None
         """Ends the open transaction, by a commit or an abort; None if none is open."""
 
@@ -86,7 +88,8 @@ class TransactionalProducer:
             KafkaException: it can't be done now, or at all.
 
         """
-        self._client.init_transactions(self._timeout_s)
+        with needing("WRITE", f"transactional id {self._id}"):
+            self._client.init_transactions(self._timeout_s)
 
     def write(self, produce: Callable[[Producer], None]) -> None:
         """Commit what `produce` produces, in one transaction.

@@ -18,15 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from statehouse.client import Client
+from statehouse.client import Client, ClientTls
 from statehouse.errors import LookupFailure
 from statehouse.local.applications import LocalApplication, installed_application
+from statehouse.local.certificates import are_current, make_certificates
 from statehouse.local.cluster_parts import ClusterPart, PartFactory
 from statehouse.local.cluster_state import ClusterState, locked
 from statehouse.local.errors import LocalError
 from statehouse.local.java import find_java
 from statehouse.local.ports import free_port
 from statehouse.local.process import ProcessFailed
+from statehouse.local.tls_files import TLS_FOLDER
 
 _POLL_S: Final = 0.1
 _PRODUCE_TIMEOUT_S: Final = 120.0
@@ -34,7 +36,7 @@ _LOOKUP_TIMEOUT_S: Final = 60.0
 _FED_MARKER: Final = "sample-data.fed"
 _NODES_MAX: Final = len(string.ascii_lowercase)
 # A stop without keep_data deletes only these: a run directory may hold other people's files.
-_OWN_FILES: Final = ("kafka", "nodes", "checkpoints", "spark", "logs")
+_OWN_FILES: Final = ("kafka", "nodes", "checkpoints", "spark", "logs", TLS_FOLDER)
 _OWN_SMALL_FILES: Final = ("kafka.ready", _FED_MARKER, "state.json", "state.json.new", "lock", ".gitignore")
 
 
@@ -90,8 +92,9 @@ class ClusterPorts:
 class LocalCluster:
     """A cluster in a run directory.
 
-    If a cluster runs there already, this object takes charge of it, with its ports; `ports` and `nodes` then have no
-    effect. It must run the same application.
+    If a cluster runs there already, this object takes charge of it, with its ports; `ports`, `nodes` and `tls` then
+    have no effect. It must run the same application. `tls`: its parts call each other over TLS, held to rules, with
+    certificates that are made in the run directory if there are none.
 
         with LocalCluster(tmp_path, application, ClusterPorts.free()) as cluster:
             cluster.node("node-a").kill()
@@ -106,6 +109,7 @@ class LocalCluster:
         ports: ClusterPorts | None = None,
         nodes: int = 3,
         *,
+        tls: bool = False,
         progress: OnProgress | None = None,
     ) -> None:
         if not 1 <= nodes <= _NODES_MAX:
@@ -117,14 +121,14 @@ class LocalCluster:
         # If no process of it runs any more (a failed start, a reboot), its data counts, but not its ports.
         if found is None or not any(process.is_alive for process in found.processes.values()):
             names = [f"node-{letter}" for letter in string.ascii_lowercase[:nodes]]
-            found = ClusterState(application.name, (ports or ClusterPorts()).resolved(names))
+            found = ClusterState(application.name, (ports or ClusterPorts()).resolved(names), tls=tls)
         elif found.application != application.name:
             raise LocalError(
                 f"{self.run_dir} has the cluster of {found.application!r}, not of {application.name!r}: stop it."
             )
         self._state = found
         self._saving = threading.Lock()
-        factory = PartFactory(application, self.run_dir, found.ports, self._save)
+        factory = PartFactory(application, self.run_dir, found.ports, self._save, tls=found.tls)
         self._factory = factory
         self.kafka = factory.kafka()
         self.processor = factory.processor()
@@ -144,6 +148,11 @@ class LocalCluster:
     def bootstrap(self) -> str:
         """The broker's address."""
         return self.kafka.address
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """How its operator calls the router and the nodes; None without TLS."""
+        return self._factory.tls
 
     @property
     def is_running(self) -> bool:
@@ -170,6 +179,8 @@ class LocalCluster:
         """
         self._check_machine()
         with locked(self.run_dir):
+            if self.tls is not None and not are_current(self.run_dir / TLS_FOLDER):
+                make_certificates(self.run_dir / TLS_FOLDER, force=True)
             missing = [part for part in self.parts if not part.is_running]
             for part in missing:
                 part.check_port()
@@ -266,7 +277,7 @@ class LocalCluster:
         """Return once a lookup of the application's key through the router is answered."""
         begin = time.monotonic()
         failure = "no answer"
-        with Client(self.router.address) as client:
+        with Client(self.router.address, tls=self.tls) as client:
             while time.monotonic() - begin < _LOOKUP_TIMEOUT_S:
                 try:
                     if client.get(self.application.store, self.application.key).found:
@@ -323,6 +334,7 @@ def cluster_of(
     ports: ClusterPorts | None = None,
     nodes: int = 3,
     *,
+    tls: bool = False,
     progress: OnProgress | None = None,
 ) -> LocalCluster:
     """Return a run directory's cluster: for the application that was started there, else for the `default` one.
@@ -333,4 +345,4 @@ def cluster_of(
     """
     found = ClusterState.load(run_dir)
     application = installed_application(default if found is None else found.application)
-    return LocalCluster(run_dir, application, ports, nodes, progress=progress)
+    return LocalCluster(run_dir, application, ports, nodes, tls=tls, progress=progress)

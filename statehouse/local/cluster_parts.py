@@ -19,8 +19,12 @@ from confluent_kafka.admin import AdminClient
 
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.local.applications import LocalApplication
+from statehouse.local.certificates import CRL, RULES
 from statehouse.local.ports import LOOPBACK, ensure_free
 from statehouse.local.process import ManagedProcess, ProcessFailed, Ready
+from statehouse.local.tls_files import TLS_FOLDER, tls_of
+from statehouse.rpc.channels import blocking_channel
+from statehouse.rpc.credentials import VARIABLES, ClientTls
 from statehouse.topology import commits_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_service_pb2, node_service_pb2_grpc
 
@@ -131,8 +135,16 @@ class PartFactory:
     """Builds the parts of a cluster whose ports are fixed."""
 
     def __init__(
-        self, application: LocalApplication, run_dir: Path, ports: Mapping[str, int], changed: Callable[[], None]
+        self,
+        application: LocalApplication,
+        run_dir: Path,
+        ports: Mapping[str, int],
+        changed: Callable[[], None],
+        *,
+        tls: bool = False,
     ) -> None:
+        self.tls = tls_of(run_dir, "operator") if tls else None
+        """How the cluster's operator calls its router and nodes; None without TLS."""
         self._application, self._run_dir, self._ports, self._changed = application, run_dir, ports, changed
         self._bootstrap = f"{LOOPBACK}:{ports['kafka']}"
         self._router = f"{LOOPBACK}:{ports['router']}"
@@ -174,6 +186,7 @@ class PartFactory:
     def processor(self) -> ClusterPart:
         """Return the Spark application's driver."""
         env = {
+            **self._security("processor"),
             "STATEHOUSE_CHECKPOINT_DIR": str(self._run_dir / "checkpoints"),
             "SPARK_LOCAL_DIRS": str(self._run_dir / "spark"),  # else a killed Spark leaves its files in /tmp
         }
@@ -190,16 +203,21 @@ class PartFactory:
 
     def controller(self) -> ClusterPart:
         """Return the standby controller. Nothing waits for it, so it works as soon as its process is there."""
-        return self._part("controller", ["statehouse.cli", "controller", "--standby"], lambda: lambda: True)
+        command, env = ["statehouse.cli", "controller", "--standby"], self._security("processor")
+        return self._part("controller", command, lambda: lambda: True, env=env)
 
     def node(self, name: str) -> ClusterPart:
         """Return a query node."""
         port = self._ports[name]
-        env = {"STATEHOUSE_NODE_PORT": str(port), "STATEHOUSE_STATE_DIR": str(self._run_dir / "nodes" / name)}
+        env = {
+            **self._security("node"),
+            "STATEHOUSE_NODE_PORT": str(port),
+            "STATEHOUSE_STATE_DIR": str(self._run_dir / "nodes" / name),
+        }
         return self._part(
             name,
             ["statehouse.cli", "node", "--instance-id", name],
-            lambda: _node_runs(f"{LOOPBACK}:{port}"),
+            lambda: _node_runs(f"{LOOPBACK}:{port}", self.tls),
             env=env,
             flag="--first-node-port",
             # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
@@ -209,16 +227,35 @@ class PartFactory:
 
     def router(self) -> ClusterPart:
         """Return the router."""
-        env = {"STATEHOUSE_ROUTER_PORT": str(self._ports["router"])}
+        env = {**self._security("router"), "STATEHOUSE_ROUTER_PORT": str(self._ports["router"])}
         command = ["statehouse.cli", "router"]
-        return self._part("router", command, lambda: _router_routes(self._router), env=env, flag="--router-port")
+        return self._part(
+            "router", command, lambda: _router_routes(self._router, self.tls), env=env, flag="--router-port"
+        )
 
     def http_api(self) -> ClusterPart:
         """Return the application's HTTP API."""
         port = self._ports["http"]
         command = [self._application.http_api, "--router", self._router, "--port", str(port)]
         url = f"http://{LOOPBACK}:{port}{self._application.http_probe}"
-        return self._part("http", command, lambda: _http_answers(url), flag="--http-port")
+        return self._part(
+            "http", command, lambda: _http_answers(url), env=self._credentials("reader"), flag="--http-port"
+        )
+
+    def _security(self, name: str) -> dict[str, str]:
+        """Return the settings, as variables, of a part that serves as this identity; none without TLS."""
+        if self.tls is None:
+            return {}
+        folder = self._run_dir / TLS_FOLDER
+        further = {"STATEHOUSE_TLS_CRL": str(folder / CRL), "STATEHOUSE_SECURITY_RULES": str(folder / RULES)}
+        return self._credentials(name) | further
+
+    def _credentials(self, name: str) -> dict[str, str]:
+        """Return the variables of a part that calls as this identity; none without TLS."""
+        if self.tls is None:
+            return {}
+        shown = tls_of(self._run_dir, name)
+        return {VARIABLES[field]: str(getattr(shown, field)) for field in ("ca", "certificate", "key")}
 
     def _part(
         self,
@@ -279,9 +316,9 @@ def _grown(bootstrap: str, topic: str) -> Ready:
     return lambda: (end() or 0) >= least
 
 
-def _node_runs(target: str) -> Ready:
+def _node_runs(target: str, tls: ClientTls | None) -> Ready:
     def runs() -> bool:
-        with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(target) as channel:
+        with contextlib.suppress(grpc.RpcError), blocking_channel(target, tls) as channel:
             stub = node_service_pb2_grpc.NodeServiceStub(channel)
             return stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=_PROBE_TIMEOUT_S).state == "RUNNING"
         return False
@@ -289,9 +326,9 @@ def _node_runs(target: str) -> Ready:
     return runs
 
 
-def _router_routes(target: str) -> Ready:
+def _router_routes(target: str, tls: ClientTls | None) -> Ready:
     def routes() -> bool:
-        with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(target) as channel:
+        with contextlib.suppress(grpc.RpcError), blocking_channel(target, tls) as channel:
             stub = fleet_service_pb2_grpc.FleetServiceStub(channel)
             return bool(stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=_PROBE_TIMEOUT_S).stores)
         return False

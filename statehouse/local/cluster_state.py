@@ -27,11 +27,15 @@ class RunDirectoryBusy(LocalError):
 
 @dataclass(slots=True)
 class ClusterState:
-    """The name of the cluster's application, its ports by part, and the processes that were started, by part."""
+    """The name of the cluster's application, its ports by part, and the processes that were started, by part.
+
+    `tls`: its parts call each other over TLS.
+    """
 
     application: str
     ports: dict[str, int]
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
+    tls: bool = False
 
     @property
     def nodes(self) -> list[str]:
@@ -44,6 +48,7 @@ class ClusterState:
             "version": _VERSION,
             "application": self.application,
             "ports": self.ports,
+            "tls": self.tls,
             "processes": {
                 name: {"pid": identity.pid, "started": identity.started} for name, identity in self.processes.items()
             },
@@ -70,7 +75,7 @@ class ClusterState:
                 for name, entry in document["processes"].items()
             }
             ports = {name: int(port) for name, port in document["ports"].items()}
-            return cls(str(document["application"]), ports, processes)
+            return cls(str(document["application"]), ports, processes, document.get("tls") is True)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

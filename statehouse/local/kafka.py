@@ -183,9 +183,11 @@ class EmbeddedKafka:
 
     def _write_configuration(self) -> None:
         (self.data_dir / broker_config.LOG_DIR).mkdir(parents=True, exist_ok=True)
-        properties = broker_config.server_properties(self._port, self._free_controller_port(), self._config)
-        text = broker_config.properties_text(properties)
+        text = broker_config.properties_text(self._properties())
         (self.data_dir / broker_config.PROPERTIES_FILE).write_text(text, encoding="latin-1", errors="backslashreplace")
+
+    def _properties(self) -> dict[str, str]:
+        return broker_config.server_properties(self._port, self._free_controller_port(), self._config)
 
     def _free_controller_port(self) -> int:
         port = free_port()

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
 import threading
-from wsgiref.simple_server import WSGIServer
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import prometheus_client
+import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from statehouse.backoff import OnPause
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.security.server_tls import RenewedTls, server_context
+from statehouse.security.settings_gate import gate_for
+from statehouse.security.shown import Shown
+from statehouse.settings import ProcessSettings, TlsSettings
+
+if TYPE_CHECKING:
+    from statehouse.security.gate import Gate
+
+log = structlog.get_logger(__name__)
+
+_MOST_AT_ONCE: Final = 16
+"""A further scrape is closed at once."""
+_TAKES_AT_MOST_S: Final = 10.0
+"""A scrape that takes longer is cut off."""
+_CERTIFICATE: Final = "statehouse.certificate"
+
+WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def new_registry() -> CollectorRegistry:
@@ -29,27 +55,148 @@ def count_pauses(component: str, registry: CollectorRegistry) -> OnPause:
     return lambda cause: pauses.labels(cause).inc()
 
 
-class MetricsServer:
-    """Serves a registry at `/metrics`, on a thread of its own."""
+def serve_metrics(
+    registry: CollectorRegistry,
+    settings: ProcessSettings,
+    on_denied: Callable[[Reason], None],
+    on_unusable: Callable[[], None] = lambda: None,
+) -> MetricsServer | None:
+    """Serve a registry as a process' settings have it; None if they name no port.
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        """Bind; port 0 takes a free one.
+    `on_denied` is called for each scrape that the rules deny. `on_unusable`: for each change of their files that can't
+    be used, in a process that has no other gate which sees it. Both are called on threads of the server.
+
+    Raises:
+        ConfigurationError: as `MetricsServer`.
+
+    """
+    if settings.metrics_port is None:
+        return None
+    gate = gate_for(settings, on_denied, on_unusable)
+    return MetricsServer(registry, settings.bind_host, settings.metrics_port, settings, gate)
+
+
+class MetricsServer:
+    """Serves a registry at `/metrics`, on threads of its own; with TLS and to whom the rules allow it."""
+
+    def __init__(
+        self, registry: CollectorRegistry, host: str, port: int, security: TlsSettings, gate: Gate | None
+    ) -> None:
+        """Bind; port 0 takes a free one. `gate`: decides who may scrape; without one, everybody.
 
         Raises:
-            ConfigurationError: the port can't be bound.
+            ConfigurationError: the port can't be bound, or a file of `security` can't be used.
 
         """
+        application = prometheus_client.make_wsgi_app(registry)
+        if gate is not None:
+            application = _guarded(application, gate)
+        tls = None if security.tls_certificate is None else RenewedTls(security, server_context)
         try:
-            served: tuple[WSGIServer, threading.Thread] = prometheus_client.start_http_server(port, host, registry)
+            family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+            self._server = _Server(family, address, tls)
         except OSError as error:
             raise ConfigurationError(
                 f"can't serve metrics on {host}:{port}: {error}; choose another --metrics-port"
             ) from error
-        self._server, self._thread = served
+        self._server.set_app(application)
         self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, family: socket.AddressFamily, address: Any, tls: RenewedTls[ssl.SSLContext] | None) -> None:  # noqa: ANN401 - as the socket module has it
+        self.address_family = family
+        self._tls = tls
+        self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        super().__init__(address, _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Take a connection; the handshake is made by the thread that answers, so that it can't hold up others."""
+        taken, address = super().get_request()
+        taken.settimeout(_TAKES_AT_MOST_S)
+        if self._tls is None:
+            return taken, address
+        self._tls.renew()
+        return self._tls.made.wrap_socket(taken, server_side=True, do_handshake_on_connect=False), address
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as wsgiref has it
+        """Answer on a thread, if there is a place."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+        """Answer, within the time: who sends a byte now and then must not keep a place."""
+        late = threading.Timer(_TAKES_AT_MOST_S, _cut, (request,))
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._places.release()
+
+    def handle_error(self, *_: object) -> None:
+        """Log a defect; a caller without TLS or with a wrong certificate, or one who has left, is none."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.error("defect in the metrics server", exc_info=error)
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(WSGIRequestHandler):
+    def get_environ(self) -> dict[str, Any]:
+        """Add the caller's certificate."""
+        environ = super().get_environ()
+        if isinstance(self.connection, ssl.SSLSocket):
+            environ[_CERTIFICATE] = self.connection.getpeercert(binary_form=True) or b""
+        return environ
+
+    def address_string(self) -> str:
+        """Return the caller's address as it is: looking its name up may take long."""
+        return str(self.client_address[0])
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as wsgiref calls it
+        """Log nothing."""
+
+
+def _guarded(application: WsgiApplication, gate: Gate) -> WsgiApplication:
+    """Return the application behind a gate, which is used by one thread at a time."""
+    lock = threading.Lock()
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        authorization = environ.get("HTTP_AUTHORIZATION", "")
+        shown = Shown(environ.get(_CERTIFICATE, b""), authorization, environ.get("REMOTE_ADDR", ""))
+        try:
+            with lock:
+                asyncio.run(gate.reload_if_changed())
+                gate.admit("metrics", None, shown)
+        except LookupFailure as failure:
+            is_unknown = failure.reason is Reason.UNAUTHENTICATED
+            headers = [("Content-Type", "text/plain; charset=utf-8")]
+            if is_unknown:
+                headers.append(("WWW-Authenticate", "Bearer"))
+            start_response("401 Unauthorized" if is_unknown else "403 Forbidden", headers)
+            return [f"{failure}\n".encode()]
+        return application(environ, start_response)
+
+    return guarded

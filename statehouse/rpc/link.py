@@ -18,15 +18,29 @@ from enum import IntEnum
 from typing import Any, Final
 
 import grpc
+import structlog
 from google.rpc import code_pb2, status_pb2
 
 from statehouse.background import as_error
+from statehouse.errors import LookupFailure
 from statehouse.rpc.failures import DETAILS_KEY
 from statehouse.rpc.status import told
+from statehouse.security.shown import NOTHING_SHOWN, Shown
+from statehouse.v1 import errors_pb2
 
+log = structlog.get_logger(__name__)
+
+VERSION: Final = bytes((5,))
+"""Of the link. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
 _TIME: Final = struct.Struct(">I")
+# Of a lookup: its timeout, its caller's number, and how many lookups are under way elsewhere.
+_LOOKUP: Final = struct.Struct(">IQI")
+# Of one that was sent to a node: how long ago in microseconds, what came of it, and how long the node's name is.
+_HANDED: Final = struct.Struct(">IBB")
+_LENGTH: Final = struct.Struct(">I")
+_AUTHORIZATION_LENGTH: Final = struct.Struct(">H")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
 # A proxy that takes nothing: it has as much for calls that nobody reads (proxy/link.go).
 _UNSENT_MAX: Final = 64 * 1024 * 1024
@@ -34,10 +48,15 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class FromProxy(IntEnum):
-    """Kinds of frames that the proxy sends. A lookup's content is its timeout in ms (4 bytes) and the request."""
+    """Kinds of frames that the proxy sends.
+
+    A lookup's content is its timeout in ms (4 bytes), its caller's number (8 bytes), how many lookups are under way
+    that the proxy has sent to nodes (4 bytes), and the request. Without TLS nothing is known of callers, and their
+    number is 0.
+    """
 
     LISTENING = 1
-    """The number is the port."""
+    """The number is the port. The content is the version of the link."""
     CANT_LISTEN = 2
     """The content says why."""
     GET = 3
@@ -48,12 +67,44 @@ class FromProxy(IntEnum):
     """The answer to a call that the server made."""
     CALL_FAILED = 7
     """A call that the server made has failed; the content is a serialized google.rpc.Status."""
+    CALLER = 8
+    """What a caller of lookups that follow has shown; the number is theirs. Content: address (after its length, 1
+    byte), authorization (after its length, 2 bytes), certificate (DER)."""
+    CALLER_GONE = 9
+    """No more lookups of the caller of that number follow."""
+    CANT_ENCRYPT = 10
+    """The content says why."""
+    PART = 11
+    """A part of the request of the lookup of that number, which will begin with the rest of it. If that is refused
+    before, the proxy says with LEFT that no further part follows, unless it has sent the rest."""
+    HANDED = 12
+    """A Get that the proxy has sent to a node. Before the request: microseconds since then (4 bytes), what came of it
+    (`Came`, 1 byte), the node's name (after its length, 1 byte), and the content of what came (after its length, 4)."""
+    EXPRESS_ENDED = 13
+    """What came of a lookup that was handed over while it was under way: `Came`, and its content."""
+    EXPRESS_SUMS = 14
+    """Lookups that nodes answered in time: statehouse.control.v1.ExpressSums."""
+
+
+class Came(IntEnum):
+    """What came of a lookup that the proxy sent to a node."""
+
+    ANSWERED = 0
+    """The caller has the answer."""
+    FAILED = 1
+    """The call failed; the content is a serialized google.rpc.Status."""
+    REFUSED = 2
+    """The node refused; the content is a serialized statehouse.v1.LookupError."""
+    UNKNOWN = 3
+    """Nothing is known of it."""
+    UNDER_WAY = 4
 
 
 class ToProxy(IntEnum):
     """Kinds of frames that the proxy receives."""
 
     SERVE = 1
+    """The content is the version of the link."""
     STOP = 2
     ANSWER = 3
     FAILURE = 4
@@ -64,16 +115,39 @@ class ToProxy(IntEnum):
     """Nobody waits for that call of the server any more."""
     DROP = 7
     """Use a new connection to an address. Content: ms that calls on the old one may go on (4 bytes), address."""
+    ROUTES = 8
+    """What the proxy may send to nodes by itself: statehouse.control.v1.ExpressSnapshot."""
+    ALIVE = 9
+    """The snapshot of that number holds. Said often: the proxy acts on none that it has not heard of for a while."""
 
 
 CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
 
 
 @dataclass(frozen=True, slots=True)
+class HandedLookup:
+    """A lookup that the proxy has sent to a node, and hands over because it is late or was not answered.
+
+    `sent_at`: when, in the loop's time. `came`: empty bytes, if the caller has got the node's answer; or the node's
+    refusal; None if nothing is known; or CallFailed is raised.
+    """
+
+    instance_id: str
+    sent_at: float
+    came: asyncio.Future[bytes | LookupFailure | None]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkContext:
-    """The context of a call over the link, in place of gRPC's. `until`: the caller's deadline, in the loop's time."""
+    """The context of a call over the link, in place of gRPC's. `until`: the caller's deadline, in the loop's time.
+
+    `shown`: what the caller has shown; the same object for all their calls on one connection. `handed`: if the proxy
+    has sent the lookup to a node already.
+    """
 
     until: float | None
+    shown: Shown = NOTHING_SHOWN
+    handed: HandedLookup | None = None
 
     def time_remaining(self) -> float | None:
         """Return the seconds left, None if the caller set no deadline."""
@@ -82,6 +156,9 @@ class LinkContext:
 
 LinkHandler = Callable[[bytes, LinkContext], bytes | Awaitable[bytes]]
 """Answers a serialized request, at once or with an awaitable; either may raise what gRPC handlers may raise."""
+
+BeginningCheck = Callable[[bytes], None]
+"""Takes the beginning of a batch whose rest is still to come. Raises LookupFailure if it will be refused anyhow."""
 
 
 class CallFailed(grpc.RpcError):
@@ -92,8 +169,8 @@ class CallFailed(grpc.RpcError):
         self._status = status
 
     def code(self) -> grpc.StatusCode:
-        """Return the status code."""
-        return _CODES[self._status.code]
+        """Return the status code; UNKNOWN for a number that none has: whoever was called may send any."""
+        return _CODES.get(self._status.code, grpc.StatusCode.UNKNOWN)
 
     def details(self) -> str:
         """Return the message."""
@@ -114,6 +191,7 @@ def first_frame(receive: Callable[[int], bytes]) -> tuple[FromProxy, int, bytes]
 
     Raises:
         EOFError: the proxy sent none.
+        ValueError: there is no such kind.
 
     """
 
@@ -133,18 +211,31 @@ def first_frame(receive: Callable[[int], bytes]) -> tuple[FromProxy, int, bytes]
 class Link(asyncio.Protocol):
     """The server's end. Lives on the event loop. `on_lost()` is called when the proxy's end is gone.
 
-    `handlers`: by the names in `CALLS`.
+    `handlers`: by the names in `CALLS`. `check_beginning`: of requests that come in parts, which only batches do.
+    `callers`: what they have shown, by their numbers.
     """
 
-    def __init__(self, handlers: Mapping[str, LinkHandler], on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, handlers: Mapping[str, LinkHandler], check_beginning: BeginningCheck, on_lost: Callable[[], None]
+    ) -> None:
         self._handlers = {int(kind): (name, handlers[name]) for kind, name in CALLS.items()}
-        self._on_lost = on_lost
+        self._check_beginning, self._on_lost = check_beginning, on_lost
         self._loop = asyncio.get_running_loop()
-        self._received = bytearray()
+        # The beginning of a frame whose end has not come yet, and how many bytes are needed to go on.
+        self._received, self._frame_bytes = bytearray(), 0
         self._out: list[bytes] = []
         self._tasks: dict[int, asyncio.Future[bytes]] = {}
         self._calls: dict[int, asyncio.Future[bytes]] = {}
+        # Of huge requests. The proxy sends one after the other, so they are as many bytes as a message may have.
+        # None: the beginning was refused, and the rest doesn't matter.
+        self._parts: dict[int, list[bytes] | None] = {}
         self._numbers = itertools.count(1)
+        self._handed: dict[int, asyncio.Future[bytes | LookupFailure | None]] = {}
+        self.elsewhere = 0
+        """How many lookups are under way that the proxy has sent to nodes, as it said last."""
+        self.on_sums: Callable[[bytes], None] = lambda _sums: None
+        """Called with serialized ExpressSums."""
+        self.callers: dict[int, Shown] = {0: NOTHING_SHOWN}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
@@ -171,16 +262,23 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         received = self._received
-        received += data
-        at, end = 0, len(received)
+        if received:
+            received += data
+            if len(received) < self._frame_bytes:
+                return
+            data = bytes(received)
+            received.clear()
+        at, end = 0, len(data)
+        self._frame_bytes = _HEAD.size
         while end - at >= _HEAD.size:
-            length, kind, number = _HEAD.unpack_from(received, at)
+            length, kind, number = _HEAD.unpack_from(data, at)
             next_at = at + _LENGTH_BYTES + length
             if next_at > end:
+                self._frame_bytes = _LENGTH_BYTES + length
                 break
-            self._take(kind, number, bytes(received[at + _HEAD.size : next_at]))
+            self._take(kind, number, data, at + _HEAD.size, next_at)
             at = next_at
-        del received[:at]
+        received += data[at:]
 
     async def call(self, target: str, path: str, request: bytes, timeout_s: float) -> bytes:
         """Let the proxy call another server's method, by its path; return the serialized answer.
@@ -224,24 +322,111 @@ class Link(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(b"".join(out))
 
-    def _take(self, kind: int, number: int, content: bytes) -> None:
+    def _take(self, kind: int, number: int, data: bytes, start: int, end: int) -> None:
+        """Take a frame, whose content stands in `data`: a request may be large, and is copied once."""
         if kind in self._handlers:
-            self._begin(*self._handlers[kind], number, content)
+            timeout_ms, caller, self.elsewhere = _LOOKUP.unpack_from(data, start)
+            request = data[start + _LOOKUP.size : end]
+            if number in self._parts:
+                if (parts := self._parts.pop(number)) is None:
+                    return
+                request = b"".join([*parts, request])
+            self._begin(*self._handlers[kind], number, request, timeout_ms, caller)
+            return
+        content = data[start:end]
+        if kind in {FromProxy.HANDED, FromProxy.EXPRESS_ENDED, FromProxy.EXPRESS_SUMS}:
+            self._take_express(kind, number, content)
+        elif kind == FromProxy.PART:
+            self._take_part(number, content)
         elif kind == FromProxy.LEFT:
+            self._parts.pop(number, None)
             if (task := self._tasks.get(number)) is not None:
                 task.cancel()
-        elif (call := self._calls.get(number)) is not None and not call.done():  # else nobody waits for it
-            if kind == FromProxy.CALLED:
-                call.set_result(content)
-            else:
-                call.set_exception(CallFailed(status_pb2.Status.FromString(content)))
+        elif kind in {FromProxy.CALLED, FromProxy.CALL_FAILED}:
+            self._end_call(kind, number, content)
+        else:
+            self._take_callers(kind, number, content)
 
-    def _begin(self, name: str, handler: LinkHandler, number: int, content: bytes) -> None:
+    def _take_callers(self, kind: int, number: int, content: bytes) -> None:
+        """Take what the proxy says of callers."""
+        if kind == FromProxy.CALLER:
+            self.callers[number] = _shown(content)
+        elif kind == FromProxy.CALLER_GONE:
+            self.callers.pop(number, None)
+        else:
+            self._break_off(f"a frame of kind {kind}")
+
+    def _take_part(self, number: int, content: bytes) -> None:
+        """Take a part of a request. One that will be refused is refused at its first: the rest needn't be carried."""
+        if number not in self._parts:
+            try:
+                self._check_beginning(content)
+            except LookupFailure as failure:
+                self._parts[number] = None
+                self._fail(CALLS[FromProxy.BATCH_GET], number, failure)
+                return
+            self._parts[number] = []
+        if (parts := self._parts[number]) is not None:
+            parts.append(content)
+
+    def _take_express(self, kind: int, number: int, content: bytes) -> None:
+        """Take what the proxy says of lookups that it sends to nodes."""
+        if kind == FromProxy.HANDED:
+            self._take_over(number, content)
+        elif kind == FromProxy.EXPRESS_SUMS:
+            self.on_sums(content)
+        elif (came := self._handed.pop(number, None)) is not None and not came.done():
+            _set(came, content[0], content[1:])
+
+    def _take_over(self, number: int, content: bytes) -> None:
+        """Begin a lookup that the proxy has sent to a node."""
+        timeout_ms, caller, self.elsewhere = _LOOKUP.unpack_from(content)
+        ago_us, kind, name_size = _HANDED.unpack_from(content, _LOOKUP.size)
+        at = _LOOKUP.size + _HANDED.size
+        instance_id = content[at : at + name_size].decode()
+        at += name_size
+        (size,) = _LENGTH.unpack_from(content, at)
+        at += _LENGTH.size
+        came: asyncio.Future[bytes | LookupFailure | None] = self._loop.create_future()
+        if kind == Came.UNDER_WAY:
+            self._handed[number] = came
+        else:
+            _set(came, kind, content[at : at + size])
+        handed = HandedLookup(instance_id, self._loop.time() - ago_us / 1_000_000, came)
+        self._begin(*self._handlers[FromProxy.GET], number, content[at + size :], timeout_ms, caller, handed)
+
+    def _end_call(self, kind: int, number: int, content: bytes) -> None:
+        """Take what came of a call that the server made."""
+        if (call := self._calls.get(number)) is None or call.done():
+            return  # nobody waits for it
+        if kind == FromProxy.CALLED:
+            call.set_result(content)
+        else:
+            call.set_exception(CallFailed(status_pb2.Status.FromString(content)))
+
+    def _break_off(self, found: str) -> None:
+        """Close the link to a proxy that does what it never should."""
+        log.error("the proxy sends what it should not; its link is closed", found=found)
+        self.close()
+
+    def _begin(
+        self,
+        name: str,
+        handler: LinkHandler,
+        number: int,
+        request: bytes,
+        timeout_ms: int,
+        caller: int,
+        handed: HandedLookup | None = None,
+    ) -> None:
         """Answer a call."""
-        (timeout_ms,) = _TIME.unpack_from(content)
-        remaining = LinkContext(None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000)
+        if (shown := self.callers.get(caller)) is None:
+            self._break_off(f"a call of caller {caller}, of whom nothing is known")
+            return
+        until = None if timeout_ms == _NO_DEADLINE else self._loop.time() + timeout_ms / 1_000
+        remaining = LinkContext(until, shown, handed)
         try:
-            answer = handler(content[_TIME.size :], remaining)
+            answer = handler(request, remaining)
         except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it
             self._fail(name, number, as_error(caught))
             return
@@ -253,6 +438,7 @@ class Link(asyncio.Protocol):
 
     def _done(self, name: str, number: int, task: asyncio.Future[bytes]) -> None:
         del self._tasks[number]
+        self._handed.pop(number, None)
         if task.cancelled():
             return  # nobody waits for it
         if (error := task.exception()) is None:
@@ -264,10 +450,34 @@ class Link(asyncio.Protocol):
         self.send(ToProxy.FAILURE, number, told(name, error).SerializeToString())
 
 
+def _set(came: asyncio.Future[bytes | LookupFailure | None], kind: int, content: bytes) -> None:
+    """Say what came of a lookup at a node."""
+    if kind == Came.ANSWERED:
+        came.set_result(b"")
+    elif kind == Came.REFUSED:
+        came.set_result(LookupFailure.from_proto(errors_pb2.LookupError.FromString(content)))
+    elif kind == Came.FAILED:
+        came.set_exception(CallFailed(status_pb2.Status.FromString(content)))
+        came.exception()  # nobody may be left to ask for it
+    else:
+        came.set_result(None)
+
+
 def _short(text: str) -> bytes:
     """Return a text of at most 255 bytes, preceded by its length."""
     data = text.encode()
     return bytes((len(data),)) + data
+
+
+def _shown(content: bytes) -> Shown:
+    """Return what a frame says that a caller has shown."""
+    at = 1 + content[0]
+    address = content[1:at].decode()
+    (length,) = _AUTHORIZATION_LENGTH.unpack_from(content, at)
+    at += _AUTHORIZATION_LENGTH.size
+    # As grpcio has the values of metadata that no client should send.
+    authorization = content[at : at + length].decode("latin-1")
+    return Shown(content[at + length :], authorization, address)
 
 
 def _unavailable() -> CallFailed:

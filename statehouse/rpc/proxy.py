@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 from statehouse.errors import ConfigurationError, StatehouseError
-from statehouse.rpc.link import FromProxy, Link, LinkHandler, ToProxy, first_frame
+from statehouse.rpc.link import VERSION, BeginningCheck, FromProxy, Link, LinkHandler, ToProxy, first_frame
 from statehouse.rpc.listening import cant_listen
+from statehouse.rpc.socket_folder import SocketFolder
 from statehouse.settings import ServerSettings
 
 log = structlog.get_logger(__name__)
@@ -55,30 +55,90 @@ def find_program(setting: str) -> str | None:
 
 
 def proxy_for(
-    settings: ServerSettings, bind: str, on_broken: Callable[[Exception], None], *, share_port: bool = False
+    settings: ServerSettings,
+    bind: str,
+    on_broken: Callable[[Exception], None],
+    *,
+    share_port: bool = False,
+    server_name: str = "",
 ) -> Proxy | None:
     """Start the proxy that the settings ask for, if any.
 
+    `server_name`: that the certificates of the servers it calls must have; empty: the host that is called.
+
     Raises:
-        ConfigurationError: it can't be started, or can't listen there.
+        ConfigurationError: it can't be started, can't listen there, or can't use the files for TLS.
 
     """
     program = find_program(settings.proxy)
     log.info("calls are served", by=program or "grpcio")
     if program is None:
         return None
-    of_address = settings.max_connections_per_address or settings.max_connections
-    bounds = ProxyLimits(settings.max_message_bytes, settings.max_connections, of_address)
-    return Proxy(program, bind, on_broken, bounds, share_port=share_port)
+    bounds = ProxyLimits(
+        settings.max_message_bytes,
+        settings.max_connections,
+        settings.max_connections_per_address or settings.max_connections,
+        settings.max_held_bytes,
+    )
+    return Proxy(program, bind, on_broken, bounds, share_port=share_port, tls=_tls_of(settings, server_name))
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """What a proxy takes: the largest message, and how many connections, of all callers and of one address."""
+    """What a proxy takes.
+
+    The largest message; how many connections, of all callers and of one address; the bytes of large requests at once.
+    """
 
     max_message_bytes: int
-    max_connections: int = 10_000
-    max_connections_per_address: int = 10_000
+    max_connections: int
+    max_connections_per_address: int
+    max_held_bytes: int
+
+    def options(self) -> list[str]:
+        """Return them for the program."""
+        return [
+            f"-max-message-bytes={self.max_message_bytes}",
+            f"-max-connections={self.max_connections}",
+            f"-max-connections-per-address={self.max_connections_per_address}",
+            f"-max-request-bytes-held={self.max_held_bytes}",
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyTls:
+    """How a proxy encrypts, as the settings have it. It reads the files, and reads them anew when they change."""
+
+    certificate: Path
+    key: Path
+    ca: Path | None
+    callers: str
+    max_connection_age_ms: int
+    server_name: str = ""
+
+    def options(self) -> list[str]:
+        """Return it for the program."""
+        return [
+            f"-tls-certificate={self.certificate}",
+            f"-tls-key={self.key}",
+            *([] if self.ca is None else [f"-tls-ca={self.ca}"]),
+            f"-tls-callers={self.callers}",
+            f"-tls-server-name={self.server_name}",
+            f"-max-connection-age={self.max_connection_age_ms}ms",
+        ]
+
+
+def _tls_of(settings: ServerSettings, server_name: str) -> ProxyTls | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return ProxyTls(
+        settings.tls_certificate.expanduser(),
+        settings.tls_key.expanduser(),
+        None if settings.tls_ca is None else settings.tls_ca.expanduser(),
+        settings.callers_certificates,
+        settings.max_connection_age_ms,
+        server_name,
+    )
 
 
 class Proxy:
@@ -96,25 +156,22 @@ class Proxy:
         bounds: ProxyLimits,
         *,
         share_port: bool,
+        tls: ProxyTls | None = None,
     ) -> None:
         """Start the proxy. It binds the port, but accepts no calls yet.
 
         Raises:
-            ConfigurationError: it can't be started, or can't listen there.
+            ConfigurationError: it can't be started, can't listen there, or can't use the files for TLS.
 
         """
         self._on_broken = on_broken
         self._is_ending = False
         self._lost = asyncio.Event()
-        # In the abstract namespace (unix(7)): the address goes when the process ends, in whatever way.
-        self.target = f"unix-abstract:statehouse-{os.getpid()}-{secrets.token_hex(8)}"
-        options = [
-            f"-listen={bind}",
-            f"-server={self.target}",
-            f"-max-message-bytes={bounds.max_message_bytes}",
-            f"-max-connections={bounds.max_connections}",
-            f"-max-connections-per-address={bounds.max_connections_per_address}",
-        ]
+        self._folder = SocketFolder()
+        self.target = f"unix:{self._folder.path}"
+        options = [f"-listen={bind}", f"-server={self.target}", *bounds.options()]
+        if tls is not None:
+            options += tls.options()
         if share_port:
             options.append("-share-port")
         self._socket, its_socket = socket.socketpair()
@@ -124,29 +181,32 @@ class Proxy:
                 self._process = subprocess.Popen([program, *options], stdin=its_socket.fileno(), env={})
         except OSError as error:
             self._socket.close()
+            self._folder.close()
             raise ConfigurationError(f"{program} can't be run: {error}") from error
         try:
             self._socket.settimeout(_START_S)
             kind, self.port, content = first_frame(self._socket.recv)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError) as error:
             self._end()
-            raise ConfigurationError(f"{program} does not say where it listens: is it {PROGRAM}?") from error
-        if kind is FromProxy.CANT_LISTEN:
+            raise ConfigurationError(
+                f"{program} does not say where it listens: is it {PROGRAM}, built with this package? Build it again"
+            ) from error
+        if kind is not FromProxy.LISTENING or content != VERSION:
             self._end()
-            raise cant_listen(bind, content.decode(errors="replace"))
+            raise _cant_serve(program, bind, kind, content)
 
     @property
     def pid(self) -> int:
         """The proxy's process id."""
         return self._process.pid
 
-    async def serve(self, handlers: Mapping[str, LinkHandler]) -> None:
-        """Let the proxy accept calls. Start the server behind it first. `handlers`: as for `Link`."""
+    async def serve(self, handlers: Mapping[str, LinkHandler], check_beginning: BeginningCheck) -> None:
+        """Let the proxy accept calls. Start the server behind it first. The arguments are as for `Link`."""
         self._socket.setblocking(False)
         _, self.link = await asyncio.get_running_loop().create_unix_connection(
-            lambda: Link(handlers, self._on_lost), sock=self._socket
+            lambda: Link(handlers, check_beginning, self._on_lost), sock=self._socket
         )
-        self.link.send(ToProxy.SERVE)
+        self.link.send(ToProxy.SERVE, 0, VERSION)
 
     async def stop(self, grace_s: float) -> None:
         """Let the proxy refuse new calls, and end after those under way, or after `grace_s` seconds."""
@@ -171,3 +231,13 @@ class Proxy:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._folder.close()
+
+
+def _cant_serve(program: str, bind: str, kind: FromProxy, content: bytes) -> ConfigurationError:
+    """Return the error for a proxy that has not begun to listen, or is another's."""
+    if kind is FromProxy.CANT_LISTEN:
+        return cant_listen(bind, content.decode(errors="replace"))
+    if kind is FromProxy.CANT_ENCRYPT:
+        return ConfigurationError(f"TLS files can't be used: {content.decode(errors='replace')}")
+    return ConfigurationError(f"{program} is of another version than this package: build it again")

@@ -1,32 +1,67 @@
-"""gRPC servers as all our processes run them: one port, health per service, reflection, bounded messages."""
+"""gRPC servers as all our processes run them: one port with TLS and rules, health per service, reflection."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+import gc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from statehouse.background import BackgroundWork
+from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
-from statehouse.rpc.link import LinkHandler
+from statehouse.rpc.health import Health
+from statehouse.rpc.link import LinkContext, LinkHandler
 from statehouse.rpc.listening import cant_listen
 from statehouse.rpc.proxy import Proxy
+from statehouse.rpc.reflection import Reflection
 from statehouse.rpc.requests import TolerantServer
-from statehouse.rpc.serving import ServingStatus
+from statehouse.rpc.server_credentials import server_credentials
+from statehouse.security.shown import NOTHING_SHOWN, Shown
+from statehouse.settings import ServerSettings
+from statehouse.wire import refuse_beginning
+
+if TYPE_CHECKING:
+    from statehouse.security.gate import Gate
+
+# Of the three generations; Python's own are 700, 10 and 10.
+_OBJECTS_BETWEEN_COLLECTIONS: Final = (20_000, 20, 50)
+# Of the lookups that the proxy passes on as frames.
+_PROXIED_SERVICE: Final = "statehouse.v1.QueryService"
+# Of requests for health and reflection, which have the name of a service or a file.
+_NAME_BYTES_MAX: Final = 4 * 1024
+# A proxy takes 16 KiB of metadata from callers, and adds a certificate of as much, in base64 (proxy/tls.go). Beyond
+# this size grpcio refuses some calls, by chance; by default beyond 8 KiB.
+_FROM_PROXY: Final = (("grpc.max_metadata_size", 64 * 1024),)
+# What grpcio bounds where there is no proxy: as the proxy has it (proxy/main.go).
+_BEGINS_WITHIN_MS: Final = 10_000
+_IDLE_MAX_MS: Final = 600_000
+_HEADERS_MAX_BYTES: Final = 16 * 1024
+_CALLS_OF_CONNECTION_MAX: Final = 10_000
+# Of all connections, beside those that may last by bounds of their own; as many may wait in the proxy
+# (proxy/door.go). Each takes some 20 KiB.
+_CALLS_MAX: Final = 20_000
 
 
 class RpcServer:
-    """An aio server with the standard side services.
+    """An aio server with the standard side services, `health` and `reflection`.
 
     `services`: the fully qualified names that get a health entry; all are NOT_SERVING until `set_serving`.
     `share_port`: several processes may bind the port (SO_REUSEPORT); off, a taken port is an error.
 
     `proxy`: serves in front of this server, see `proxy_for`. `proxied`: the handlers for the lookups that it passes on,
-    as for `Link`. The registered services answer all other calls, as they do without a proxy.
+    as for `Link`, and `max_batch_entries` what they take of a batch. The registered services answer all other calls, as
+    they do without a proxy.
+
+    `settings`: say how the port is encrypted, and what is taken; a proxy has been told by itself. `lasting_calls`: how
+    many calls the services let last at once, by bounds of their own. `gate`: admits each call; without one everybody
+    may do everything.
     """
 
     def __init__(
@@ -35,58 +70,124 @@ class RpcServer:
         services: Sequence[str],
         register: Callable[[grpc.aio.Server], None],
         *,
-        max_message_bytes: int,
+        settings: ServerSettings,
         proxy: Proxy | None,
         proxied: Mapping[str, LinkHandler],
+        max_batch_entries: int,
+        lasting_calls: int,
         share_port: bool = False,
+        gate: Gate | None = None,
     ) -> None:
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.so_reuseport", int(share_port)),
-                ("grpc.max_receive_message_length", max_message_bytes),
-                ("grpc.max_send_message_length", max_message_bytes),
-                # Clients ping every 10 s at most; a ping that comes earlier, after 5 s, is not abuse.
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                *KEEPALIVE,
-            ]
-        )
-        self._services = tuple(services)
-        self._health = health.aio.HealthServicer()
-        self._status = ServingStatus(self._tell_health)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        """Bind the port.
+
+        Raises:
+            ConfigurationError: it is taken, or the files of `settings` can't be used.
+
+        """
+        options: list[tuple[str, int]] = [
+            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.max_receive_message_length", settings.max_message_bytes),
+            ("grpc.max_send_message_length", settings.max_message_bytes),
+            # Clients ping every 10 s at most; a ping that comes earlier, after 5 s, is not abuse.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            *KEEPALIVE,
+            *(_bounds(settings) if proxy is None else _FROM_PROXY),
+        ]
+        credentials: grpc.ServerCredentials | None = None
+        if proxy is None and settings.tls_certificate is not None:
+            credentials = server_credentials(settings)
+            options.append(("grpc.max_connection_age_ms", settings.max_connection_age_ms))
+        most_calls = _CALLS_MAX + lasting_calls if proxy is None else None
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most_calls)
+        self.health = Health(services)
+        self._proxy, self._proxied, self._gate = proxy, proxied, gate
+        self._check_beginning = partial(refuse_beginning, most=max_batch_entries)
+        self._background = BackgroundWork()
+        side = self._refusing(TolerantServer(self._server, _NAME_BYTES_MAX))
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, side)
         # Generated code is typed for a whole server, but uses only this part of it.
-        register(cast(grpc.aio.Server, TolerantServer(self._server)))
-        reflection.enable_server_reflection(
-            [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server
-        )
-        self._proxy, self._proxied = proxy, proxied
+        register(cast(grpc.aio.Server, self._guarded(TolerantServer(self._server))))
+        self.reflection = Reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME])
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(self.reflection, side)
         try:
-            port = self._server.add_insecure_port(bind if proxy is None else proxy.target)
+            where = bind if proxy is None else proxy.target
+            if credentials is None:
+                port = self._server.add_insecure_port(where)
+            else:
+                port = self._server.add_secure_port(where, credentials)
         except RuntimeError as error:
             raise cant_listen(bind, error) from error
         self.port: int = port if proxy is None else proxy.port
 
+    def _guarded(self, server: ServicesServer) -> ServicesServer:
+        if self._gate is None:
+            return server
+        return AuthorizedServer(server, self._gate.admit, shown_directly if self._proxy is None else shown_to_proxy)
+
+    def _refusing(self, server: ServicesServer) -> ServicesServer:
+        """Return the server for services that don't refuse by themselves what can't be read."""
+        if self._gate is None:
+            return AuthorizedServer(server, _admit_all, lambda _context: NOTHING_SHOWN)
+        return self._guarded(server)
+
+    def _admitted(self, name: str, handler: LinkHandler) -> LinkHandler:
+        """Return a handler of lookups that admits them first, if there are rules."""
+        if self._gate is None:
+            return handler
+        admit, path = self._gate.admit, f"/{_PROXIED_SERVICE}/{name}"
+
+        def admitted(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
+            admit(path, data, context.shown)
+            return handler(data, context)
+
+        return admitted
+
     async def start(self) -> None:
         """Begin to accept calls."""
-        await self._tell_health(serving=False)
+        _collect_seldom()
         await self._server.start()
+        if self._gate is not None:
+            self._background.start(self._gate.watch_files(), "watch the files of rules")
         if self._proxy is not None:
-            await self._proxy.serve(self._proxied)
+            handlers = {name: self._admitted(name, each) for name, each in self._proxied.items()}
+            await self._proxy.serve(handlers, self._check_beginning)
 
     def set_serving(self, *, serving: bool) -> None:
         """Set the answer to health checks; of several calls the latest counts. Call this on the event loop."""
-        self._status.set(serving=serving)
-
-    async def _tell_health(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", *self._services):
-            await self._health.set(service, status)
+        self.health.set(serving=serving)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give those under way `grace_s` seconds."""
-        await self._status.close()
-        await self._health.enter_graceful_shutdown()
+        self.health.end()
         ends = [self._server.stop(grace_s)]
         if self._proxy is not None:
             ends.append(self._proxy.stop(grace_s))
         await asyncio.gather(*ends)
+        await self._background.cancel()
+
+
+def _admit_all(method: str, request: object, shown: Shown, *, again: bool = False) -> None:
+    """Allow every call: there are no rules."""
+
+
+def _bounds(settings: ServerSettings) -> list[tuple[str, int]]:
+    """Return what grpcio is to bound itself."""
+    return [
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.server_handshake_timeout_ms", _BEGINS_WITHIN_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MAX_MS),
+        # Above the first of both some calls are refused, by chance.
+        ("grpc.max_metadata_size", _HEADERS_MAX_BYTES),
+        ("grpc.absolute_max_metadata_size", _HEADERS_MAX_BYTES),
+        ("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION_MAX),
+    ]
+
+
+def _collect_seldom() -> None:
+    """Have Python look for cycles less often, and never in what the process has from its start on.
+
+    Messages have no cycles. By default a look through everything comes with every few thousand of them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_OBJECTS_BETWEEN_COLLECTIONS)

@@ -67,7 +67,7 @@ def failing_cleanly(
         except CallerLeftError:
             await _end_unsent(context)
         except BaseException as caught:  # noqa: BLE001 - the caller learns of it, and the log has it
-            await _abort(context, handler.__name__, as_error(caught))
+            await end_with(context, handler.__name__, as_error(caught))
         raise AssertionError("abort returns never")
 
     method.__doc__ = handler.__doc__
@@ -103,19 +103,19 @@ def told(name: str, error: Exception) -> status_pb2.Status:
     return to_status(error)
 
 
-async def _end_unsent(context: Context) -> None:
-    """End a call whose response could not be sent. If the caller has not left, they learn that the call has ended."""
-    try:
-        await context.abort(grpc.StatusCode.CANCELLED, "a response could not be sent")
-    except grpc.aio.InternalError:
-        raise asyncio.CancelledError from None  # the call is gone: this is how grpcio ends a handler then
-
-
-async def _abort(context: Context, name: str, error: Exception) -> None:
-    """End a call with what its handler raised."""
+async def end_with(context: Context, name: str, error: Exception) -> None:
+    """End a call of the method `name` with an error."""
     status = rpc_status.to_status(told(name, error))
     try:
         async with asyncio.timeout(_TOLD_WITHIN_S):
             await context.abort_with_status(status)
     except TimeoutError:
         raise asyncio.CancelledError from None  # the caller takes nothing, not even that: this ends a handler
+
+
+async def _end_unsent(context: Context) -> None:
+    """End a call whose response could not be sent. If the caller has not left, they learn that the call has ended."""
+    try:
+        await context.abort(grpc.StatusCode.CANCELLED, "a response could not be sent")
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None  # the call is gone: this is how grpcio ends a handler then

@@ -4,7 +4,7 @@
 `loading.py` reads flags, environment and file. Nothing here depends on a process, or a command line.
 """
 
-from statehouse.settings.common import ServerSettings
+from statehouse.settings.common import KafkaSecuritySettings, ProcessSettings, ServerSettings, TlsSettings
 from statehouse.settings.declaration import ENV_PREFIX, DeclaredSettings, InvalidSettings, Setting
 from statehouse.settings.loading import (
     CONFIG_ENV,
@@ -28,13 +28,16 @@ __all__ = (
     "ControllerSettings",
     "DeclaredSettings",
     "InvalidSettings",
+    "KafkaSecuritySettings",
     "LoadedSettings",
     "NodeSettings",
+    "ProcessSettings",
     "ProcessorSettings",
     "RouterSettings",
     "ServerSettings",
     "Setting",
     "SettingSource",
+    "TlsSettings",
     "check_file",
     "load",
     "load_with_sources",

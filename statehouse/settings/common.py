@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
+from statehouse.brokers import Brokers, KafkaSecurity, SaslMechanism, SecurityProtocol
 from statehouse.serde_plugins import SerdeOptions
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
@@ -16,7 +17,144 @@ LogLevel = Annotated[
 ]
 
 
-class ProcessSettings(DeclaredSettings):
+class TlsSettings(DeclaredSettings):
+    """What a process needs that serves, or calls others, encrypted. The files are read anew when they change."""
+
+    tls_certificate: Path | None = setting(
+        None,
+        "File with the process's certificate, and those between it and the CA's, in PEM. With one each port speaks TLS "
+        "only, and the same certificate is shown to servers that are called.",
+        SettingGroup.SECURITY,
+        unset="none: nothing is encrypted",
+    )
+    tls_key: Path | None = setting(
+        None,
+        "File with the certificate's private key, in PEM, without a password.",
+        SettingGroup.SECURITY,
+        unset="none",
+    )
+    tls_ca: Path | None = setting(
+        None,
+        "File with the CA's certificates, in PEM, that callers and the servers that are called are checked with.",
+        SettingGroup.SECURITY,
+        unset="none: callers' certificates are not asked for",
+    )
+    tls_callers: Literal["none", "optional", "required"] | None = setting(
+        None,
+        "Whether callers show certificates. optional, for callers with tokens, needs the proxy.",
+        SettingGroup.SECURITY,
+        unset="required if there is a tls_ca, else none",
+    )
+    tls_crl: Path | None = setting(
+        None,
+        "File with the CA's lists of revoked certificates, in PEM.",
+        SettingGroup.SECURITY,
+        unset="none",
+    )
+    security_rules: Path | None = setting(
+        None,
+        "File with the rules: who may do what (docs/security.md). With one everything else is denied.",
+        SettingGroup.SECURITY,
+        unset="none: everybody may do everything",
+    )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together: give both or none")
+        if self.tls_certificate is None:
+            for name in ("tls_ca", "tls_callers", "tls_crl", "security_rules"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} does nothing without TLS: give tls_certificate and tls_key as well")
+        if self.tls_ca is None:
+            if self.tls_callers in {"optional", "required"}:
+                raise ValueError("tls_callers checks certificates with those in tls_ca: give that, too")
+            if self.tls_crl is not None:
+                raise ValueError("tls_crl is checked with the certificates in tls_ca: give that, too")
+        return self
+
+    @property
+    def callers_certificates(self) -> Literal["none", "optional", "required"]:
+        """Whether callers show certificates."""
+        if self.tls_callers is not None:
+            return self.tls_callers
+        return "none" if self.tls_ca is None else "required"
+
+
+class KafkaSecuritySettings(DeclaredSettings):
+    """How a process logs in to Kafka. Files are read whenever a client is made."""
+
+    kafka_security_protocol: SecurityProtocol = setting(
+        "plaintext",
+        "How Kafka's brokers are spoken to: ssl encrypts, sasl_plaintext and sasl_ssl log in.",
+        SettingGroup.KAFKA,
+    )
+    kafka_sasl_mechanism: SaslMechanism | None = setting(
+        None,
+        "How to log in, with one of the sasl protocols.",
+        SettingGroup.KAFKA,
+        unset="none",
+    )
+    kafka_credentials: Path | None = setting(
+        None,
+        "File with user:password; for OAUTHBEARER with client_id:client_secret. On a Spark cluster each machine needs "
+        "it, at this path.",
+        SettingGroup.KAFKA,
+        unset="none",
+    )
+    kafka_oauth_token_url: str = setting(
+        "",
+        "For OAUTHBEARER: where tokens are fetched.",
+        SettingGroup.KAFKA,
+        unset="none",
+    )
+    kafka_oauth_scope: str = setting(
+        "",
+        "For OAUTHBEARER: the scope to ask for.",
+        SettingGroup.KAFKA,
+        unset="none",
+    )
+    kafka_ca: Path | None = setting(
+        None,
+        "File with the certificates, in PEM, that the brokers' are checked with.",
+        SettingGroup.KAFKA,
+        unset="those that the system trusts",
+    )
+    kafka_certificate: Path | None = setting(
+        None,
+        "File with the certificate that brokers are shown, in PEM.",
+        SettingGroup.KAFKA,
+        unset="none",
+    )
+    kafka_key: Path | None = setting(
+        None,
+        "File with that certificate's private key, in PEM (PKCS #8), without a password.",
+        SettingGroup.KAFKA,
+        unset="none",
+    )
+
+    @model_validator(mode="after")
+    def _security_is_whole(self) -> Self:
+        if problem := self.kafka_security.problem():
+            raise ValueError(problem)
+        return self
+
+    @property
+    def kafka_security(self) -> KafkaSecurity:
+        """The same as one value."""
+        return KafkaSecurity(
+            self.kafka_security_protocol,
+            self.kafka_sasl_mechanism,
+            _absolute(self.kafka_credentials),
+            self.kafka_oauth_token_url,
+            self.kafka_oauth_scope,
+            _absolute(self.kafka_ca),
+            _absolute(self.kafka_certificate),
+            _absolute(self.kafka_key),
+        )
+
+
+class ProcessSettings(TlsSettings, KafkaSecuritySettings):
     """What every process needs."""
 
     bootstrap: str = setting(
@@ -37,6 +175,11 @@ class ProcessSettings(DeclaredSettings):
         le=65_535,
     )
     log_level: LogLevel = setting("info", "Least level that is logged.", SettingGroup.OBSERVABILITY)
+
+    @property
+    def brokers(self) -> Brokers:
+        """What clients of Kafka are made with."""
+        return Brokers(self.bootstrap, self.kafka_security)
 
 
 class CommonSettings(ProcessSettings):
@@ -107,6 +250,11 @@ def _path(file: Path | None) -> str:
     return "" if file is None else str(file.expanduser())
 
 
+def _absolute(file: Path | None) -> str:
+    """Return a path that means the same in Spark's processes, which run elsewhere."""
+    return "" if file is None else str(file.expanduser().absolute())
+
+
 class HeartbeatSettings(CommonSettings):
     """What nodes need, and the processor, which follows their heartbeats."""
 
@@ -154,16 +302,23 @@ class ServerSettings(ApplicationSettings):
     )
     max_connections: int = setting(
         10_000,
-        "Most connections at once; further ones are closed. Only where a proxy serves: grpcio can't bound them.",
+        "Most connections at once; further ones are closed.",
         SettingGroup.ADDRESS,
         ge=1,
     )
     max_connections_per_address: int | None = setting(
         None,
-        "The same for one address. Callers behind a load balancer share its address.",
+        "The same for one address, where a proxy serves: grpcio can't. Callers behind a load balancer share its "
+        "address.",
         SettingGroup.ADDRESS,
         unset="max_connections",
         ge=1,
+    )
+    max_connection_age_ms: int = setting(
+        600_000,
+        "With TLS: after this time a connection is closed in order, once its calls are done; clients connect again.",
+        SettingGroup.SECURITY,
+        ge=1_000,
     )
     max_timeout_ms: int = setting(
         60_000,
@@ -177,3 +332,18 @@ class ServerSettings(ApplicationSettings):
         SettingGroup.ADDRESS,
         ge=65_536,
     )
+    max_held_bytes: int = setting(
+        64 * 1024 * 1024,
+        "Most bytes of requests of more than 64 KiB that are on their way through the proxy; further ones wait. At "
+        "least max_message_bytes.",
+        SettingGroup.ADDRESS,
+        ge=65_536,
+    )
+
+    @model_validator(mode="after")
+    def _one_message_is_held(self) -> Self:
+        if self.max_held_bytes < self.max_message_bytes:
+            raise ValueError(
+                "max_held_bytes must be at least max_message_bytes, or the largest message never arrives: raise it"
+            )
+        return self

@@ -55,6 +55,8 @@ class SettingGroup(StrEnum):
     READS = "Reads"
     WATCHES = "Watches"
     REGISTRY = "Schema registry"
+    SECURITY = "Security"
+    KAFKA = "Kafka's security"
     OBSERVABILITY = "Observability"
 
 

@@ -32,6 +32,12 @@ class RouterSettings(ServerSettings):
         SettingGroup.ROUTING,
         flag="--rack",
     )
+    tls_node_name: str = setting(
+        "",
+        "A name that all nodes' certificates have, to check in place of the host that a node advertises.",
+        SettingGroup.SECURITY,
+        unset="none: the advertised host",
+    )
     request_timeout_ms: int = setting(
         5_000, "Longest time that a request without a deadline may take.", SettingGroup.ROUTING, ge=1
     )
@@ -56,6 +62,11 @@ class RouterSettings(ServerSettings):
     )
     retry_budget_per_s: float = setting(
         5, "Hedges and retries that may be sent in a second however few lookups there are.", SettingGroup.ROUTING, ge=0
+    )
+    express: bool = setting(
+        False,
+        "The proxy sends plain Gets to nodes by itself, as the router has decided. Not with security_rules.",
+        SettingGroup.ROUTING,
     )
     max_lookups: int = setting(
         2_000,

@@ -105,6 +105,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The store's serde can't decode for now: the schema registry can't be
     reached, or the node has no plug-in for the serde. A raw read works.
     """
+    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 41
+    """The caller has not shown who they are, or it could not be verified."""
+    ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 42
+    """The rules do not allow the caller this call."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a request failed. The status details carry the same name as
@@ -191,6 +195,10 @@ ERROR_REASON_SERDE_UNAVAILABLE: ErrorReason.ValueType  # 40
 """The store's serde can't decode for now: the schema registry can't be
 reached, or the node has no plug-in for the serde. A raw read works.
 """
+ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 41
+"""The caller has not shown who they are, or it could not be verified."""
+ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 42
+"""The rules do not allow the caller this call."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -97,12 +97,18 @@ class GetNodeResponse(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
+    HEARTBEATS_FAILING_MS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """Random id of this run of the process."""
     state: _builtins.str
     """CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING or ERROR."""
     epoch: _builtins.int
     """Newest epoch that the node acts on. Always set."""
+    heartbeats_failing_ms: _builtins.int
+    """Milliseconds since a heartbeat last reached Kafka, if the newest one
+    failed. Then routers and the controller know less of the node than this
+    answer. Absent while heartbeats arrive.
+    """
     @_builtins.property
     def host(self) -> _types_pb2.Host:
         """The node."""
@@ -119,14 +125,20 @@ class GetNodeResponse(_message.Message):
         state: _builtins.str = ...,
         epoch: _builtins.int | None = ...,
         tasks: _abc.Iterable[Global___TaskReplica] | None = ...,
+        heartbeats_failing_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "host", b"host"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_heartbeats_failing_ms", b"_heartbeats_failing_ms", "epoch", b"epoch", "heartbeats_failing_ms", b"heartbeats_failing_ms", "host", b"host"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "host", b"host", "incarnation", b"incarnation", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_heartbeats_failing_ms", b"_heartbeats_failing_ms", "epoch", b"epoch", "heartbeats_failing_ms", b"heartbeats_failing_ms", "host", b"host", "incarnation", b"incarnation", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__heartbeats_failing_ms: _TypeAlias = _typing.Literal["heartbeats_failing_ms"]  # noqa: Y015
+    _WhichOneofArgType__heartbeats_failing_ms: _TypeAlias = _typing.Literal["_heartbeats_failing_ms", b"_heartbeats_failing_ms"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heartbeats_failing_ms) -> _WhichOneofReturnType__heartbeats_failing_ms | None: ...
 
 Global___GetNodeResponse: _TypeAlias = GetNodeResponse  # noqa: Y015
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from statehouse.local.certificates import make_certificates
 from statehouse.local.ports import free_port
 from tests.deploy.files import DEPLOY
 
@@ -18,24 +22,30 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A server that serves as a whole, with one service that doesn't."""
+@contextmanager
+def _serving(credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+    """Run a server that serves as a whole, with one service that doesn't; give its address."""
     server = grpc.server(ThreadPoolExecutor(2))
     servicer = health.HealthServicer()
     servicer.set("", _SERVING)
     servicer.set("restoring", _NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    anywhere = "127.0.0.1:0"
+    port = server.add_secure_port(anywhere, credentials) if credentials else server.add_insecure_port(anywhere)
     server.start()
     yield f"127.0.0.1:{port}"
     server.stop(0).wait()
 
 
-def _check(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, str(DEPLOY / "healthcheck.py"), *arguments], capture_output=True, text=True, check=False
-    )
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with _serving() as address:
+        yield address
+
+
+def _check(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    command = [sys.executable, str(DEPLOY / "healthcheck.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | (env or {}))
     return done.returncode, done.stdout.strip()
 
 
@@ -47,3 +57,17 @@ def test_says_what_the_server_says(address: str) -> None:
 
 def test_nobody_there_is_unhealthy() -> None:
     assert _check(f"127.0.0.1:{free_port()}") == (1, "UNAVAILABLE")
+
+
+def test_over_tls_it_shows_what_options_or_the_servers_own_variables_name(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    ca, certificate, key = (str(tmp_path / name) for name in ("ca.pem", "node.pem", "node.key"))
+    pair = (Path(key).read_bytes(), Path(certificate).read_bytes())
+    credentials = grpc.ssl_server_credentials([pair], Path(ca).read_bytes(), require_client_auth=True)
+    with _serving(credentials) as address:
+        options = ("--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key)
+        assert _check(address, *options) == (0, "SERVING")
+        env = {"STATEHOUSE_TLS_CA": ca, "STATEHOUSE_TLS_CERTIFICATE": certificate, "STATEHOUSE_TLS_KEY": key}
+        assert _check(address, env=env) == (0, "SERVING")
+        assert _check(address) == (1, "UNAVAILABLE")
+        assert _check(address, "--tls-ca", str(tmp_path / "nowhere")) == (2, "")

@@ -21,6 +21,7 @@ from statehouse.local.cluster import LocalCluster
 from statehouse.partitioning import partition_for
 from statehouse.topology import dead_letters_topic
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc
+from tests.e2e.conftest import is_settled
 from tests.support.kafka import produce
 from tests.support.polling import poll_until
 
@@ -37,6 +38,9 @@ PRODUCTS = {number: f"Game {number}" for number in range(1000, 1050)}
 def test_nothing_is_lost_or_doubled_on_any_replica(cluster: LocalCluster, client: Client):
     produce(cluster.bootstrap, "players", [sample.named_row(*row) for row in PLAYERS.items()])
     produce(cluster.bootstrap, "products", [sample.named_row(*row) for row in PRODUCTS.items()])
+    poll_until(
+        lambda: is_settled(client), 120, "the fleet to settle: what is moved later, is so because a node is lost"
+    )
     letters_before = len(messages(cluster.bootstrap, dead_letters_topic(application_id)))
     partitions = partition_count(cluster.bootstrap, "score-events")
     events = made_events()
@@ -87,8 +91,12 @@ def lose_a_node(cluster: LocalCluster, client: Client) -> None:
     controller = client.fleet().controller
     assert controller is not None
     assert controller.standby
-    kept = {task.task for task in client.fleet().tasks if task.active == actives[task.task]}
-    assert kept == actives.keys() - theirs, "nothing else was moved"
+    now = {task.task: task.active for task in client.fleet().tasks}
+    # Where a lost task's standby was decides who has how many; the one with too many hands the rest on.
+    promoted = Counter((now if task in theirs else actives)[task] for task in actives)
+    too_many = max(promoted.values()) - -(-len(actives) // (len(cluster.nodes) - 1))
+    moved = {task for task in actives.keys() - theirs if now[task] != actives[task]}
+    assert len(moved) <= too_many, "no more was moved than balance asks for"
     lost.start()
 
 

@@ -33,7 +33,9 @@ def main() -> int:
         began_at = time.monotonic()
         say(f"{name}: {SCENARIOS[name].story}")
         left_s = max(1, int(ends_at - began_at))
-        outcome = played(SCENARIOS[name], directory / name, full=not options.small, limit_s=left_s)
+        outcome = played(
+            SCENARIOS[name], directory / name, full=not options.small, limit_s=left_s, secured=options.secured
+        )
         outcomes.append(outcome)
         numbers = figures(outcome.history)
         say(
@@ -46,7 +48,7 @@ def main() -> int:
         for violation in outcome.violations[:20]:
             say(f"  {violation}")
     if options.report is not None:
-        write_report(options.report, outcomes, found_machine)
+        write_report(options.report, outcomes, found_machine, secured=options.secured)
     return 1 if any(outcome.violations for outcome in outcomes) else 0
 
 
@@ -59,9 +61,12 @@ def say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
     parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS], metavar="SCENARIO", help="default: all")
-    parser.add_argument("--report", type=Path, metavar="PAGE", help="the Markdown page whose last run is replaced")
+    parser.add_argument(
+        "--report", type=Path, metavar="PAGE", help="the Markdown page whose last run, plain or secured, is replaced"
+    )
     parser.add_argument("--directory", type=Path, help="where histories and logs go; default: a temporary one")
     parser.add_argument("--small", action="store_true", help="as in normal tests, without limits on times")
+    parser.add_argument("--secured", action="store_true", help="nodes and routers with TLS, mutual, rules and a CRL")
     return parser
 
 

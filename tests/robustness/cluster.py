@@ -23,10 +23,11 @@ from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
-from tests.support.fleet import STORE, ServerProcess, Servers
+from tests.support.fleet import NAME, STORE, ServerProcess, Servers
 from tests.support.kafka import create_topic
 from tests.support.kafka_doors import Door, KafkaWithDoors
 from tests.support.polling import poll_until
+from tests.support.secured import Keys
 
 APPLICATION: Final = "robust"
 # A replica this near to the end counts as caught up: writes go on, so that the lag is seldom 0.
@@ -43,12 +44,15 @@ class ClusterShape:
     and `starting_nice` of nodes until they listen: elsewhere each has a machine of its own, here one that starts, or a
     broker that tidies its logs, would take the processors from the router that all lookups go through, and from the
     other nodes.
+
+    `secured`: nodes and routers have TLS, mutual, rules, and a list of revoked certificates.
     """
 
     nodes: int = 5
     partitions: int = 12
     standbys: int = 1
     routers: int = 1
+    secured: bool = False
     heartbeat_interval_ms: int = 1_000
     session_timeout_ms: int = 10_000
     attempt_timeout_ms: int | None = None
@@ -100,6 +104,7 @@ class RobustCluster(Servers):
             session_timeout_ms=shape.session_timeout_ms,
         )
         self.shape = shape
+        self.keys: Keys | None = None
         self.changelog = changelog_topic(APPLICATION, STORE)
         self.nodes: dict[str, ServerProcess] = {}
         self.routers: dict[str, ServerProcess] = {}
@@ -110,6 +115,11 @@ class RobustCluster(Servers):
         self.defects: list[Exception] = []
 
     def __enter__(self) -> Self:
+        if self.shape.secured:
+            folder = self.directory / "keys"
+            folder.mkdir()
+            self.keys = Keys(folder)
+            self.credentials = self.keys.credentials("all")
         try:
             self.bootstrap = self.broker.start().bootstrap
             create_topic(self.bootstrap, self.changelog, self.shape.partitions, {"cleanup.policy": "compact"})
@@ -126,6 +136,9 @@ class RobustCluster(Servers):
                 self._end_start(name)
             asked = {name: getattr(self.shape, name) for name in ("attempt_timeout_ms", "hold_window_ms")}
             options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+            if self.keys is not None:
+                # Some nodes have an address that nobody knew when their certificate was made.
+                options |= self.keys.options("router", tls_node_name=NAME)
             for number in range(self.shape.routers):
                 self.routers[f"r{number + 1}"] = self.router(f"r{number + 1}", **options)
             self.wait_settled()
@@ -143,6 +156,8 @@ class RobustCluster(Servers):
 
     def node(self, name: str, *, prefix: Sequence[str] = (), host: str = LOOPBACK, **options: object) -> ServerProcess:
         """Start a node, after whatever must go before its command."""
+        if self.keys is not None:
+            options |= self.keys.options("node")
         return super().node(name, prefix=(*prefix, "nice", "-n", str(self.shape.starting_nice)), host=host, **options)
 
     def _start_controller(self) -> ServerProcess:

@@ -27,6 +27,7 @@ class LookupRecord:
     """A lookup and what came of it.
 
     Attributes:
+        router: the one that was asked last.
         due_at: when it was to be sent; it never is before.
         took_s: from then until its end.
         bound: one of the names above; the three that follow say how much.

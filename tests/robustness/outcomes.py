@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,10 +46,19 @@ class Client:
 
 
 class Outcomes:
-    """Makes records of lines; `keys`, with their partitions, and `clients` are known by number in them."""
+    """Makes records of lines; `keys`, with their partitions, and `clients` are known by number in them.
 
-    def __init__(self, clients: Sequence[Client], keys: Sequence[tuple[str, int]], recorder: Recorder) -> None:
-        self._clients, self._keys, self._recorder = clients, keys, recorder
+    `routers`: names by address; of a lookup that reached none of them the record has the client's router.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        keys: Sequence[tuple[str, int]],
+        routers: Mapping[str, str],
+        recorder: Recorder,
+    ) -> None:
+        self._clients, self._keys, self._routers, self._recorder = clients, keys, routers, recorder
 
     def take(self, line: bytes) -> None:
         """Record an outcome; what is wrong with a line is raised as whatever noticed it."""
@@ -60,7 +69,7 @@ class Outcomes:
         came = _answer(said) if code is grpc.StatusCode.OK else _failure(code, said)
         record = LookupRecord(
             client.name,
-            client.router,
+            self._routers.get(said["router"], client.router),
             key,
             partition,
             due_at=self._recorder.at(said["due_at"]),

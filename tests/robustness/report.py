@@ -1,4 +1,7 @@
-"""The report of a run of the suite: a table, a picture for each scenario, and the violations."""
+"""The report of a run of the suite: a table, a picture for each scenario, and the violations.
+
+A page has the last run, and beside it the last one with TLS and rules.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,6 @@ from tests.robustness.run import Size
 from tests.robustness.scenario import Outcome
 from tests.robustness.timeline import draw
 
-BEGIN: Final = "<!-- last run: begin -->"
-END: Final = "<!-- last run: end -->"
 _VIOLATIONS_SHOWN: Final = 10
 _HEAD: Final = (
     "scenario", "seconds", "lookups", "failed", "excused", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "max staleness ms",
@@ -23,16 +24,24 @@ _HEAD: Final = (
 )  # fmt: skip
 
 
-def write_report(path: Path, outcomes: Sequence[Outcome], machine: str) -> None:
-    """Put the run between the marks of a page, which is made if it isn't there; pictures go to a folder of its name."""
-    pictures = path.with_suffix("")
+def write_report(path: Path, outcomes: Sequence[Outcome], machine: str, *, secured: bool = False) -> None:
+    """Put the run between its marks of a page; what isn't there is made. Pictures go to a folder of its name.
+
+    `secured`: it was a run with TLS and rules. It has marks and pictures of its own.
+    """
+    what, folder = ("last run with TLS and rules", "secured") if secured else ("last run", "")
+    begin, end = f"<!-- {what}: begin -->", f"<!-- {what}: end -->"
+    pictures = path.with_suffix("") / folder
     pictures.mkdir(parents=True, exist_ok=True)
     for outcome in outcomes:
         draw(outcome.history, outcome.scenario.title, pictures / f"{outcome.scenario.name}.svg")
-    page = path.read_text(encoding="utf-8") if path.exists() else f"# Robustness\n\n{BEGIN}\n{END}\n"
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n\n{markdown(outcomes, machine, pictures.name)}\n{END}{after}", encoding="utf-8")
+    page = path.read_text(encoding="utf-8") if path.exists() else "# Robustness\n"
+    if begin not in page:
+        page += f"\n## The {what}\n\n{begin}\n{end}\n"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    run = markdown(outcomes, machine, pictures.relative_to(path.parent).as_posix())
+    path.write_text(f"{before}{begin}\n\n{run}\n{end}{after}", encoding="utf-8")
 
 
 def markdown(outcomes: Sequence[Outcome], machine: str, pictures: str) -> str:
@@ -54,7 +63,7 @@ def _size(size: Size) -> str:
     return (
         f"{shape.nodes} nodes, {shape.partitions} partitions, {shape.standbys} standby, {size.rate:g} lookups/s, "
         f"{size.writes:g} writes/s, heartbeats every {shape.heartbeat_interval_ms} ms, session timeout "
-        f"{shape.session_timeout_ms} ms."
+        f"{shape.session_timeout_ms} ms{', all of it with TLS and rules' if shape.secured else ''}."
     )
 
 

@@ -69,7 +69,7 @@ class Run:
     """A cluster that is settled and under traffic when entered.
 
     Left without an error, it ends traffic and writes, waits until all replicas have everything, and notes what they
-    hold. `history` is there from then on; the file stays in `directory`.
+    hold. `history` is there from then on; the file stays in `directory`. `routers_together`: as in Traffic.
     """
 
     def __init__(
@@ -79,11 +79,14 @@ class Run:
         directory: Path,
         start_node: Callable[[RobustCluster, str], ServerProcess] = lambda cluster, name: cluster.node(name),
         doors: Mapping[str, Door] = NO_DOORS,
+        *,
+        routers_together: bool = False,
     ) -> None:
         self.scenario, self.size, self.directory = scenario, size, directory
         directory.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(directory / HISTORY_FILE)
         self.cluster = RobustCluster(directory, size.shape, self._take_epoch, start_node, doors)
+        self._routers_together = routers_together
         self.keys = Keys.spread(self.cluster.partition_of, size.shape.partitions, size.keys_per_partition)
         self._parts = ExitStack()
         self._stop = threading.Event()
@@ -103,7 +106,17 @@ class Run:
             parts.callback(watcher.join)
             parts.callback(self._stop.set)
             targets = {name: router.target for name, router in cluster.routers.items()}
-            self.traffic = parts.enter_context(Traffic(targets, self.keys, place, self.size.rate, self.recorder))
+            self.traffic = parts.enter_context(
+                Traffic(
+                    targets,
+                    self.keys,
+                    place,
+                    self.size.rate,
+                    self.recorder,
+                    together=self._routers_together,
+                    certificates=cluster.keys,
+                )
+            )
             self.wait_traffic(self.size.calm_s)
             cluster.wait_settled(quiet_s=_CALM_S)  # traffic on a busy machine may have held up the last hand-overs
             self._parts = parts.pop_all()
@@ -158,7 +171,7 @@ class Run:
 
     def _watch_routers(self) -> None:
         """Note which epoch each router acts on, by connections of our own."""
-        channels = {name: grpc.insecure_channel(router.target) for name, router in self.cluster.routers.items()}
+        channels = {name: router.new_channel() for name, router in self.cluster.routers.items()}
         known: dict[str, int] = {}
         while not self._stop.wait(_ROUTER_LOOK_S):
             for name, channel in channels.items():

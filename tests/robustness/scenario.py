@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,9 +83,15 @@ class Outcome:
     processors: ProcessorTime
 
 
-def played(scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None) -> Outcome:
-    """Play a scenario and check its history; at full size also the limits on times. `limit_s`: less than its own."""
+def played(
+    scenario: Scenario, directory: Path, *, full: bool, limit_s: int | None = None, secured: bool = False
+) -> Outcome:
+    """Play a scenario and check its history; at full size also the limits on times.
+
+    `limit_s`: less than its own. `secured`: as in ClusterShape.
+    """
     size = scenario.full if full else scenario.small
+    size = replace(size, shape=replace(size.shape, secured=secured))
     broken: list[Violation] = []
     before = ProcessorTime.now()
     try:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 _PROGRAM: Final = Path(__file__).parents[2] / ".tools" / "bin" / "lookup-load"
@@ -18,12 +19,19 @@ _GRACE_S: Final = 10.0
 class Sender:
     """Sends lookups by a plan while entered; a thread hands each line about an outcome to `take`.
 
-    `timeout_s`: of a lookup. Whatever goes wrong in the program or in `take` is raised as an AssertionError at the end,
-    and by `require_running` as soon as it is known.
+    `timeout_s`: of a lookup; `options`: of the program, by name. Whatever goes wrong in the program or in `take` is
+    raised as an AssertionError at the end, and by `require_running` as soon as it is known.
     """
 
-    def __init__(self, plan: Mapping[str, Any], take: Callable[[bytes], None], timeout_s: float) -> None:
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        take: Callable[[bytes], None],
+        timeout_s: float,
+        options: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self._plan, self._take, self._timeout_s = plan, take, timeout_s
+        self._command = [str(_PROGRAM), *(f"-{name}={value}" for name, value in options.items())]
         self._reader = threading.Thread(target=self._read, name="lookup-outcomes", daemon=True)
         self._unreadable = ""
         self._parts = ExitStack()
@@ -33,7 +41,7 @@ class Sender:
         with ExitStack() as parts:
             self._errors = parts.enter_context(tempfile.TemporaryFile())
             self._process = subprocess.Popen(
-                [_PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
             )
             parts.enter_context(self._process)
             self._parts = parts.pop_all()

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.robustness import acceptance, links, outages, silence
+from tests.robustness import acceptance, links, outages, routers, silence
 from tests.robustness.scenario import Scenario
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.name: scenario
-    for scenario in (*acceptance.SCENARIOS, *silence.SCENARIOS, *links.SCENARIOS, *outages.SCENARIOS)
+    for scenario in (
+        *acceptance.SCENARIOS,
+        *routers.SCENARIOS,
+        *silence.SCENARIOS,
+        *links.SCENARIOS,
+        *outages.SCENARIOS,
+    )
 }

@@ -1,4 +1,5 @@
-"""Every scenario: small in normal tests; at full size, with limits on times, in long tests."""
+"""Every scenario: small in normal tests, one of them with TLS and rules; at full size, with limits on times, in long
+tests."""
 
 from __future__ import annotations
 
@@ -10,12 +11,23 @@ from tests.robustness.scenario import Scenario, played
 from tests.robustness.suite import SCENARIOS
 
 _NORMAL = [name for name, scenario in SCENARIOS.items() if not scenario.is_long]
+# Nodes end, and are called again.
+_SECURED = "static-bounce"
 
 
 @pytest.mark.parametrize("scenario", [SCENARIOS[name] for name in _NORMAL], ids=_NORMAL)
 @pytest.mark.timeout(330)
 def test_holds_at_small_size(scenario: Scenario, tmp_path: Path) -> None:
     assert played(scenario, tmp_path, full=False).violations == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == _SECURED else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS],
+)
+@pytest.mark.timeout(330)
+def test_holds_with_tls_and_rules(name: str, tmp_path: Path) -> None:
+    assert played(SCENARIOS[name], tmp_path, full=False, secured=True).violations == ()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))

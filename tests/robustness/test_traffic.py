@@ -14,6 +14,9 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_status import rpc_status
 
 from statehouse.errors import LookupFailure, Reason
@@ -24,6 +27,8 @@ from tests.robustness.sender import Sender
 from tests.robustness.traffic import BOUNDS, Keys, Traffic
 from tests.support.fleet import STORE
 from tests.support.polling import poll_until
+from tests.support.secured import Keys as Certificates
+from tests.support.secured import uri
 
 RATE = 250
 KEYS = Keys(("key-0", "key-1", "key-2"), ("absent-0",))
@@ -34,19 +39,29 @@ REFUSED = LookupFailure(Reason.LAG_EXCEEDS_BOUND, "too far behind")
 class Node(query_service_pb2_grpc.QueryServiceServicer):
     """Answers with positions that grow, but to who asks for a largest lag; the first call waits for `thaws`."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self.received: list[tuple[float, query_service_pb2.GetRequest]] = []
+        self.shown: set[bytes] = set()
         self.thaws = threading.Event()
         self.thaws.set()
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(8))
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(self, self._server)
-        self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.health = HealthServicer()
+        add_HealthServicer_to_server(self.health, self._server)
+        address = "127.0.0.1:0"
+        port = (
+            self._server.add_insecure_port(address)
+            if credentials is None
+            else self._server.add_secure_port(address, credentials)
+        )
+        self.target = f"127.0.0.1:{port}"
         self._server.start()
 
     def Get(self, request: query_service_pb2.GetRequest, context: Any) -> query_service_pb2.GetResponse:  # noqa: N802 - the service's name
         with self._lock:
             self.received.append((time.monotonic(), request))
+            self.shown.update(context.auth_context().get("x509_subject_alternative_name", ()))
             number = len(self.received)
         if number == 1:
             self.thaws.wait()
@@ -72,6 +87,13 @@ def node() -> Iterator[Node]:
     made.stop()
 
 
+@pytest.fixture
+def other() -> Iterator[Node]:
+    made = Node()  # type: ignore[abstract]
+    yield made
+    made.stop()
+
+
 @dataclass
 class Sent:
     """What was recorded of lookups, by when they were due, and when each came to the node; in seconds of the run."""
@@ -80,13 +102,15 @@ class Sent:
     arrivals: list[float]
 
 
-def _send(node: Node, directory: Path, *bounds: str, routers: tuple[str, ...] = (), count: int = 100) -> Sent:
+def _send(
+    node: Node, directory: Path, *bounds: str, routers: tuple[str, ...] = (), count: int = 100, **options: Any
+) -> Sent:
     """Send so many lookups to the node at least, and a share to other routers; then let all end."""
     path = directory / "history.jsonl"
     targets = {f"r{number}": target for number, target in enumerate((node.target, *routers))}
     with (
         Recorder(path) as recorder,
-        Traffic(targets, KEYS, PARTITIONS.__getitem__, RATE, recorder, bounds) as traffic,
+        Traffic(targets, KEYS, PARTITIONS.__getitem__, RATE, recorder, bounds, **options) as traffic,
     ):
 
         def is_enough() -> bool:
@@ -156,6 +180,54 @@ def test_failures_come_with_their_reason(node: Node, tmp_path: Path) -> None:
     came = {(lookup.router, lookup.bound, lookup.reason) for lookup in lookups}
     assert came == {("r0", ANY, ""), ("r0", MAX_LAG, "LAG_EXCEEDS_BOUND"), ("r1", ANY, "UNREACHABLE")}
     assert {lookup.message for lookup in lookups if lookup.bound == MAX_LAG} == {REFUSED.message}
+
+
+def test_routers_of_one_target_take_turns_and_each_answer_says_whose_it_is(
+    node: Node, other: Node, tmp_path: Path
+) -> None:
+    lookups = _send(node, tmp_path, ANY, routers=(other.target,), together=True).lookups
+    assert all(lookup.answered for lookup in lookups)
+    by_router = {name: [lookup for lookup in lookups if lookup.router == name] for name in ("r0", "r1")}
+    assert [len(by_router["r0"]), len(by_router["r1"])] == [len(node.received), len(other.received)]
+    assert abs(len(node.received) - len(other.received)) <= len(lookups) / 4
+
+
+def test_a_lookup_at_a_frozen_router_is_soon_sent_to_the_other(node: Node, other: Node, tmp_path: Path) -> None:
+    other.thaws.clear()  # its first call waits, until the end
+    sent = _send(node, tmp_path, ANY, routers=(other.target,), together=True)
+    assert all(lookup.answered for lookup in sent.lookups)
+    assert [lookup for lookup in sent.lookups if 0.25 <= lookup.took_s < 2.5]
+
+
+def test_a_router_that_is_gone_costs_no_lookup(node: Node, other: Node, tmp_path: Path) -> None:
+    other.stop()
+    lookups = _send(node, tmp_path, ANY, routers=(other.target,), together=True).lookups
+    assert {lookup.router for lookup in lookups if lookup.answered} == {"r0"}
+    assert all(lookup.answered for lookup in lookups)
+
+
+def test_a_router_that_says_it_is_not_ready_is_left_out(node: Node, other: Node, tmp_path: Path) -> None:
+    other.health.set("", HealthCheckResponse.NOT_SERVING)
+    lookups = _send(node, tmp_path, ANY, routers=(other.target,), together=True).lookups
+    assert {lookup.router for lookup in lookups} == {"r0"}
+    assert not other.received
+
+
+def test_the_readers_certificate_is_shown(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    server = certificates.issued["router"]
+    credentials = grpc.ssl_server_credentials(
+        [(server.key_path.read_bytes(), server.certificate_path.read_bytes())],
+        certificates.authority.path.read_bytes(),
+        require_client_auth=True,
+    )
+    node = Node(credentials)  # type: ignore[abstract]
+    try:
+        lookups = _send(node, tmp_path, ANY, certificates=certificates).lookups
+    finally:
+        node.stop()
+    assert all(lookup.answered for lookup in lookups)
+    assert uri("reader").encode() in node.shown
 
 
 def _see_the_end(of: Traffic | Sender) -> None:

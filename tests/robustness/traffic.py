@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Self
 
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -14,10 +15,15 @@ from tests.robustness.outcomes import Client, Outcomes
 from tests.robustness.sender import Sender
 from tests.support.fleet import STORE
 from tests.support.polling import poll_until
+from tests.support.secured import Keys as Certificates
 
 BOUNDS: Final = (ANY, AT_LEAST, MAX_STALENESS, ANY, MAX_LAG, AT_LEAST, ACTIVE_ONLY, ANY)
 """The bound of each client."""
+ANY_ROUTER: Final = "any"
+"""In place of a router's name: the client knows all of them."""
 _TIMEOUT_S: Final = 5.0
+# Of lookups that any router may get: of two routers one may be frozen, and every other attempt goes there.
+_ATTEMPT_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,12 @@ class Keys:
 
 
 class Traffic:
-    """All clients together, `rate` lookups a second in sum; `routers`: addresses by name, given to clients in turn."""
+    """All clients together, `rate` lookups a second in sum.
+
+    `routers`: addresses by name, given to clients in turn. `together`: each client has all of them instead, and does as
+    docs/other-languages.md says: gRPC picks one for each call, and a lookup without an answer is soon sent again.
+    `certificates`: the reader's is shown; None: nothing is encrypted.
+    """
 
     def __init__(
         self,
@@ -60,16 +71,22 @@ class Traffic:
         rate: float,
         recorder: Recorder,
         bounds: Sequence[str] = BOUNDS,
+        *,
+        together: bool = False,
+        certificates: Certificates | None = None,
     ) -> None:
-        names = sorted(routers)
+        known = {router: [address] for router, address in sorted(routers.items())}
+        targets = {ANY_ROUTER: [*routers.values()]} if together else known
+        names = list(targets)
         clients = [
             Client(f"c{number + 1}-{bound}", names[number % len(names)], bound) for number, bound in enumerate(bounds)
         ]
         partitions = {key: partition_of(key) for key in keys.all}
         plan = {
-            "targets": [routers[name] for name in names],
+            "targets": list(targets.values()),
             "rate": rate,
             "timeout_s": _TIMEOUT_S,
+            "attempt_s": _ATTEMPT_S if together else 0,
             "store": STORE,
             "clients": [
                 {
@@ -86,8 +103,9 @@ class Traffic:
                 for key, partition in partitions.items()
             ],
         }
-        outcomes = Outcomes(clients, list(partitions.items()), recorder)
-        self._sender = Sender(plan, outcomes.take, _TIMEOUT_S)
+        addresses = {address: router for router, address in routers.items()}
+        outcomes = Outcomes(clients, list(partitions.items()), addresses, recorder)
+        self._sender = Sender(plan, outcomes.take, _TIMEOUT_S, _shown(certificates))
         self._recorder = recorder
         self._running = ExitStack()
 
@@ -112,6 +130,14 @@ class Traffic:
             return self._recorder.now >= until
 
         poll_until(is_over, seconds + 10, f"{seconds:g} s of traffic")
+
+
+def _shown(certificates: Certificates | None) -> dict[str, Path]:
+    """Return the sender's options that show a reader's certificate."""
+    if certificates is None:
+        return {}
+    mine = certificates.issued["reader"]
+    return {"tls-ca": certificates.authority.path, "tls-certificate": mine.certificate_path, "tls-key": mine.key_path}
 
 
 def _part(**fields: Any) -> str:

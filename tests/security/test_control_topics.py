@@ -6,21 +6,24 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from processor.control_topics import create_control_topics
+from statehouse.assignment import MANIFEST_KEY
 from statehouse.client import Client
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
 from statehouse.kafka import clients
+from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
 from statehouse.topology import assignment_topic, changelog_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2
 from tests.support.fleet import ServerProcess, Servers
-from tests.support.kafka import create_topic, produce, produce_placed, read_all
+from tests.support.kafka import alter_topic, create_topic, produce, produce_placed, read_all
 from tests.support.lookups import LookupLoad
 from tests.support.poison import poisoned
 from tests.support.polling import poll_until
@@ -29,15 +32,34 @@ PARTITIONS: Final = 4
 SESSION_TIMEOUT_MS: Final = 4_000
 HEARTBEAT_MS: Final = 200
 TOUCHED, UNTOUCHED = "touched", "untouched"
+EVERYWHERE = "everywhere"
+"""A global store: the folders of its databases have its name."""
 MODEL: Final[Mapping[str, Mapping[str, str]]] = {
-    store: {f"{store}-{number}": f"value {number}" for number in range(200)} for store in (TOUCHED, UNTOUCHED)
+    store: {f"{store}-{number}": f"value {number}" for number in range(200)}
+    for store in (TOUCHED, UNTOUCHED, EVERYWHERE)
 }
+ANY_TIMESTAMP: Final = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""As Kafka has it before version 4; since then a record is at most an hour ahead of the broker's clock by default."""
 _A_SECOND: Final = 300
 _AT_ONCE: Final = 25
 
 
+CONTROL_TOPICS: Final = (assignment_topic, members_topic, commits_topic)
+
+
+COMMIT: Final = commits_pb2.Commit(store=TOUCHED, query_id="q", batch_id=1, query=TOUCHED, input_backlog=1)
+
+
+class Written(NamedTuple):
+    """A record that somebody writes. `value`: None is a tombstone. `at_ms`: its timestamp, 0: now."""
+
+    key: bytes
+    value: bytes | None = None
+    at_ms: int = 0
+
+
 class House(Servers):
-    """Two nodes, a router and a controller, which serve two stores of two queries."""
+    """Two nodes, a router and a controller, which serve two stores of two queries, and a global store."""
 
     def __init__(self, bootstrap: str, application_id: str, directory: Path) -> None:
         super().__init__(
@@ -55,6 +77,8 @@ class House(Servers):
             placed = ((partition_for(key.encode(), PARTITIONS), key, value) for key, value in entries.items())
             produce_placed(bootstrap, topic, ((at, key.encode(), value.encode(), 0) for at, key, value in placed))
             lines += ["[[stores]]", f'name = "{store}"', 'value_serde = "string"']
+            if store == EVERYWHERE:
+                lines += [f'changelog_topic = "{topic}"', "global = true"]
         topology.write_text("\n".join(lines))
         self.state_dir = directory / "state"
         timing = {"heartbeat-interval-ms": HEARTBEAT_MS, "session-timeout-ms": SESSION_TIMEOUT_MS}
@@ -88,6 +112,14 @@ class House(Servers):
         with Client(self.way_in.target) as client:
             return {str(entry.key): str(entry.value) for entry in client.scan(store)}
 
+    def folders(self) -> dict[Path, int]:
+        """Return every folder of a task and of a store's database, with its inode: one that is made anew has another.
+
+        What RocksDB itself keeps in a database's folder comes and goes.
+        """
+        found = (*self.state_dir.glob("*/*/*/*/"), *self.state_dir.glob(f"*/*/global/{EVERYWHERE}/*/"))
+        return {path: path.stat().st_ino for folder in found for path in (folder, folder.parent)}
+
     def load(self, store: str) -> LookupLoad:
         return LookupLoad(self.way_in.target, store, list(MODEL[store]), _A_SECOND)
 
@@ -112,38 +144,105 @@ def assert_all_answered(load: LookupLoad) -> None:
     assert not wrong, wrong[:3]
 
 
-def poisons(house: House) -> dict[str, list[tuple[bytes, bytes]]]:
-    """Return by topic (key, value): each field of each record that is there, at its extremes."""
-    found: dict[str, list[tuple[bytes, bytes]]] = {}
+def newest(house: House, topic: str) -> dict[bytes, bytes]:
+    return {key: value for key, value in read_all(house.bootstrap, topic) if key and value}
+
+
+def poisons(house: House) -> dict[str, list[Written]]:
+    """Return by topic: each field of each record that is there, at its extremes, with timestamps of all kinds."""
+    found: dict[str, list[Written]] = {}
     for topic, kind in ((assignment_topic, assignment_pb2.AssignmentRecord), (members_topic, members_pb2.Member)):
         name = topic(house.application_id)
-        newest = {key: value for key, value in read_all(house.bootstrap, name) if key and value}
         found[name] = [
-            (key, record.SerializeToString())
-            for key, value in newest.items()
+            Written(key, record.SerializeToString())
+            for key, value in newest(house, name).items()
             if key != b"store/untouched"
             for _, record in poisoned(kind.FromString(value))
         ]
-    commit = commits_pb2.Commit(store=TOUCHED, query_id="q", batch_id=1, query=TOUCHED, input_backlog=1)
     found[commits_topic(house.application_id)] = [
-        (TOUCHED.encode(), record.SerializeToString()) for _, record in poisoned(commit)
+        Written(TOUCHED.encode(), record.SerializeToString()) for _, record in poisoned(COMMIT)
     ]
     assignments, members = assignment_topic(house.application_id), members_topic(house.application_id)
     # The last ones of the topic stay as they are written here, unless somebody mends it.
-    found[assignments] += [(key, b"\xff") for key in (b"store/touched", b"task/0", b"epoch")]
-    found[members] += [(b"n1", b"\xff"), (b"nobody", b"\xff")]
-    return found
+    found[assignments] += [Written(key, b"\xff") for key in (b"store/touched", b"task/0", b"epoch")]
+    found[members] += [Written(b"n1", b"\xff"), Written(b"nobody", b"\xff")]
+    ahead_ms = int(time.time() * 1_000) + 20 * 24 * 3_600_000
+    newer = members_pb2.Member(
+        instance_id="n1", incarnation="ff", host="localhost", port=1, state="RUNNING", started_at_ms=ahead_ms
+    )
+    found[members].append(Written(b"n1", newer.SerializeToString()))  # if it were true, n1 would stop
+    times = (0, 1, ahead_ms, 2**63 - 1)
+    return {topic: [each._replace(at_ms=at) for each in records for at in times] for topic, records in found.items()}
 
 
-def test_no_record_fails_a_lookup_of_another_store_or_changes_an_entry(house: House) -> None:
-    before = set(house.state_dir.glob("*/*/*"))
-    outside = set(house.directory.iterdir())
-    written = poisons(house)
-    assert sum(map(len, written.values())) > 500
+def tombstones(house: House) -> dict[str, list[Written]]:
+    """Return by topic tombstones of every key that is there, and of keys that aren't."""
+    absent = (b"store/absent", b"task/7", b"nobody", b"../..", b"\xff", b"")
+    return {
+        topic: [Written(key) for key in (*newest(house, topic), *absent)]
+        for topic in (name(house.application_id) for name in CONTROL_TOPICS)
+    }
+
+
+def of_other_times(house: House) -> dict[str, list[Written]]:
+    """Return by topic every record that is there, written again as of 1970, of yesterday and of later than now.
+
+    Brokers refuse what is dated an hour ahead.
+    """
+    now_ms = int(time.time() * 1000)
+    return {
+        topic: [
+            Written(key, value, at_ms)
+            for at_ms in (1, now_ms - 86_400_000, now_ms + 3_000_000)
+            for key, value in newest(house, topic).items()
+        ]
+        for topic in (name(house.application_id) for name in CONTROL_TOPICS)
+    }
+
+
+def leading_out(house: House) -> dict[str, list[Written]]:
+    """Return the records of whole epochs that have global stores whose folders would lie elsewhere.
+
+    A node that took them would remove from that place all that isn't such a store's.
+    """
+    topic = assignment_topic(house.application_id)
+    records: list[Written] = []
+    for number, name in enumerate(("..", "../..", f"../{house.application_id}"), 1):
+        known = newest(house, topic)
+        record = assignment_pb2.AssignmentRecord.FromString(known[f"store/{EVERYWHERE}".encode()])
+        manifest = assignment_pb2.AssignmentRecord.FromString(known[MANIFEST_KEY.encode()])
+        record.store.name, key = name, f"store/{name}"
+        manifest.epoch += number
+        record.epoch = manifest.manifest.epoch = manifest.manifest.keys[key] = manifest.epoch
+        records += [
+            Written(key.encode(), record.SerializeToString()),
+            Written(MANIFEST_KEY.encode(), manifest.SerializeToString()),
+        ]
+    return {topic: records}
+
+
+@pytest.mark.parametrize(
+    ("written", "at_least", "said"),
+    [
+        (poisons, 500, "control record skipped"),
+        (tombstones, 20, ""),
+        (of_other_times, 20, ""),
+        (leading_out, 6, "control record skipped"),
+    ],
+)
+def test_no_record_fails_a_lookup_of_another_store_or_changes_an_entry(
+    house: House, written: Callable[[House], dict[str, list[Written]]], at_least: int, said: str
+) -> None:
+    before, outside = house.folders(), set(house.directory.iterdir())
+    assert len(before) > 2 * len(MODEL) * PARTITIONS
+    records = written(house)
+    assert sum(map(len, records.values())) >= at_least
     with house.load(UNTOUCHED) as load:
-        for topic, records in written.items():
-            for begin in range(0, len(records), _AT_ONCE):
-                produce(house.bootstrap, topic, records[begin : begin + _AT_ONCE])
+        for topic, of_topic in records.items():
+            alter_topic(house.bootstrap, topic, ANY_TIMESTAMP)
+            for begin in range(0, len(of_topic), _AT_ONCE):
+                placed = [(0, each.key, each.value, each.at_ms) for each in of_topic[begin : begin + _AT_ONCE]]
+                produce_placed(house.bootstrap, topic, placed)
         epoch = house.epoch()
         sent = len(load.history)
         poll_until(lambda: len(load.history) > sent + _A_SECOND, 30, "a second of lookups")
@@ -153,31 +252,61 @@ def test_no_record_fails_a_lookup_of_another_store_or_changes_an_entry(house: Ho
     for store, entries in MODEL.items():
         assert house.found(store) == entries
     assert all(process.is_running for process in house.processes)
-    assert before <= set(house.state_dir.glob("*/*/*"))
+    after = house.folders()
+    assert before.keys() <= after.keys()
+    untouched = {path for path in before if UNTOUCHED in path.parts}
+    assert all(after[path] == before[path] for path in untouched), "the very same folders"
     assert set(house.directory.iterdir()) == outside
-    assert "control record skipped" in house.nodes[0].log
-    late = house.router("late")
+    assert said in house.nodes[0].log
+    late = house.router(f"late-{written.__name__}")
     poll_until(lambda: "router is ready" in late.log, 30, "a router that starts now")
+    late.stop()
+    house.processes.remove(late)
 
 
-@pytest.mark.parametrize("which", [assignment_topic, members_topic, commits_topic])
-def test_a_control_topic_that_is_made_anew_leads_to_a_new_epoch(
-    house: House, which: Callable[[str], str], kafka: EmbeddedKafka
+def make_anew(house: House, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": house.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    poll_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the deletion")
+    create_control_topics(clients.admin(house.bootstrap, "test"), house.application_id, 1)
+
+
+def truncate(house: House, topic: str) -> None:
+    """Delete all records up to the end; brokers refuse that for a topic that is only compacted."""
+    alter_topic(house.bootstrap, topic, {"cleanup.policy": "compact,delete"})
+    admin = AdminClient({"bootstrap.servers": house.bootstrap})
+
+    def is_truncated() -> bool:
+        (deleted,) = admin.delete_records([TopicPartition(topic, 0, OFFSET_END)]).values()
+        try:
+            return bool(deleted.result(30).low_watermark > 0)
+        except KafkaException as error:  # a broker acts on a changed setting a moment after it has taken it
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+
+    poll_until(is_truncated, 30, "the broker to delete all records")
+    alter_topic(house.bootstrap, topic, CONTROL_TOPIC_CONFIG)
+
+
+@pytest.mark.parametrize("spoil", [make_anew, truncate])
+@pytest.mark.parametrize("which", CONTROL_TOPICS)
+def test_a_control_topic_that_is_made_anew_or_truncated_leads_to_a_new_epoch(
+    house: House, which: Callable[[str], str], spoil: Callable[[House, str], None]
 ) -> None:
     topic, epoch = which(house.application_id), house.epoch()
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    commits = [(TOUCHED.encode(), COMMIT.SerializeToString())]
+    produce(house.bootstrap, commits_topic(house.application_id), commits)
     with house.load(UNTOUCHED) as load:
-        admin.delete_topics([topic])[topic].result(30)
-        poll_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the deletion")
-        create_control_topics(clients.admin(kafka.bootstrap, "test"), house.application_id, 1)
-        made_at = time.monotonic()
+        spoil(house, topic)
+        spoilt_at = time.monotonic()
         if which is assignment_topic:
             poll_until(lambda: house.epoch() > epoch, 4 * SESSION_TIMEOUT_MS / 1000, "a new epoch")
         else:
             sent = len(load.history)
             poll_until(lambda: len(load.history) > sent + 2 * _A_SECOND, 30, "two seconds of lookups")
         poll_until(house.is_complete, 30, "everything to run")
-        took_s = time.monotonic() - made_at
+        took_s = time.monotonic() - spoilt_at
     assert_all_answered(load)
     for store, entries in MODEL.items():
         assert house.found(store) == entries

@@ -18,11 +18,24 @@ from statehouse.partitioning import partition_for
 from statehouse.topology import AnyTaskId, Role, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.kafka import Kafka
-from tests.simulation.world import World
+from tests.simulation.world import Process, World
 
 if TYPE_CHECKING:
     from tests.simulation.node import SimulatedNode
 
+# Callers. What each may do is said here independently of the rules files that simulated processes read.
+READER, ROUTER, GUEST, OTHER, STRANGER, ANONYMOUS = "reader", "router", "guest", "other", "stranger", "anonymous"
+_READS = frozenset({"Get", "BatchGet", "Scan", "Watch"})
+_MAY: Mapping[str, frozenset[str]] = {
+    READER: _READS | {"Check"},
+    ROUTER: _READS | {"Check", "GetFleet"},
+    GUEST: _READS | {"Check"},  # now and then
+    OTHER: frozenset({"Check"}),  # and read a store that isn't there
+    STRANGER: frozenset(),
+    ANONYMOUS: frozenset(),
+}
+_TAKEN_WITHIN_S = 2.0
+"""A process that runs goes by changed rules within this time."""
 _NOBODY = TaskAssignment()
 # Times are told in whole milliseconds, rounded down; and a wall clock in seconds, as a float, is not exact.
 _ROUNDING_S = 0.001 + 1e-6
@@ -58,6 +71,38 @@ class Checks:
         self._believers: dict[tuple[int, AnyTaskId], str] = {}
         self._reported_at: dict[str, float] = {}
         self._backlogs: dict[str, set[int | None]] = {}
+        self._guest_may: list[tuple[float, bool]] = []
+
+    # Callers.
+
+    def rules_changed(self, *, guest_may: bool) -> None:
+        """Take that everybody's rules file has been changed."""
+        self._guest_may.append((self._world.now, guest_may))
+
+    def decided(self, process: Process, who: str, method: str, *, is_forwarded: bool, is_allowed: bool) -> None:
+        """Take whether a process lets somebody make a call."""
+        name = method.rpartition("/")[2]
+        if is_allowed and is_forwarded and name in _READS and who != ROUTER:
+            self._broken("forwarding is believed from routers only", f"{process.name}, of {who}")
+        may = name in _MAY[who] and not (is_forwarded and name in _READS and who != ROUTER)
+        if may and who == GUEST:
+            known = self._guest_may_at(process)
+            if known is None:
+                return
+            may = known
+        if may != is_allowed:
+            rule = "who may call is not refused" if may else "who may not call is refused"
+            self._broken(rule, f"{process.name}, {name} of {who}")
+
+    def _guest_may_at(self, process: Process) -> bool | None:
+        """Return whether a guest may read by the rules that a process must have; None if it may have several."""
+        now = self._world.now
+        if now - process.undisturbed_since < _TAKEN_WITHIN_S:
+            return None
+        # Those that were in force when the time began, and all that came then.
+        began = max((at for at, _ in self._guest_may if at <= now - _TAKEN_WITHIN_S), default=0.0)
+        found = {may for at, may in self._guest_may if at >= began}
+        return found.pop() if len(found) == 1 else None
 
     # Assignments.
 

@@ -185,7 +185,7 @@ class SimulatedController(Process):
             if value is None:
                 self.core.left(key.decode(), self.world.now)
             else:
-                self.core.heartbeat(decode_member(key, value, written_at_ms), self.world.now)
+                self.core.heartbeat(decode_member(key, value, written_at_ms, epoch_ms(self.world.now)), self.world.now)
 
     async def _read_log(self) -> SimulatedAssignmentLog:
         read = SimulatedAssignmentLog(self, self._kafka)

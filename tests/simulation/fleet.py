@@ -8,6 +8,7 @@ from processor.ownership.numbering import numbered
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.topology import TaskId
+from tests.simulation.callers import Callers, RulesFile
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Clients
 from tests.simulation.controller import SimulatedController
@@ -31,6 +32,8 @@ class Fleet:
         """The newest process on each machine."""
         self.controllers: list[SimulatedController] = []
         self.routers: list[SimulatedRouter] = []
+        self.rules = RulesFile(world, self.checks, settings)
+        self.callers = Callers(world, settings, self.routers, self.nodes)
         self.clients = Clients(world, self.kafka, self.checks, settings, self.routers, self.nodes)
         self.processor = SimulatedProcessor(world, self.checks, settings, self.nodes)
         self.trap: tuple[str, str] | None = None
@@ -68,6 +71,7 @@ class Fleet:
         self._write_on()
         self.clients.start()
         self.processor.start()
+        self.callers.start()
 
     # Writes.
 
@@ -109,7 +113,8 @@ class Fleet:
         """Start a process on a machine, unless one runs there."""
         running = self.nodes.get(name)
         if running is None or not running.is_alive:
-            self.nodes[name] = SimulatedNode(self.world, self.kafka, self.checks, self.machines[name], self.settings)
+            machine = self.machines[name]
+            self.nodes[name] = SimulatedNode(self.world, self.kafka, self.checks, machine, self.settings, self.rules)
 
     def running(self) -> list[SimulatedNode]:
         return [node for node in self.nodes.values() if node.is_alive]
@@ -152,7 +157,7 @@ class Fleet:
         return [each for each in self.controllers if each.is_alive]
 
     def _router(self, name: str) -> SimulatedRouter:
-        return SimulatedRouter(self.world, self.kafka, self.checks, self.settings, name, self.nodes)
+        return SimulatedRouter(self.world, self.kafka, self.checks, self.settings, self.rules, name, self.nodes)
 
     async def restart_router(self, number: int) -> None:
         old = self.routers[number]

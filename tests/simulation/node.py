@@ -27,6 +27,7 @@ from statehouse.processor_reports import ProcessorReports, written_at_s
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.topology import AnyTaskId, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
+from tests.simulation.callers import RulesFile, SimulatedGate
 from tests.simulation.checks import Checks
 from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.settings import SimulationSettings
@@ -63,7 +64,13 @@ class SimulatedNode(Process):
     """One process of a node."""
 
     def __init__(
-        self, world: World, kafka: Kafka, checks: Checks, machine: Machine, settings: SimulationSettings
+        self,
+        world: World,
+        kafka: Kafka,
+        checks: Checks,
+        machine: Machine,
+        settings: SimulationSettings,
+        rules: RulesFile,
     ) -> None:
         incarnation = f"{world.rng.getrandbits(32):08x}"
         super().__init__(world, machine.name, f"{machine.name}/{incarnation[:3]}")
@@ -75,6 +82,7 @@ class SimulatedNode(Process):
             session_timeout_s=settings.session_timeout_s,
             dynamic=machine.is_dynamic,
         )
+        self.gate = SimulatedGate(self, rules, checks)
         self.is_listening = True
         self.is_stopping = False
         self.tasks = SimulatedTasks(self, kafka, settings.cleanup_delay_s, self._task_changed)
@@ -133,7 +141,7 @@ class SimulatedNode(Process):
         self._checks.believes(self)
 
     def _member_record(self, key: bytes, value: bytes | None, written_at: float) -> None:
-        if self.ownership.take_member(key, value, epoch_ms(written_at)):
+        if self.ownership.take_member(key, value, epoch_ms(written_at), epoch_ms(self.world.now)):
             self._compile_view()
         newer = self.ownership.superseded_by
         if newer is not None and not self.is_stopping:

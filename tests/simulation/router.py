@@ -27,7 +27,8 @@ from statehouse.membership import decode_member
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.status import to_status
 from statehouse.v1 import query_service_pb2
-from tests.simulation.checks import Checks
+from tests.simulation.callers import HEALTH_CHECK, QUERY, RulesFile, SimulatedGate
+from tests.simulation.checks import READER, ROUTER, Checks
 from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.node import SimulatedNode
 from tests.simulation.settings import SimulationSettings
@@ -65,11 +66,13 @@ class SimulatedRouter(Process):
         kafka: Kafka,
         checks: Checks,
         settings: SimulationSettings,
+        rules: RulesFile,
         name: str,
         nodes: Mapping[str, SimulatedNode],
     ) -> None:
         super().__init__(world, name, name)
         self._nodes, self._checks = nodes, checks
+        self.gate = SimulatedGate(self, rules, checks)
         self.tables = CurrentTable()
         self.health = NodeHealth(self._probe, probe_timeout_s=ATTEMPT_TIMEOUT_S)
         self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_s)
@@ -103,12 +106,13 @@ class SimulatedRouter(Process):
         await self.health.close()
 
     async def get(self, data: bytes, timeout_s: float) -> query_service_pb2.GetResponse:
-        """Answer a serialized GetRequest as the router's server does.
+        """Answer a reader's serialized GetRequest as the router's server does.
 
         Raises:
             LookupFailure: nobody could.
 
         """
+        self.gate.admit(READER, f"{QUERY}Get", data)
         call = keyed_call(self.tables.current(), "Get", data)
         answer = await self._dispatcher.dispatch(call, Deadline.after(timeout_s))
         return query_service_pb2.GetResponse.FromString(answer.data)
@@ -128,7 +132,7 @@ class SimulatedRouter(Process):
             self.tracker.on_member_left(key.decode())
             return
         age_s = 0.0 if self._members_log.is_caught_up else self.world.now - written_at
-        self.tracker.on_member(decode_member(key, value, epoch_ms(written_at)), age_s)
+        self.tracker.on_member(decode_member(key, value, epoch_ms(written_at), epoch_ms(self.world.now)), age_s)
 
     async def _call(self, node: RoutedNode, method: str, body: bytes, timeout_s: float) -> bytes:
         reply: asyncio.Future[bytes | _RpcError] = self.world.loop.create_future()
@@ -161,6 +165,11 @@ class SimulatedRouter(Process):
         if not process.is_listening:
             answer(_RpcError(grpc.StatusCode.UNAVAILABLE, "connection closed"))
             return
+        try:
+            process.gate.admit(ROUTER, f"{QUERY}{method}", body, is_forwarded=True)
+        except LookupFailure as failure:
+            answer(self._refusal(failure))
+            return
         if method == "BatchGet":
             answer(self._batch(process, query_service_pb2.BatchGetRequest.FromString(body)))
             return
@@ -173,7 +182,7 @@ class SimulatedRouter(Process):
         async def wait(behind: PositionNotReached) -> None:
             outcome: bytes | _RpcError
             try:
-                outcome = await process.waits.patiently(attempt, behind, Deadline.after(0.8 * timeout_s))
+                outcome = await process.waits.patiently(request, attempt, behind, Deadline.after(0.8 * timeout_s))
             except LookupFailure as failure:
                 outcome = self._refusal(failure)
             process.enter(answer, outcome)
@@ -206,6 +215,7 @@ class SimulatedRouter(Process):
         reply: asyncio.Future[bool] = self.world.loop.create_future()
 
         def answer(process: SimulatedNode) -> None:
+            process.gate.admit(ROUTER, HEALTH_CHECK, b"")
             up = process.is_listening
             self.world.net.send(node.host, self.machine, lambda: settle(reply, up))
 

@@ -21,7 +21,7 @@ import query_service.states.ownership
 import tests.simulation.controller
 import tests.simulation.router
 from statehouse.errors import LookupFailure
-from statehouse.membership import decode_member
+from statehouse.membership import Member, decode_member
 from statehouse.v1 import types_pb2
 from tests.simulation.clients import Lookup
 from tests.simulation.faults import Faults
@@ -147,7 +147,12 @@ def _simulated_clocks(world: World) -> Iterator[None]:
         for module in (query_service.reads.admission, query_service.replicas.replica):
             patches.enter_context(patch.object(module, "time", world))
         # Everybody reads the same heartbeats: they are taken apart once.
-        decode = lru_cache(_HEARTBEATS_KEPT)(decode_member)
+        decode_once = lru_cache(_HEARTBEATS_KEPT)(decode_member)
+
+        def decode(key: bytes | None, value: bytes, written_at_ms: int, now_ms: int) -> Member:
+            at_ms = min(written_at_ms, now_ms)  # the same for all readers: there is one clock
+            return decode_once(key, value, at_ms, at_ms)
+
         for module in (query_service.states.ownership, tests.simulation.controller, tests.simulation.router):
             patches.enter_context(patch.object(module, "decode_member", decode))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
@@ -15,6 +16,8 @@ import pytest
 
 import processor.ownership.planner
 import query_service.reads.admission
+import statehouse.security.denial
+import statehouse.security.rules
 from processor.ownership.model import LiveNodes, Readiness, Slot
 from processor.ownership.takeover import Takeover
 from query_service.replicas.replica import StoreReplica
@@ -22,8 +25,13 @@ from query_service.states.faults import Fault
 from query_service.states.ownership import claimed_role
 from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
 from query_service.states.task_machine import TaskMachine
+from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
 from statehouse.processor_reports import ProcessorReport
+from statehouse.security.identities import ANYBODY, KnownCaller, KnownCallers
+from statehouse.security.rights import Right
+from statehouse.security.rules import EVERYTHING, Grant, may
+from statehouse.security.shown import Shown
 from statehouse.topology import AnyTaskId, Role
 from tests.simulation.__main__ import outcomes
 from tests.simulation.controller import STEPS
@@ -54,6 +62,8 @@ def test_a_few_seeds_are_clean() -> None:
     counts = check_clean([run_seed(seed) for seed in range(SEEDS)])
     for what in ("actives moved", "restores", "found", "not found", "answers as standby", "lookups failed"):
         assert counts[what] > 5, what
+    for what in ("allowed: reader", "allowed: router", "allowed: guest", "denied: UNAUTHENTICATED"):
+        assert counts[what] > 20, what
     for what in ("answered within the processor's age", "refused by the processor's age"):
         assert counts[what] > 5, what
     assert sum(counts[f"fault: {kind}"] > 0 for kind in KINDS) > len(KINDS) * 0.7
@@ -83,6 +93,9 @@ def test_thousands_of_seeds_are_clean() -> None:
         "refused: ACTIVE_UNCONFIRMED",
         "steps that failed",
         "folders removed",
+        "allowed: guest",
+        "denied: PERMISSION_DENIED",
+        "denied: UNAUTHENTICATED",
     ):
         assert counts[what] > LONG_SEEDS / 100, what
 
@@ -206,6 +219,42 @@ def wait_by_ones_own_clock() -> AbstractContextManager[object]:
     return patch.object(Takeover, "is_due", is_due)
 
 
+def believe_whoever_forwards() -> AbstractContextManager[object]:
+    """A request that says that a router has sent it on is taken from everybody."""
+
+    def believes(grants: Sequence[Grant], right: Right, store: str | None = None) -> bool:
+        return right is Right.FORWARD or may(grants, right, store)
+
+    return patch.object(statehouse.security.denial, "may", believes)
+
+
+def take_a_right_for_one_store_for_all() -> AbstractContextManager[object]:
+    """Whoever may read a store may read each."""
+
+    def may_anywhere(grants: Sequence[Grant], right: Right, _store: str | None = None) -> bool:
+        return may(grants, right)
+
+    return patch.object(statehouse.security.denial, "may", may_anywhere)
+
+
+def know_whoever_shows_a_token() -> AbstractContextManager[object]:
+    """A token that no rule names is as good as another."""
+    identify = KnownCallers.identify
+
+    def identify_all(known: KnownCallers, shown: Shown, now: float) -> KnownCaller:
+        try:
+            return identify(known, shown, now)
+        except LookupFailure:
+            return KnownCaller(ANYBODY, EVERYTHING, math.inf)
+
+    return patch.object(KnownCallers, "identify", identify_all)
+
+
+def read_no_patterns() -> AbstractContextManager[object]:
+    """A pattern describes nothing but itself."""
+    return patch.object(statehouse.security.rules, "matches", lambda pattern, name: pattern == name)
+
+
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     """Return the first seed that a variant breaks a rule with."""
     with variant():
@@ -233,6 +282,10 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
             wait_by_ones_own_clock,
             ("a controller that is heard is left alone", "who was out of touch takes nothing over"),
         ),
+        (believe_whoever_forwards, ("forwarding is believed from routers only",)),
+        (take_a_right_for_one_store_for_all, ("who may not call is refused",)),
+        (know_whoever_shows_a_token, ("who may not call is refused", "forwarding is believed from routers only")),
+        (read_no_patterns, ("who may call is not refused",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),

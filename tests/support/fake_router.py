@@ -54,7 +54,8 @@ UNREACHABLE = errors_pb2.Candidate(
 
 
 class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_grpc.FleetServiceServicer):
-    """Serves one store, "boards" (string to JSON). `failure` fails every call; `requests` are those that came.
+    """Serves one store, "boards" (string to JSON). `failure` fails every call; `requests` are those that came, and
+    `shown` the name in the caller's certificate and its authorization with each.
 
     `fleets`: how many tasks node-a is active for, and the nodes, each time the fleet is asked for.
     """
@@ -63,6 +64,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.values: dict[str, Any] = {}
         self.failure: LookupFailure | None = None
         self.requests: list[Any] = []
+        self.shown: list[tuple[str, str]] = []
         self.target = ""
         self.updates: list[query_service_pb2.WatchResponse] = []
         self.ending: LookupFailure | None = None
@@ -344,6 +346,9 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
 
     def _take(self, request: Any, store: str, context: Any) -> None:
         self.requests.append(request)
+        names = context.auth_context().get("x509_common_name", [b""])
+        tokens = [str(value) for key, value in context.invocation_metadata() if key == "authorization"]
+        self.shown.append((names[0].decode(), "".join(tokens)))
         failure = self.failure
         if failure is None and store != "boards":
             failure = LookupFailure(Reason.UNKNOWN_STORE, f"no store {store!r}")
@@ -378,14 +383,16 @@ def _value(value: Any, *, raw: bool) -> types_pb2.Value:
 
 
 @contextmanager
-def fake_router() -> Iterator[FakeRouter]:
-    """Run one on a free port."""
+def fake_router(credentials: grpc.ServerCredentials | None = None) -> Iterator[FakeRouter]:
+    """Run one on a free port, with TLS if credentials are given."""
     # Calls that it lacks answer UNIMPLEMENTED, which the generated base class does.
     router = FakeRouter()  # type: ignore[abstract]
     server = grpc.server(ThreadPoolExecutor(4))
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(router, server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(router, server)
-    router.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    anywhere = "127.0.0.1:0"
+    port = server.add_secure_port(anywhere, credentials) if credentials else server.add_insecure_port(anywhere)
+    router.target = f"127.0.0.1:{port}"
     server.start()
     try:
         yield router

@@ -44,6 +44,8 @@ from tests.support.polling import poll_until
 STORE = "counts"
 # Longer than a busy machine keeps an active from Kafka: one that isn't sure of its role doesn't claim it.
 SESSION_TIMEOUT_MS = 6_000
+NAME = "localhost"
+"""A name that all certificates of tests have."""
 _ROOT = Path(__file__).parents[2]
 
 
@@ -71,6 +73,8 @@ class ServerProcess:
         for option, value in options.items():
             self._command += [f"--{option}", str(value)]
         self._log = log_dir / f"{name}.log"
+        self.credentials: grpc.ChannelCredentials | None = None
+        """What we show to it; None: nothing is encrypted."""
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: grpc.Channel | None = None
 
@@ -143,19 +147,26 @@ class ServerProcess:
         """A connection, made when it is first asked for: how long a start takes is no part of a call's time."""
         self._assert_runs()
         if self._channel is None:
-            channel = grpc.insecure_channel(
-                self.target,
-                options=[
-                    ("grpc.use_local_subchannel_pool", 1),
-                    ("grpc.initial_reconnect_backoff_ms", 50),
-                    ("grpc.max_reconnect_backoff_ms", 200),
-                ],
-            )
+            channel = self.new_channel()
             connected = grpc.channel_ready_future(channel)
             poll_until(lambda: connected.done() or not self.is_running, 60, f"{self.name} to listen")
             self._channel = channel
             self._assert_runs()
         return self._channel
+
+    def new_channel(self) -> grpc.Channel:
+        """Return a further connection, which the caller closes."""
+        options: list[tuple[str, int | str]] = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 200),
+        ]
+        if self.credentials is None:
+            return grpc.insecure_channel(self.target, options)
+        if self.host != LOOPBACK:
+            # A namespace's address, which nobody knew when its certificate was made.
+            options.append(("grpc.ssl_target_name_override", NAME))
+        return grpc.secure_channel(self.target, self.credentials, options)
 
     def _assert_runs(self) -> None:
         assert self._process is not None
@@ -205,6 +216,7 @@ class Servers:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
+        self.credentials: grpc.ChannelCredentials | None = None
         self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
         self.processes: list[ServerProcess] = []
 
@@ -241,6 +253,7 @@ class Servers:
         process = ServerProcess(
             name, module, {**common, **own, **given}, port, self.directory, prefix=prefix, host=host
         )
+        process.credentials = self.credentials
         self.processes.append(process)
         return process.start()
 

@@ -32,15 +32,30 @@ class Lookup:
 
 
 class LookupLoad:
-    """Sends `rate` lookups a second, of keys in turn and whatever became of the ones before, and keeps the history."""
+    """Sends `rate` lookups a second, of keys in turn and whatever became of the ones before, and keeps the history.
 
-    def __init__(self, target: str, store: str, keys: Sequence[str], rate: float, timeout_s: float = 5.0) -> None:
+    `credentials`: what it shows to the server; None: nothing is encrypted.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        store: str,
+        keys: Sequence[str],
+        rate: float,
+        timeout_s: float = 5.0,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 200),
         ]
-        self._channel = grpc.insecure_channel(target, options=options)
+        self._channel = (
+            grpc.insecure_channel(target, options)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options)
+        )
         self._get = query_service_pb2_grpc.QueryServiceStub(self._channel).Get
         self._store, self._keys, self._period_s, self._timeout_s = store, keys, 1 / rate, timeout_s
         self._stop = threading.Event()

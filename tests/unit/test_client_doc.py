@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import grpc
 import pytest
 
+from statehouse.local.certificates import make_certificates
 from tests.support.fake_router import fake_router
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
@@ -18,8 +20,16 @@ def test_all_programs_say_what_they_print() -> None:
 
 
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS)
-def test_programs_print_what_the_page_says(program: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with fake_router() as router:
+def test_programs_print_what_the_page_says(
+    program: str, printed: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = None
+    if "ClientTls" in program:
+        make_certificates(tmp_path)
+        monkeypatch.chdir(tmp_path)
+        pair = (Path("router.key").read_bytes(), Path("router.pem").read_bytes())
+        credentials = grpc.ssl_server_credentials([pair], Path("ca.pem").read_bytes(), require_client_auth=True)
+    with fake_router(credentials) as router:
         router.values = {"1": [{"score": 4000}], "6": {"score": 12.5}}
         assert "127.0.0.1:7100" in program
         exec(program.replace("127.0.0.1:7100", router.target), {"__name__": "program"})  # noqa: S102 - our own page

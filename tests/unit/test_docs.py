@@ -24,6 +24,7 @@ SUFFIXES = "go|java|json|md|py|toml|proto|png|svg|txt|yaml"
 OF_THE_READER = {
     "docs/other-languages.md": {"buf.gen.yaml", "go.mod", "main.go", "pom.xml"},
     "docs/releasing.md": {"protos/releases/0.2.0.binpb"},
+    "docs/security.md": {"rules.toml"},
     "docs/state-directory.md": {"rocksdict-config.json"},
 }
 SUBCOMMANDS = frozenset(typer.main.get_command(app).list_commands(None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bench.machine import Watch
 from bench.results import write
 from bench.run import Run
 from bench.shape import Side
-from bench.sizes import SIZES
+from bench.sizes import SIZES, secured
 from statehouse.local.kafka import EmbeddedKafka
 
 
@@ -46,3 +47,21 @@ def test_both_sides_are_measured_and_reported(
     assert all("stolen_percent" in each["disturbance"] for each in measured)
     assert all(work in page.read_text() for work in works["ours"])
     assert {picture.suffix for picture in pictures} == {".png"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_lookups_are_measured_plain_and_with_tls_in_turn(
+    kafka: EmbeddedKafka, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    (plan,), run = secured(SIZES["smoke"]), Run(kafka.bootstrap, tmp_path, unique_name("bench"), print)
+
+    run.play([replace(plan, rounds=2)])
+
+    assert [(each.round, each.side) for each in run.measured[::2]] == [
+        (1, Side.OURS),
+        (1, Side.OURS_TLS),
+        (2, Side.OURS_TLS),
+        (2, Side.OURS),
+    ]
+    assert len({each.work for each in run.measured}) == 2

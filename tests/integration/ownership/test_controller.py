@@ -449,21 +449,23 @@ def test_an_epoch_whose_publication_was_uncertain_is_built_upon(
 
 def test_thousands_of_tasks_fit_the_brokers_message_limit(kafka: EmbeddedKafka, application: str) -> None:
     members = [FakeMember(f"node-with-a-long-name-{number}") for number in range(2)]
+    # Their heartbeats wait while this process takes in an assignment; nobody shall be lost for it.
+    settings = ownership(heartbeat_interval_ms=200, initial_rebalance_delay_ms=600, session_timeout_ms=45_000)
     with (
-        running(kafka.bootstrap, application, partitions=10_000),
+        running(kafka.bootstrap, application, 10_000, settings),
         Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)
-        wait_until_all_have_an_active(pulse)
+        wait_until_all_have_an_active(pulse, 2 * DEADLINE_S)
         assert len(pulse.assignment.tasks) == 10_000
 
 
-def wait_until_all_have_an_active(pulse: Pulse) -> None:
+def wait_until_all_have_an_active(pulse: Pulse, deadline_s: float = DEADLINE_S) -> None:
     def have_active() -> bool:
         tasks = pulse.assignment.tasks.values()
         return bool(tasks) and all(holders.active is not None for holders in tasks)
 
-    poll_until(have_active, DEADLINE_S, "an active for every task")
+    poll_until(have_active, deadline_s, "an active for every task")
 
 
 def test_unreadable_records_are_skipped(kafka: EmbeddedKafka, application: str) -> None:

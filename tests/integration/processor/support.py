@@ -15,6 +15,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from statehouse.control.v1 import commits_pb2
+from statehouse.kafka import clients
+from statehouse.kafka.offsets import end_offsets
 from tests.support.polling import poll_until
 from tests.support.proxy import children_of
 
@@ -70,7 +72,7 @@ class ProcessorProcess:
 
     def wait_for(self, name: str, count: int = 1, timeout_s: float = START_S) -> list[dict[str, Any]]:
         def happened() -> list[dict[str, Any]]:
-            assert self.is_running, f"the processor ended:\n{self.log_tail()}"
+            assert self.is_running, f"the processor ended, with {self.exit_code}:\n{self.log_tail()}"
             events = self.events(name)
             return events if len(events) >= count else []
 
@@ -82,6 +84,10 @@ class ProcessorProcess:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
         """End the driver as a crash would; its JVM sees that and ends too."""
@@ -120,27 +126,35 @@ def is_alive(pid: int) -> bool:
 
 
 def messages(bootstrap: str, topic: str) -> list[Message]:
-    """Every committed record of a topic, in order of partition and offset."""
+    """Every committed record of a topic, in order of partition and offset.
+
+    A transaction that commits shows in one partition after the other: those that are under way are waited for.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "tests-unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told of when a fetch finds nothing
             "isolation.level": "read_committed",
         }
     )
     try:
-        unread = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
+        numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        unread = end_offsets(clients.admin(bootstrap, "tests"), [(topic, number) for number in numbers])
+        assert len(unread) == len(numbers)
+        consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
         found: list[Message] = []
 
         def is_at_end() -> bool:
             for message in consumer.consume(1000, timeout=0.1):
                 if message.error() is None:
                     found.append(message)
-                elif message.error().code() == KafkaError._PARTITION_EOF:
-                    unread.discard(message.partition())
+                    continue
+                end = unread.get((topic, message.partition()), 0)
+                if message.error().code() == KafkaError._PARTITION_EOF and message.offset() >= end:
+                    unread.pop((topic, message.partition()), None)
             return not unread
 
         poll_until(is_at_end, 30.0, f"the end of {topic}")

@@ -22,6 +22,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Message
 
+from bench.cores import CoresLimit
 from processor.attach.attach_processor import Attachment, AttachProcessor
 from processor.attach.mapping import EntryMapping
 from processor.settings import ProcessorSettings
@@ -33,7 +34,6 @@ from statehouse.local.jars import resolve_jars
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, is_alive, messages, store_of
-from tests.support.cores import CoresLimit
 from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until

@@ -29,6 +29,7 @@ EVENTS = 6_000
 FIRST_LIMIT = 200
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_a_start_reads_what_the_last_run_could_process_in_time(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def patients(bootstrap: str) -> list[Sample]:
     return sorted(found, key=lambda sample: sample.timestamp_ms)
 
 
+@pytest.mark.long
 def test_a_check_out_is_a_tombstone_and_compaction_takes_the_patient_from_the_topic(
     running: Run, broker: EmbeddedKafka
 ):

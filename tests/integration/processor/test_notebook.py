@@ -16,9 +16,10 @@ from confluent_kafka import KafkaException
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.notebook import publish
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, LookupFailure
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.local.jars import resolve_jars
@@ -71,6 +72,37 @@ print(value)
 """
 
 
+def test_a_frame_of_a_session_that_runs_is_published_and_read(
+    spark: SparkSession, kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    store, topic = unique_name("sums"), unique_name("clicks")
+    create_topic(kafka.bootstrap, topic)
+    produce(kafka.bootstrap, topic, [(f"u{n % USERS}".encode(), str(n).encode()) for n in range(RECORDS)])
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    clicks = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    user = F.col("key").cast("string").alias("user")
+    counts = clicks.groupBy(user).agg(F.count("*").alias("count"))
+    with Servers(kafka.bootstrap, store, tmp_path) as servers:
+        servers.node("n1")
+        router = servers.router()
+        checkpoints = str(tmp_path / "checkpoints")
+        published = publish(
+            counts, store=store, key="user", bootstrap=kafka.bootstrap, checkpoint_dir=checkpoints, router=router.target
+        )
+
+        def is_there() -> bool:
+            try:
+                return published.get("u3") == {"count": RECORDS // USERS}
+            except LookupFailure:
+                assert published.failure is None
+                return False
+
+        poll_until(is_there, 120, "the count")
+        published.stop()
+    assert not spark.streams.active, "the session goes on, and the query has ended"
+
+
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_notebook_publishes_and_gets_though_its_kernel_is_killed(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path

@@ -15,7 +15,15 @@ from confluent_kafka import KafkaException, Producer
 from processor.commits import CommitsPublisher, StoreChangelog, Superseded
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.batch_writer import BatchWriter
-from processor.sink.protocol import OutputTopic, PartitionWriter, SinkTarget, WriteTimeout, produce_record
+from processor.sink.protocol import (
+    ForeignClaim,
+    OutputTopic,
+    PartitionWriter,
+    SinkTarget,
+    WriteTimeout,
+    newest_written,
+    produce_record,
+)
 from processor.sink.task_rows import OUTPUT, RECORD_COLUMNS, SINK_PARTITION, SUFFIX, TIMESTAMP_MS
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.partitioning import partition_for
@@ -24,7 +32,7 @@ from tests.integration.processor.support import commits, headers, messages
 from tests.support.kafka import create_topic
 from tests.support.polling import poll_until
 from tests.support.settings import SINK_LIMITS
-from tests.support.task_rows import TASK_TYPE, as_records
+from tests.support.task_rows import TASK_TYPE, as_records, type_of
 
 
 @pytest.fixture
@@ -34,7 +42,7 @@ def target(kafka: EmbeddedKafka, unique_name: Callable[[str], str]):
     # Records here are of 1970: with a retention the broker may delete them at any moment.
     for name in ("changelog", "topic"):
         create_topic(kafka.bootstrap, names[name], partitions=3, config={"retention.ms": "-1"})
-    create_topic(kafka.bootstrap, names["dead"], partitions=2)
+    create_topic(kafka.bootstrap, names["dead"], partitions=2, config={"retention.ms": "-1"})
     outputs = (OutputTopic("store", names["changelog"], 3), OutputTopic("topic", names["topic"], 3))
     return SinkTarget(kafka.bootstrap, application, "query", outputs, names["dead"], 2, uuid.uuid4().hex, **SINK_LIMITS)
 
@@ -47,7 +55,7 @@ def record(target: SinkTarget, text: str, partition: int = 0, output: int = 0):
 
 
 def values(target: SinkTarget, output: int = 0):
-    return [message.value().decode() for message in messages(target.bootstrap, target.outputs[output].topic)]
+    return [message.value().decode() for message in messages(str(target.brokers), target.outputs[output].topic)]
 
 
 def test_a_batch_is_written_once_whoever_writes_it_again(target: SinkTarget):
@@ -82,6 +90,22 @@ def test_a_zombie_in_the_middle_of_its_transaction_leaves_nothing(target: SinkTa
     assert not zombie.write(0, stall)
     assert len(attempts) == 1
     assert values(target) == ["successor"]
+
+
+def test_a_claim_keeps_older_batches_out_and_is_not_taken_for_one(target: SinkTarget):
+    kept = PartitionWriter(target, 0)
+    assert kept.write(0, record(target, "0"))
+    PartitionWriter(target, 0).claim(3)
+    for writer in (kept, PartitionWriter(target, 0)):
+        with pytest.raises(ForeignClaim, match="batch 3"):
+            writer.write(2, record(target, "older"))
+    PartitionWriter(target, 0).claim(2)
+    assert newest_written(target) == 2
+    assert kept.write(3, record(target, "3"))
+    assert not PartitionWriter(target, 0).write(2, record(target, "older"))
+    PartitionWriter(target, 0).claim(4)
+    assert not PartitionWriter(target, 0).write(3, record(target, "again"))
+    assert values(target) == ["0", "3"]
 
 
 def test_a_kept_producer_that_was_fenced_initialises_again(target: SinkTarget):
@@ -187,11 +211,11 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
         ("", "not_json"): 1,
     }
 
-    found = messages(target.bootstrap, target.outputs[0].topic)
+    found = messages(str(target.brokers), target.outputs[0].topic)
     assert {message.key(): (message.value(), message.partition(), message.timestamp()[1]) for message in found} == {
         key: (value, partition_for(key, 3), 1234) for key, value in zip(keys, (b"a", None, b"c"), strict=True)
     }
-    (dead,) = messages(target.bootstrap, target.dead_letters_topic)
+    (dead,) = messages(str(target.brokers), target.dead_letters_topic)
     assert (dead.key(), dead.value()) == (None, b"\xffraw")
     assert headers(dead) == {
         "reason": "not_json",
@@ -203,7 +227,18 @@ def test_a_task_writes_records_tombstones_and_dead_letters(target: SinkTarget):
 
     again = [row for counted in BatchWriter(target, 0, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
     assert {row["kind"] for row in again} == {"skipped"}
-    assert len(messages(target.bootstrap, target.outputs[0].topic)) == 3
+    assert len(messages(str(target.brokers), target.outputs[0].topic)) == 3
+
+
+def test_a_task_tells_which_partitions_are_claimed_and_writes_the_others(target: SinkTarget):
+    PartitionWriter(target, 1).claim(7)
+    columns = dict.fromkeys(RECORD_COLUMNS) | {OUTPUT: 0, SUFFIX: b"", VALUE: b"v"}
+    keys = [b"%d" % number for number in range(12)]
+    batch = as_records(pa.RecordBatch.from_pylist([columns | {KEY: key} for key in keys], type_of(*RECORD_COLUMNS)))
+    counts = [row for counted in BatchWriter(target, 6, CACHE_BYTES)([batch]) for row in counted.to_pylist()]
+    assert {row["sink_partition"] for row in counts if row["kind"] == "claimed"} == {1}
+    assert {row["sink_partition"] for row in counts if row["kind"] == "changelog"} == {0, 2}
+    assert {message.partition() for message in messages(str(target.brokers), target.outputs[0].topic)} == {0, 2}
 
 
 def test_a_task_without_rows_does_nothing(target: SinkTarget):
@@ -237,12 +272,12 @@ def test_the_record_cache_is_one_for_all_stores_and_partitions_of_a_task(target:
     of_each = {"changelog": 3, "bytes": 12, "saved": 297}
     assert counts(0, CACHE_BYTES) == {(name, kind): n for name in ("store", "other") for kind, n in of_each.items()}
     expected = [b"%03d" % number for number in range(594, 600)]
-    assert sorted(message.value() for message in messages(target.bootstrap, cached.topic)) == expected
+    assert sorted(message.value() for message in messages(str(target.brokers), cached.topic)) == expected
     tight = counts(1, 3 * 44)  # half of it holds one of six rows
     for name in ("store", "other"):
         assert tight[name, "early"] > 0
         assert tight[name, "changelog"] == 300 - tight[name, "saved"] > 3
-    last = {message.key(): message.value() for message in messages(target.bootstrap, cached.topic)}
+    last = {message.key(): message.value() for message in messages(str(target.brokers), cached.topic)}
     assert sorted(last.values()) == expected
 
 
@@ -271,9 +306,9 @@ def test_two_attempts_of_a_task_at_once_write_its_batch_once(target: SinkTarget,
 
 
 def test_an_old_driver_that_goes_on_beside_its_successor_changes_nothing(target: SinkTarget):
-    create_topic(target.bootstrap, commits_topic(target.application_id))
+    create_topic(str(target.brokers), commits_topic(target.application_id))
     changelogs = [StoreChangelog("store", target.outputs[0].topic, target.partition_count)]
-    old, new = (CommitsPublisher(target.bootstrap, target.application_id, "query", changelogs) for _ in range(2))
+    old, new = (CommitsPublisher(str(target.brokers), target.application_id, "query", changelogs) for _ in range(2))
     old.start()
     assert PartitionWriter(target, 0).write(0, record(target, "0"))
     old.publish(target.query_id, 0, {("scores", 0): 10})
@@ -293,4 +328,8 @@ def test_an_old_driver_that_goes_on_beside_its_successor_changes_nothing(target:
         old.publish(target.query_id, 1, {("scores", 0): 20})
     assert not old_task.write(2, record(target, "the old driver's 2"))
     assert values(target) == ["0", "1", "2"]
-    assert [commit.batch_id for commit in commits(target.bootstrap, commits_topic(target.application_id))] == [0, 1, 2]
+    assert [commit.batch_id for commit in commits(str(target.brokers), commits_topic(target.application_id))] == [
+        0,
+        1,
+        2,
+    ]

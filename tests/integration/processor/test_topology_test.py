@@ -247,6 +247,7 @@ def build_foreign(app: Application) -> None:
         app.store(how, joined.withColumn("value", shown), value_serde="string")
 
 
+@pytest.mark.long
 def test_a_foreign_key_join_follows_both_tables(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build_foreign, spark, tmp_path, partitions=1)
 

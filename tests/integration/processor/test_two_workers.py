@@ -17,6 +17,7 @@ from statistics import median
 import pytest
 import structlog
 
+from bench.cores import CoresLimit
 from examples.leaderboard import sample
 from examples.leaderboard.produce import create_source_topics
 from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES
@@ -24,7 +25,6 @@ from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import descendants, stat
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
-from tests.support.cores import CoresLimit
 from tests.support.kafka import PlacedRecord, create_topic, produce, produce_placed
 from tests.support.spark_cluster import ENVIRONMENT, SparkCluster, process_on
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+import socket
+import stat
+import struct
+import sys
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -22,138 +24,22 @@ from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.ports import LOOPBACK, free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CallFailed, LinkContext
+from statehouse.rpc.link import VERSION, CallFailed, FromProxy, ToProxy, first_frame, frame
 from statehouse.rpc.proxy import Proxy, ProxyEnded, ProxyLimits, find_program
-from statehouse.rpc.server import RpcServer
-from statehouse.rpc.status import Context, failing_cleanly
+from tests.integration.proxy.served import (
+    BATCH_GET,
+    BOUNDS,
+    GET,
+    MAX_BYTES,
+    SERVICE,
+    TWICE,
+    call,
+    reason,
+    served,
+    set_within,
+    until,
+)
 from tests.support.proxy import PROXY
-
-SERVICE = "test.Service"
-GET, BATCH_GET = "/statehouse.v1.QueryService/Get", "/statehouse.v1.QueryService/BatchGet"
-MAX_BYTES = 1_000_000
-BOUNDS = ProxyLimits(MAX_BYTES)
-T = TypeVar("T")
-
-
-@dataclass
-class Served:
-    """A server behind a proxy, whose Get answers at once and whose BatchGet does so when `may_go_on` is set."""
-
-    proxy: Proxy
-    server: RpcServer
-    broken: list[Exception]
-    asked: list[tuple[bytes, float | None]] = field(default_factory=list)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def target(self) -> str:
-        return f"{LOOPBACK}:{self.server.port}"
-
-    def get(self, request: bytes, context: LinkContext) -> bytes:
-        self.asked.append((request, context.time_remaining()))
-        if request == b"no":
-            raise LookupFailure(Reason.UNKNOWN_STORE, "no such store", {"store": "s"})
-        return request[::-1]
-
-    def batch_get(self, request: bytes, context: LinkContext) -> Awaitable[bytes]:
-        async def later() -> bytes:
-            self.arrived.set()
-            try:
-                await self.may_go_on.wait()
-            except asyncio.CancelledError:
-                self.left.set()
-                raise
-            return self.get(request, context)
-
-        return later()
-
-
-@failing_cleanly
-async def _twice(_self: object, request: bytes, context: Context) -> None:
-    """Answer two messages, or one and a refusal."""
-    await context.write(request)
-    if request == b"no":
-        raise LookupFailure(Reason.NOT_ACTIVE, "not here", {"partition": "3"})
-    await context.write(request)
-
-
-@failing_cleanly
-async def _endless(left: asyncio.Event, _request: bytes, _context: Context) -> None:
-    try:
-        await asyncio.Event().wait()
-    finally:
-        left.set()
-
-
-@failing_cleanly
-async def _refused(_self: object, _request: bytes, _context: Context) -> bytes:
-    raise AssertionError("lookups come over the link, and others not at all")
-
-
-@asynccontextmanager
-async def served(port: int = 0, bounds: ProxyLimits = BOUNDS) -> AsyncIterator[Served]:
-    def register(server: Any) -> None:
-        twice = grpc.unary_stream_rpc_method_handler(partial(_twice, None))
-        endless = grpc.unary_stream_rpc_method_handler(partial(_endless, left))
-        server.add_registered_method_handlers(SERVICE, {"Twice": twice, "Endless": endless})
-        refused = grpc.unary_unary_rpc_method_handler(partial(_refused, None))
-        server.add_registered_method_handlers("statehouse.v1.QueryService", {"Get": refused})
-
-    def get(request: bytes, context: LinkContext) -> bytes:
-        return it.get(request, context)
-
-    def batch_get(request: bytes, context: LinkContext) -> Awaitable[bytes]:
-        return it.batch_get(request, context)
-
-    broken: list[Exception] = []
-    left = asyncio.Event()
-    bind = f"{LOOPBACK}:{port}"
-    proxy = Proxy(str(PROXY), bind, broken.append, bounds, share_port=False)
-    server = RpcServer(
-        bind,
-        (SERVICE,),
-        register,
-        max_message_bytes=MAX_BYTES,
-        proxy=proxy,
-        proxied={"Get": get, "BatchGet": batch_get},
-    )
-    it = Served(proxy, server, broken, left=left)
-    await server.start()
-    try:
-        yield it
-    finally:
-        await server.stop(0.0)
-
-
-async def call(
-    at: grpc.aio.Channel, path: str, *requests: bytes, timeout_s: float = 20.0
-) -> list[bytes] | LookupFailure:
-    made: Any = at.stream_stream(path)(cast("Any", iter(requests)), timeout=timeout_s)
-    try:
-        return [data async for data in made]
-    except grpc.aio.AioRpcError as error:
-        return from_rpc_error(error)
-
-
-async def reason(at: grpc.aio.Channel, path: str, *requests: bytes, timeout_s: float = 20.0) -> Reason:
-    outcome = await call(at, path, *requests, timeout_s=timeout_s)
-    assert isinstance(outcome, LookupFailure)
-    return outcome.reason
-
-
-async def until(ask: Callable[[], Awaitable[T]], is_right: Callable[[T], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        outcome = await ask()
-        while not is_right(outcome):
-            await asyncio.sleep(0.005)
-            outcome = await ask()
-
-
-async def set_within(event: asyncio.Event, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        await event.wait()
 
 
 async def test_lookups_are_answered_over_the_link() -> None:
@@ -228,7 +114,7 @@ async def test_messages_have_a_largest_size(path: str) -> None:
         assert {len(each) for each in answers} == {MAX_BYTES}
 
 
-@pytest.mark.parametrize("bounds", [ProxyLimits(MAX_BYTES, 2), ProxyLimits(MAX_BYTES, 9, 2)])
+@pytest.mark.parametrize("bounds", [replace(BOUNDS, max_connections=2), replace(BOUNDS, max_connections_per_address=2)])
 async def test_connections_beyond_the_bounds_are_closed_and_cost_the_others_nothing(bounds: ProxyLimits) -> None:
     async with served(bounds=bounds) as it, AsyncExitStack() as stack:
         at = await stack.enter_async_context(channel(it.target, MAX_BYTES))
@@ -298,6 +184,47 @@ async def test_a_taken_port_is_an_error() -> None:
 async def test_another_program_is_an_error(program: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Proxy(program, f"{LOOPBACK}:0", pytest.fail, BOUNDS, share_port=False)
+
+
+async def test_a_program_of_another_version_is_an_error(tmp_path: Path) -> None:
+    program = tmp_path / "older"
+    # Before there were versions: the port, and nothing else.
+    listening = struct.pack(">IBQ", 9, FromProxy.LISTENING, 7100)
+    program.write_text(f"#!{sys.executable}\nimport os\nos.write(0, {listening!r})\n")
+    program.chmod(0o700)
+    with pytest.raises(ConfigurationError, match="another version than this package: build it again"):
+        Proxy(str(program), f"{LOOPBACK}:0", pytest.fail, BOUNDS, share_port=False)
+
+
+async def test_a_server_of_another_version_is_left(capfd: pytest.CaptureFixture[str]) -> None:
+    async with served() as it:
+        ours, its = socket.socketpair()
+        options = ["-listen=127.0.0.1:0", f"-server={it.proxy.target}", *BOUNDS.options()]
+        with its, ours:
+            process = await asyncio.create_subprocess_exec(str(PROXY), *options, stdin=its.fileno(), env={})
+            its.close()
+            assert first_frame(ours.recv)[2] == VERSION
+            ours.send(frame(ToProxy.SERVE, 0, b"\x01"))
+            async with asyncio.timeout(10):
+                assert await process.wait() == 1
+    assert "of another version than this program: build it again" in capfd.readouterr().err
+
+
+def _modes(path: Path) -> tuple[str, str]:
+    """Return the kind of a file, and its folder's mode."""
+    return stat.filemode(path.stat().st_mode)[0], stat.filemode(path.parent.stat().st_mode)
+
+
+async def test_the_socket_behind_it_is_this_users_alone_and_goes_with_it() -> None:
+    async with served() as it, channel(it.target, MAX_BYTES) as at:
+        path = Path(it.proxy.target.removeprefix("unix:"))
+        assert _modes(path) == ("s", "drwx------")
+        assert path.parent.name.startswith(f"statehouse-{os.getpid()}-")
+        assert await call(at, TWICE, b"abc") == [b"abc", b"abc"]
+    assert not path.parent.exists()
+    with pytest.raises(ConfigurationError):
+        Proxy("/bin/true", f"{LOOPBACK}:0", pytest.fail, BOUNDS, share_port=False)
+    assert not list(path.parent.parent.glob(f"statehouse-{os.getpid()}-*"))
 
 
 def test_the_setting_says_which_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str
         fleet.assign(TaskAssignment("n1"), TaskAssignment("n1"))
         fleet.wait_running([node])
         poll_until(lambda: is_kept(node, key, active_only=True, max_lag=0), 20, "lag 0")
+        assert not node.node().HasField("heartbeats_failing_ms")
 
         kafka.stop()
         stale = poll_until(
@@ -51,6 +52,7 @@ def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str
         with pytest.raises(LookupFailure, match="lag unknown exceeds") as failure:
             node.get(key, max_lag=1_000)
         assert failure.value.reason is Reason.LAG_EXCEEDS_BOUND
+        poll_until(lambda: node.node().heartbeats_failing_ms > 2_000, 20, "heartbeats that are known to fail")
 
         kafka.start()
         fleet.put({key: "2"})
@@ -58,3 +60,4 @@ def test_serves_on_with_growing_staleness_and_returns(unique_name: Callable[[str
         poll_until(lambda: node.get(key).replica.role == types_pb2.REPLICA_ROLE_ACTIVE, 20, "the role confirmed")
         poll_until(lambda: node.get(key).replica.staleness_ms < 2_500, 20, "staleness to be small again")
         poll_until(lambda: is_kept(node, key, max_lag=0), 20, "lag to be known again, and 0")
+        poll_until(lambda: not node.node().HasField("heartbeats_failing_ms"), 20, "heartbeats to arrive again")

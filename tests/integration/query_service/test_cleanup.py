@@ -29,10 +29,15 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
 
 
 def heartbeat(fleet: Fleet) -> Member:
-    """Return the newest of node n1."""
+    """Return the newest of node n1; its first one may come after its first task runs."""
+    newest = poll_until(lambda: heartbeats(fleet), 20, "a heartbeat")[-1]
+    now_ms = int(time.time() * 1000)
+    return decode_member(b"n1", newest, now_ms, now_ms)
+
+
+def heartbeats(fleet: Fleet) -> list[bytes]:
     records = read_all(fleet.bootstrap, members_topic(fleet.application_id))
-    newest = [value for key, value in records if key == b"n1" and value is not None][-1]
-    return decode_member(b"n1", newest, int(time.time() * 1000))
+    return [value for key, value in records if key == b"n1" and value is not None]
 
 
 def dormant_position(fleet: Fleet) -> int | None:

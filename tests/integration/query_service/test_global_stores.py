@@ -187,12 +187,17 @@ def test_says_per_partition_how_far_it_is(fleet: GlobalFleet) -> None:
     assert (replica.role, replica.state) == (types_pb2.REPLICA_ROLE_GLOBAL, "running")
     assert [(store.store, store.partition) for store in replica.stores] == [(fleet.name, n) for n in range(PARTITIONS)]
     assert sum(store.position for store in replica.stores) == 12
-    node.kill()
-    *_, (key, value) = read_all(fleet.bootstrap, members_topic(fleet.application_id))
-    assert value is not None
-    copy = decode_member(key, value, int(time.time() * 1000)).global_replicas[fleet.name]
-    assert copy.is_restored
-    assert sum(at.position or 0 for at in copy.positions.values()) == 12
+
+    def is_told() -> bool:
+        for key, value in read_all(fleet.bootstrap, members_topic(fleet.application_id)):
+            assert value is not None
+            now_ms = int(time.time() * 1000)
+            copy = decode_member(key, value, now_ms, now_ms).global_replicas.get(fleet.name)
+            if copy is not None and copy.is_restored and sum(at.position or 0 for at in copy.positions.values()) == 12:
+                return True
+        return False
+
+    poll_until(is_told, 20, "a heartbeat that says so, too")
 
 
 def test_a_key_is_found_wherever_it_was_placed(shared: GlobalFleet) -> None:

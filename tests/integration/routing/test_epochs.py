@@ -35,6 +35,7 @@ def test_a_router_behind_is_told_the_newer_owner_and_asks_it_at_once(routed: Rou
     links.cut("router")
     after = routed.assign("b")
     routed.fleet.wait_running((routed.nodes["a"], routed.nodes["b"]))
+    poll_until(lambda: is_sent_on(routed, "a"), 30, "a to have heard where b is")
     story = routed.look_up()
     assert story.epoch == before, "the router has not heard of it"
     assert story.asked == ["a PARTITION_NOT_OWNED", "b answered"]
@@ -135,3 +136,10 @@ def with_forwarding(
 ) -> query_service_pb2.GetRequest:
     request.forwarding.CopyFrom(forwarding)
     return request
+
+
+def is_sent_on(routed: RoutedFleet, name: str) -> bool:
+    """Whether a node that is not asked in vain says at which address the active is."""
+    with pytest.raises(LookupFailure) as caught:
+        routed.ask(name, types_pb2.Forwarding())
+    return caught.value.route is not None and caught.value.route.active.port > 0

@@ -36,17 +36,26 @@ class Partition:
 
     content: State = field(default_factory=dict)
     marker: int = 0
+    is_claim: bool = False
 
-    def write(self, batch_id: int, rows: dict[int, int | None]) -> None:
-        """One transaction, as the sink's protocol has it: nothing if a batch at least as new was written."""
+    def claim(self, batch_id: int) -> None:
+        if self.marker < batch_id:
+            self.marker, self.is_claim = batch_id, True
+
+    def write(self, batch_id: int, rows: dict[int, int | None]) -> bool:
+        """One transaction, as the sink's protocol has it: nothing if a batch at least as new was written.
+
+        False if it is claimed for a newer batch.
+        """
         if self.marker > batch_id:
-            return
+            return not self.is_claim
         for key, value in rows.items():
             if value is None:
                 self.content.pop(key, None)
             else:
                 self.content[key] = value
-        self.marker = batch_id + 1
+        self.marker, self.is_claim = batch_id + 1, False
+        return True
 
 
 class World:
@@ -86,6 +95,7 @@ class Follower:
         self.read: ReadChanges | ReadState | None = None
         self.rows: list[dict[int, int | None]] = []
         self.left: list[int] = []
+        self.was_claimed = False
 
     def begin(self) -> None:
         world = self.world
@@ -104,7 +114,7 @@ class Follower:
                         self.rows[partition_of(key)][key] = now.get(key)
         else:
             for number, partition in enumerate(world.partitions):
-                partition.write(read.batch_id - 1, {})
+                partition.claim(read.batch_id)
                 now = {k: v for k, v in world.states[read.batch_id].items() if partition_of(k) == number}
                 for key in partition.content.keys() | now.keys():
                     if partition.content.get(key) != now.get(key):
@@ -114,11 +124,15 @@ class Follower:
     def write_one(self) -> None:
         assert self.read is not None
         number = self.left.pop()
-        self.world.partitions[number].write(self.read.batch_id, self.rows[number])
+        if not self.world.partitions[number].write(self.read.batch_id, self.rows[number]):
+            self.was_claimed = True
 
     def finish(self) -> bool:
-        """Record the batch; False if a newer follower has started since."""
+        """Record the batch; False if a newer follower has started since. What others have claimed isn't recorded."""
         assert self.read is not None
+        if self.was_claimed:
+            self.published, self.read, self.was_claimed = None, None, False
+            return True
         if self.world.recorder != self.number:
             return False
         self.published = self.world.recorded = self.read.batch_id
@@ -216,6 +230,33 @@ def test_a_follower_that_was_frozen_does_not_write_an_older_batch() -> None:
     newer.finish()
     frozen.write_one()
     assert world.partitions[0].content == {0: 0}
+
+
+def test_a_claim_of_an_older_follower_is_not_taken_for_a_batch() -> None:
+    world = World()
+    world.recorder = 1
+    world.commit({0: 0})
+    older = Follower(world, 1)
+    older.begin()
+    older.write_one()
+    older.finish()
+    world.recorder = 2
+    newest = Follower(world, 2)
+    world.commit({0: None})
+    newest.begin()
+    world.commit({2: 0})
+    world.has_changes = False
+    older.begin()
+    world.has_changes = True
+    newest.write_one()
+    newest.finish()
+    assert world.recorded == 0
+    newest.begin()
+    while newest.left:
+        newest.write_one()
+    newest.finish()
+    assert world.partitions[0].content == {2: 0}
+    assert world.recorded == 2
 
 
 @given(failures=st.integers(1, 20))

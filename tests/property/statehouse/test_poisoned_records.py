@@ -17,6 +17,7 @@ from processor.ownership.controller_record import encode_controller, read_contro
 from processor.ownership.takeover import ControllerRecord
 from query_service.disk.directory import StateDirectory
 from query_service.states.ownership import NodeOwnership
+from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader, TaskAssignment, encode
 from statehouse.checked import COUNT_MAX, PARTITIONS_MAX
 from statehouse.control.v1 import assignment_pb2, commits_pb2, members_pb2
@@ -30,7 +31,7 @@ from statehouse.membership import (
     decode_member,
     encode_member,
 )
-from statehouse.processor_reports import decode_commit
+from statehouse.processor_reports import decode_commit, written_at_s
 from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
 from tests.support.poison import poisoned
 from tests.support.settings import ownership
@@ -76,6 +77,11 @@ ASSIGNMENT: Final = Assignment(
 )
 
 
+WRITTEN_AT_MS: Final = (-(2**63), -1, 0, NOW_MS, NOW_MS + 10 * STARTED_AHEAD_MAX_MS, 2**63 - 1)
+"""Timestamps of records: who writes a record gives it one."""
+CLOCK_BEHIND_MS: Final = 3_600_000
+
+
 def cases(message: Message) -> Any:
     found = list(poisoned(message))
     return pytest.mark.parametrize("record", [case for _, case in found], ids=[what for what, _ in found])
@@ -83,15 +89,23 @@ def cases(message: Message) -> Any:
 
 @cases(members_pb2.Member.FromString(encode_member(MEMBER)[1]))
 def test_members(record: members_pb2.Member) -> None:
-    node = NodeOwnership("n1", "aa", NOW_MS - 60_000, session_timeout_s=10.0)
-    with suppress(ContractError):
-        node.take_member(b"n1", record.SerializeToString(), NOW_MS)
-    for member in node.members.values():
-        assert decode_member(*encode_member(member), NOW_MS) == member
-        assert all("/" not in name for name in member.global_replicas)
-    # It may say that it is this node, started later: the next run must not claim a time that others wouldn't believe.
-    own = node.heartbeat(("h", 1), {}, {})
-    assert decode_member(*encode_member(own), NOW_MS).started_at_ms <= NOW_MS + STARTED_AHEAD_MAX_MS
+    key, value = b"n1", record.SerializeToString()
+    for written_at_ms in WRITTEN_AT_MS:
+        node = NodeOwnership("n1", "aa", NOW_MS - 60_000, session_timeout_s=10.0)
+        with suppress(ContractError):
+            node.take_member(key, value, written_at_ms, NOW_MS)
+        for member in node.members.values():
+            assert decode_member(*encode_member(member), NOW_MS, NOW_MS) == member
+            assert all("/" not in name for name in member.global_replicas)
+        # It may say that it is this node, started later: the next run must not claim a time that others wouldn't
+        # believe, though their clocks be a little behind.
+        own = encode_member(node.heartbeat(("h", 1), {}, {}))
+        assert decode_member(*own, NOW_MS, NOW_MS - CLOCK_BEHIND_MS).instance_id == "n1"
+        node.succeed()
+        with suppress(ContractError):
+            node.take_member(key, value, written_at_ms, NOW_MS)
+        newest = max((member.started_at_ms for member in node.members.values()), default=0)
+        assert newest <= NOW_MS + STARTED_AHEAD_MAX_MS, "nobody is the newest for ever"
 
 
 @cases(COMMIT)
@@ -99,6 +113,11 @@ def test_commits(record: commits_pb2.Commit) -> None:
     with suppress(ContractError):
         commit = decode_commit(b"counts", record.SerializeToString())
         assert commit.store == "counts"
+        for written_at_ms in WRITTEN_AT_MS:
+            queries = ProcessorQueries()
+            queries.on_commit(commit, written_at_s(written_at_ms, 50.0, NOW_MS))
+            (query,) = queries.describe(["counts"], 51.0, NOW_MS)
+            assert query.record_age_ms >= 1_000
         assert all(0 <= at.offset <= COUNT_MAX for at in (*commit.source_ends, *commit.changelog_ends))
 
 
@@ -108,6 +127,11 @@ def test_controllers(record: assignment_pb2.AssignmentRecord) -> None:
     taken = read_controller(record.SerializeToString(), lambda key, _error: refused.append(key))
     assert (taken is None) == (refused == [CONTROLLER_KEY.decode()])
     assert taken is None or taken.heartbeat <= COUNT_MAX
+    for written_at_ms in WRITTEN_AT_MS:
+        report = ControllerReport()
+        report.on_record(record.controller, written_at_s(written_at_ms, 50.0, NOW_MS))
+        assert (described := report.describe(51.0)) is not None
+        assert described.record_age_ms >= 1_000
 
 
 FIRST, RECORDS = encode(Assignment(), ASSIGNMENT)

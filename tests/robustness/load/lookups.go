@@ -5,21 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	_ "google.golang.org/grpc/health" // for healthCheckConfig
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 	"metronome"
 )
 
 const (
 	method = "/statehouse.v1.QueryService/Get"
+	// Of targets with several routers.
+	scheme = "routers"
+	// A router that isn't ready says so, and is left out.
+	policy = `{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}`
 	// Where gRPC's rich error model keeps a status with its details.
 	detailsKey = "grpc-status-details-bin"
 	// A router that is back is found soon.
@@ -27,17 +39,23 @@ const (
 	longestBackoff = 200 * time.Millisecond
 	// Bytes of answers that may be under way: far more than a second's.
 	window = 1 << 20
+	// A router of several that is frozen is left when it doesn't answer a ping; gRPC sends none sooner.
+	pingInterval = 10 * time.Second
+	pingTimeout  = 2 * time.Second
+	// Between two attempts, about: else all come at once to a router that is back.
+	pause = 50 * time.Millisecond
 )
 
 // plan says what to send. A request is a key's bytes and a client's one after the other: protobuf messages put together
 // so are merged.
 type plan struct {
-	Targets  []string  `json:"targets"`   // host:port of each router
-	Rate     float64   `json:"rate"`      // lookups a second, of all clients together
-	TimeoutS float64   `json:"timeout_s"` // of each lookup
-	Store    string    `json:"store"`
-	Clients  []*client `json:"clients"` // in whose turn lookups are sent
-	Keys     []key     `json:"keys"`    // which each client takes in turn
+	Targets  [][]string `json:"targets"`   // host:port of each target's routers, of which gRPC takes one for each call
+	Rate     float64    `json:"rate"`      // lookups a second, of all clients together
+	TimeoutS float64    `json:"timeout_s"` // of each lookup
+	AttemptS float64    `json:"attempt_s"` // after so long a lookup is sent again; 0: each is sent once
+	Store    string     `json:"store"`
+	Clients  []*client  `json:"clients"` // in whose turn lookups are sent
+	Keys     []key      `json:"keys"`    // which each client takes in turn
 }
 
 type key struct {
@@ -46,7 +64,7 @@ type key struct {
 }
 
 type client struct {
-	Target  int    `json:"target"`   // number of its router
+	Target  int    `json:"target"`   // number of its target
 	First   int    `json:"first"`    // number of its first key
 	Request []byte `json:"request"`  // of a GetRequest: what it always asks for
 	AtLeast bool   `json:"at_least"` // whether it also asks for positions as large as those it has seen
@@ -62,6 +80,7 @@ type outcome struct {
 	DueAt    float64 `json:"due_at"` // seconds of the metronome's clock; it is never sent before
 	TookS    float64 `json:"took_s"` // from then until its end
 	AtLeast  *int64  `json:"at_least"`
+	Router   string  `json:"router"` // host:port of the one that was asked last; empty: none was reached
 	Response []byte  `json:"response"`
 	Code     uint32  `json:"code"`
 	Message  string  `json:"message"`
@@ -69,11 +88,13 @@ type outcome struct {
 }
 
 // send sends lookups until it is stopped, and waits for their outcomes, which is no longer than their timeout.
-func send(stopped context.Context, given plan, outcomes chan<- outcome) error {
+func send(
+	stopped context.Context, given plan, transport credentials.TransportCredentials, outcomes chan<- outcome,
+) error {
 	if len(given.Clients) == 0 || len(given.Keys) == 0 || given.Rate <= 0 {
 		return errors.New("the plan has no clients, no keys or no rate")
 	}
-	routers, err := connect(given.Targets, seconds(given.TimeoutS))
+	targets, err := connect(given.Targets, transport, seconds(given.TimeoutS))
 	if err != nil {
 		return err
 	}
@@ -99,7 +120,7 @@ func send(stopped context.Context, given plan, outcomes chan<- outcome) error {
 			pending.Add(1)
 			go func() {
 				defer pending.Done()
-				next.ask(routers[next.client.Target], seconds(given.TimeoutS))
+				next.ask(targets[next.client.Target], seconds(given.TimeoutS), seconds(given.AttemptS))
 				select {
 				case outcomes <- next.outcome:
 				default:
@@ -110,14 +131,15 @@ func send(stopped context.Context, given plan, outcomes chan<- outcome) error {
 	}
 }
 
-// connect begins to connect to each router.
-func connect(targets []string, timeout time.Duration) ([]*grpc.ClientConn, error) {
+// connect begins to connect to each target.
+func connect(
+	targets [][]string, transport credentials.TransportCredentials, timeout time.Duration,
+) ([]*grpc.ClientConn, error) {
 	waits := backoff.Config{BaseDelay: firstBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestBackoff}
-	routers := make([]*grpc.ClientConn, len(targets))
-	for number, target := range targets {
-		router, err := grpc.Dial(
-			"passthrough:///"+target,
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
+	connections := make([]*grpc.ClientConn, len(targets))
+	for number, routers := range targets {
+		options := []grpc.DialOption{
+			grpc.WithTransportCredentials(transport),
 			grpc.WithNoProxy(),
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: waits, MinConnectTimeout: timeout}),
 			// Fixed, as gRPC would else find a size out, with a ping for nearly each answer.
@@ -126,14 +148,41 @@ func connect(targets []string, timeout time.Duration) ([]*grpc.ClientConn, error
 			// What fails is to be seen here, so nothing is tried again behind our back.
 			grpc.WithDisableRetry(),
 			grpc.WithDisableServiceConfig(),
-			grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
-		)
-		if err != nil {
-			return nil, fmt.Errorf("router %s: %w", target, err)
 		}
-		routers[number] = router
+		if len(routers) > 1 {
+			options = append(options, together(routers)...)
+		}
+		connection, err := grpc.Dial(address(routers), options...)
+		if err != nil {
+			return nil, fmt.Errorf("routers %s: %w", strings.Join(routers, ","), err)
+		}
+		connections[number] = connection
 	}
-	return routers, nil
+	return connections, nil
+}
+
+// address returns what to dial for a target.
+func address(routers []string) string {
+	if len(routers) > 1 {
+		return scheme + ":///" + routers[0]
+	}
+	return "passthrough:///" + strings.Join(routers, "")
+}
+
+// together returns how a target with several routers is dialled: as docs/other-languages.md has it. The resolver stands
+// for a DNS name, which couldn't have ports of one machine.
+func together(routers []string) []grpc.DialOption {
+	var state resolver.State
+	for _, router := range routers {
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: router})
+	}
+	found := manual.NewBuilderWithScheme(scheme)
+	found.InitialState(state)
+	return []grpc.DialOption{
+		grpc.WithResolvers(found),
+		grpc.WithDefaultServiceConfig(policy),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}),
+	}
 }
 
 // lookup is one that is to be sent.
@@ -160,24 +209,61 @@ func (p *plan) lookup(number int, dueAt int64) *lookup {
 	return &lookup{known, client, key, request, dueAt}
 }
 
-// ask sends the lookup and notes how it ended.
-func (l *lookup) ask(router *grpc.ClientConn, timeout time.Duration) {
+// ask sends the lookup, again after each `attempt` if that isn't 0, and notes how it ended.
+func (l *lookup) ask(target *grpc.ClientConn, timeout, attempt time.Duration) {
 	deadline, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	var trailer metadata.MD
-	err := router.Invoke(deadline, method, l.request, &l.Response, grpc.Trailer(&trailer))
+	failed, trailer := l.try(deadline, target, attempt)
+	for attempt > 0 && isWorthAnother(failed.Code()) && hasPaused(deadline) {
+		failed, trailer = l.try(deadline, target, attempt)
+	}
 	// Its client knows the position by the time at which it is said to have ended.
-	if err == nil {
+	if failed.Code() == codes.OK {
 		l.client.see(l.key.Partition, l.Response)
 	}
 	l.TookS = float64(metronome.Now()-l.dueAt) / 1e9
-	if err == nil {
+	if failed.Code() == codes.OK {
 		return
 	}
-	failed := status.Convert(err)
 	l.Code, l.Message = uint32(failed.Code()), failed.Message()
 	if details := trailer.Get(detailsKey); len(details) > 0 {
 		l.Details = []byte(details[0])
+	}
+}
+
+// try sends the lookup once; an attempt of 0 may take until the deadline.
+func (l *lookup) try(
+	deadline context.Context, target *grpc.ClientConn, attempt time.Duration,
+) (*status.Status, metadata.MD) {
+	if attempt > 0 {
+		sooner, cancel := context.WithTimeout(deadline, attempt)
+		defer cancel()
+		deadline = sooner
+	}
+	var trailer metadata.MD
+	var asked peer.Peer
+	err := target.Invoke(
+		deadline, method, l.request, &l.Response,
+		grpc.ForceCodec(rawCodec{}), grpc.Trailer(&trailer), grpc.Peer(&asked),
+	)
+	if asked.Addr != nil {
+		l.Router = asked.Addr.String()
+	}
+	return status.Convert(err), trailer
+}
+
+// isWorthAnother returns whether the same read may be sent again, as docs/other-languages.md has it.
+func isWorthAnother(code codes.Code) bool {
+	return code == codes.Unavailable || code == codes.DeadlineExceeded
+}
+
+// hasPaused waits for a moment; it returns whether there is time left.
+func hasPaused(deadline context.Context) bool {
+	select {
+	case <-time.After(pause/2 + rand.N(pause)):
+		return true
+	case <-deadline.Done():
+		return false
 	}
 }
 

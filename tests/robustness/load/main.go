@@ -4,13 +4,14 @@
 //
 // It reads a plan, one JSON document, from its standard input and writes an outcome, one line of JSON, for each lookup
 // to its standard output. It ends when its standard input does, or on SIGINT: it stops sending, and waits for the
-// answers that are due.
+// answers that are due. With -tls-ca it encrypts, and shows the certificate of -tls-certificate and -tls-key.
 package main
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -39,6 +40,15 @@ func main() {
 }
 
 func run() error {
+	var shown shownFiles
+	flag.StringVar(&shown.ca, "tls-ca", "", "certificates that routers' are signed with; none: nothing is encrypted")
+	flag.StringVar(&shown.certificate, "tls-certificate", "", "certificate that is shown to routers")
+	flag.StringVar(&shown.key, "tls-key", "", "its key")
+	flag.Parse()
+	transport, err := shown.transport()
+	if err != nil {
+		return err
+	}
 	var given plan
 	decoder := json.NewDecoder(os.Stdin)
 	decoder.DisallowUnknownFields()
@@ -55,7 +65,7 @@ func run() error {
 	sending := make(chan error, 1)
 	go func() {
 		defer close(outcomes)
-		sending <- send(stopped, given, outcomes)
+		sending <- send(stopped, given, transport, outcomes)
 	}()
 	if err := write(outcomes, os.Stdout); err != nil {
 		return fmt.Errorf("outcomes can't be written: %w", err)

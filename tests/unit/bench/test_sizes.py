@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from bench.sizes import SIZES
+from bench.shape import Side
+from bench.sizes import SIZES, secured
 from bench.workloads import WORKLOADS
 
 
@@ -20,3 +21,10 @@ def test_plans_can_be_played(size: str) -> None:
         names = [name for work in (*plan.work.values(), *plan.last_round.values()) for name in work]
         assert set(names) <= WORKLOADS.keys()
         assert plan.last_round.keys() <= plan.work.keys()
+
+
+def test_with_tls_our_fleet_alone_is_measured_beside_itself() -> None:
+    (plan,) = secured(SIZES["quick"])
+    assert plan.name == "Serving"
+    assert plan.work[Side.OURS] == plan.work[Side.OURS_TLS]
+    assert len(plan.work) == 2

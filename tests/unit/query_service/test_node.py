@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
-from structlog.testing import capture_logs
 
-from query_service.heartbeats import Heartbeats
 from query_service.node import QueryNode
 from statehouse.control.v1 import commits_pb2
-from statehouse.membership import Member
 from statehouse.settings import NodeSettings
 from statehouse.topology import TaskId
-from tests.support.polling import poll_until_async
 from tests.unit.query_service import one_node
 
 
@@ -63,38 +58,6 @@ async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
     node._thread_broke(RuntimeError("a defect"))
     with pytest.raises(RuntimeError, match="a defect"):
         await asyncio.wait_for(running, 30)
-
-
-def heartbeats_of(member: Callable[[], Member | None], on_failure: Callable[[], None]) -> Heartbeats:
-    return Heartbeats(
-        "127.0.0.1:1", "test", "members", member, interval_s=0.01, timeout_ms=1_000, on_failure=on_failure
-    )
-
-
-async def test_heartbeats_that_fail_are_counted_and_logged_once() -> None:
-    failures: list[int] = []
-    heartbeats = heartbeats_of(lambda: Member("n", "1st", "h", 1), lambda: failures.append(1))
-    producer = Mock()
-    producer.produce.side_effect = BufferError("Local: Queue full")
-    heartbeats._producer = producer
-    with capture_logs() as logged:
-        writing = asyncio.create_task(heartbeats.write_forever())
-        await poll_until_async(lambda: len(failures) >= 3, 10, "heartbeats that fail")
-        heartbeats._note(None)
-        writing.cancel()
-        await asyncio.wait([writing])
-    assert [event["log_level"] for event in logged] == ["warning", "info"]
-    assert logged[0]["error"] == "Local: Queue full"
-    assert logged[1]["failed"] == len(failures)
-
-
-async def test_a_node_whose_tombstone_can_not_be_sent_ends_all_the_same() -> None:
-    heartbeats = heartbeats_of(lambda: None, lambda: None)
-    producer = Mock()
-    producer.produce.side_effect = BufferError("Local: Queue full")
-    heartbeats._producer = producer
-    await heartbeats.end("n", leaves=True)
-    producer.flush.assert_called_once()
 
 
 async def test_metrics_tell_what_the_processor_reported_for_the_stores_that_are_here(settings: NodeSettings) -> None:

@@ -30,9 +30,9 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     """Answers with its own name, or fails, or late, or not at all, as `failure`, `delay_s` and `freeze` say.
 
     `data` holds entries by partition, for scans and counts; a count waits for `counts`. `gets`, `batches` and `scans`
-    are the requests received, `held` the calls of any kind that came while it was frozen, and `left_held` those of them
-    whose caller left meanwhile. A lookup in a batch fails as `failures` says for its key; `lets_wait` has it fail
-    because it would have to wait.
+    are the requests received, `times` how many seconds the callers of the gets would wait, `held` the calls of any
+    kind that came while it was frozen, and `left_held` those of them whose caller left meanwhile. A lookup in a batch
+    fails as `failures` says for its key; `lets_wait` has it fail because it would have to wait.
     """
 
     def __init__(self, instance_id: str) -> None:
@@ -48,9 +48,11 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.counts.set()
         self.counts_begun = self.counts_cancelled = 0
         self.gets: list[query_service_pb2.GetRequest] = []
+        self.times: list[float | None] = []
         self.batches: list[list[query_service_pb2.GetRequest]] = []
         self.scans: list[query_service_pb2.ScanRequest] = []
         self.batch_limit = 1_000
+        self.padding = 0
         self.failures: dict[str, LookupFailure] = {}
         self.lets_wait = False
         self.left_held = 0
@@ -88,6 +90,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
 
     async def Get(self, request: query_service_pb2.GetRequest, context: Context) -> query_service_pb2.GetResponse:  # noqa: N802
         self.gets.append(request)
+        self.times.append(context.time_remaining())
         await self._misbehave(context, request)
         return self._answer(request)
 
@@ -185,7 +188,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     def _answer(self, request: query_service_pb2.GetRequest) -> query_service_pb2.GetResponse:
         return query_service_pb2.GetResponse(
             found=True,
-            value=types_pb2.Value(text=f"{self.instance_id}:{request.key.text}"),
+            value=types_pb2.Value(text=f"{self.instance_id}:{request.key.text}" + "." * self.padding),
             replica=types_pb2.ReplicaStamp(host=self.host, epoch=request.forwarding.epoch),
         )
 

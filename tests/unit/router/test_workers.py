@@ -22,9 +22,11 @@ def _server(port: int, *, share_port: bool) -> RpcServer:
         f"{LOOPBACK}:{port}",
         (),
         lambda _: None,
-        max_message_bytes=65_536,
+        settings=RouterSettings(application_id="tests"),
         proxy=None,
         proxied={},
+        max_batch_entries=1_000,
+        lasting_calls=0,
         share_port=share_port,
     )
 

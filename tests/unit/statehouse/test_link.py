@@ -20,6 +20,7 @@ from statehouse.errors import EngineError, LookupFailure, Reason
 from statehouse.rpc.failures import from_rpc_error, from_status
 from statehouse.rpc.link import CallFailed, FromProxy, Link, LinkContext, ToProxy
 from statehouse.rpc.status import to_status
+from statehouse.security.shown import NOTHING_SHOWN, Shown
 from tests.support.panic import Panic
 
 _HEAD = struct.Struct(">IBQ")
@@ -30,8 +31,14 @@ def from_proxy(kind: FromProxy, number: int, content: bytes = b"") -> bytes:
     return _HEAD.pack(_HEAD.size - 4 + len(content), kind, number) + content
 
 
-def lookup(number: int, request: bytes, timeout_ms: int = _NO_DEADLINE, kind: FromProxy = FromProxy.GET) -> bytes:
-    return from_proxy(kind, number, struct.pack(">I", timeout_ms) + request)
+def lookup(
+    number: int,
+    request: bytes,
+    timeout_ms: int = _NO_DEADLINE,
+    kind: FromProxy = FromProxy.GET,
+    caller: int = 0,
+) -> bytes:
+    return from_proxy(kind, number, struct.pack(">IQI", timeout_ms, caller, 0) + request)
 
 
 @dataclass
@@ -42,6 +49,7 @@ class OtherEnd:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     asked: list[tuple[str, bytes, float | None]] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def frame(self) -> tuple[ToProxy, int, bytes]:
@@ -61,6 +69,7 @@ async def linked() -> AsyncIterator[OtherEnd]:
 
     def get(request: bytes, context: LinkContext) -> bytes:
         end.asked.append(("Get", request, context.time_remaining()))
+        end.shown.append(context.shown)
         if request == b"no":
             raise LookupFailure(Reason.UNKNOWN_STORE, "no such store", {"store": "s"})
         if request == b"defect":
@@ -77,11 +86,15 @@ async def linked() -> AsyncIterator[OtherEnd]:
 
         return later()
 
+    def check_beginning(beginning: bytes) -> None:
+        if beginning.startswith(b"too"):
+            raise LookupFailure(Reason.INVALID_REQUEST, "too long")
+
     reader, writer = await asyncio.open_unix_connection(sock=its)
     lost = asyncio.Event()
     ours.setblocking(False)
     _, link = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Link({"Get": get, "BatchGet": batch_get}, lost.set), sock=ours
+        lambda: Link({"Get": get, "BatchGet": batch_get}, check_beginning, lost.set), sock=ours
     )
     end = OtherEnd(link, reader, writer, lost=lost)
     try:
@@ -132,6 +145,87 @@ async def test_nobody_works_on_for_a_caller_who_has_left() -> None:
         end.writer.write(from_proxy(FromProxy.LEFT, 5) + lookup(2, b"ab"))
         assert await end.frame() == (ToProxy.ANSWER, 2, b"ba")
         assert not end.link._tasks
+
+
+async def test_a_huge_request_comes_in_parts_with_others_between() -> None:
+    async with linked() as end:
+        end.writer.write(from_proxy(FromProxy.PART, 1, b"ab") + lookup(2, b"xy") + from_proxy(FromProxy.PART, 1, b"cd"))
+        assert await end.frame() == (ToProxy.ANSWER, 2, b"yx")
+        end.writer.write(from_proxy(FromProxy.PART, 3, b"given up") + from_proxy(FromProxy.LEFT, 3))
+        end.writer.write(lookup(1, b"e"))
+        assert await end.frame() == (ToProxy.ANSWER, 1, b"edcba")
+        assert not end.link._parts
+
+
+@pytest.mark.parametrize("end_of_it", [from_proxy(FromProxy.LEFT, 1), lookup(1, b"end", kind=FromProxy.BATCH_GET)])
+async def test_a_huge_request_is_refused_by_its_beginning_and_once(end_of_it: bytes) -> None:
+    async with linked() as end:
+        end.writer.write(from_proxy(FromProxy.PART, 1, b"too much"))
+        told, number, content = await end.frame()
+        assert (told, number) == (ToProxy.FAILURE, 1)
+        assert from_status(grpc.StatusCode.INVALID_ARGUMENT, "", content).reason is Reason.INVALID_REQUEST
+        end.writer.write(from_proxy(FromProxy.PART, 1, b"too much, still") + end_of_it + lookup(2, b"xy"))
+        assert await end.frame() == (ToProxy.ANSWER, 2, b"yx")
+        assert not end.link._parts
+
+
+def caller(number: int, shown: Shown) -> bytes:
+    address, authorization = shown.address.encode(), shown.authorization.encode("latin-1")
+    parts = (bytes((len(address),)), address, struct.pack(">H", len(authorization)), authorization, shown.certificate)
+    return from_proxy(FromProxy.CALLER, number, b"".join(parts))
+
+
+async def test_callers_are_known_from_when_they_are_shown_until_they_are_gone() -> None:
+    async with linked() as end:
+        first, second = Shown(b"der", "Bearer a", "10.0.0.1"), Shown(b"der", "", "10.0.0.1")
+        end.writer.write(caller(1, first) + lookup(1, b"a", caller=1) + caller(2, second) + lookup(2, b"b", caller=2))
+        end.writer.write(lookup(3, b"c", caller=1) + lookup(4, b"d"))
+        for _ in range(4):
+            await end.frame()
+        assert end.shown == [first, second, first, NOTHING_SHOWN]
+        assert end.shown[0] is end.shown[2], "who judges it may keep what they found"
+        assert end.shown[3] is NOTHING_SHOWN
+        end.writer.write(from_proxy(FromProxy.CALLER_GONE, 1) + lookup(5, b"e", caller=2))
+        await end.frame()
+        assert end.link.callers == {0: NOTHING_SHOWN, 2: second}
+
+
+@given(
+    st.builds(
+        Shown,
+        st.binary(max_size=3_000),
+        st.text(st.characters(max_codepoint=255), max_size=0xFFFF),
+        st.ip_addresses().map(str),
+    )
+)
+def test_what_is_shown_arrives_as_it_is(shown: Shown) -> None:
+    async def play() -> Shown:
+        async with linked() as end:
+            end.link.data_received(caller(9, shown) + lookup(1, b"a", caller=9))
+            return end.shown[0]
+
+    assert asyncio.run(play()) == shown
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(_HEAD.pack(9, 77, 1), id="a kind that there is not"),
+        pytest.param(from_proxy(FromProxy.LISTENING, 7100), id="one that comes before all others"),
+        pytest.param(lookup(1, b"a", caller=5), id="a caller of whom nothing is known"),
+    ],
+)
+async def test_a_proxy_that_sends_what_it_should_not_is_broken_off(data: bytes) -> None:
+    async with linked() as end:
+        call = asyncio.ensure_future(end.link.call("host:1", "/a.Service/Method", b"", 5.0))
+        _, number, _ = await end.frame()
+        end.writer.write(data[:5] + struct.pack(">Q", number) + data[13:])
+        with pytest.raises(CallFailed) as failed:
+            await call
+        assert from_rpc_error(failed.value).reason is Reason.UNREACHABLE
+        async with asyncio.timeout(10):
+            await end.lost.wait()
+        assert not end.asked
 
 
 @given(st.data())

@@ -30,7 +30,7 @@ _CODE = ("statehouse", "processor", "query_service", "router", "bench", "example
 def _read_back(member: Member) -> Member:
     key, value = encode_member(member)
     assert key == member.instance_id.encode()
-    return decode_member(key, value, 0)
+    return decode_member(key, value, 0, 0)
 
 
 @pytest.mark.parametrize("state", [*TaskState, "from-the-future"])

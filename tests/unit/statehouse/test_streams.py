@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.held_bytes import HELD_BYTES_MAX
 from statehouse.rpc.streams import CallerLeftError, OpenStreams
 
 
@@ -24,7 +25,7 @@ async def test_what_a_stream_raises_once_its_caller_has_left_is_told_if_it_is_a_
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     streams = OpenStreams(1, "node")
-    caller = asyncio.create_task(streams.run(_until_cancelled(failure)))
+    caller = asyncio.create_task(streams.run(_until_cancelled(failure), 0))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert streams.open == 1
@@ -35,11 +36,32 @@ async def test_what_a_stream_raises_once_its_caller_has_left_is_told_if_it_is_a_
     assert ("a defect" in caplog.text) is isinstance(failure, ValueError)
 
 
+async def test_what_streams_keep_of_their_requests_is_bounded() -> None:
+    streams, end = OpenStreams(100, "node"), asyncio.Event()
+
+    async def work() -> None:
+        await end.wait()
+
+    large = asyncio.create_task(streams.run(work(), HELD_BYTES_MAX - 1))
+    await asyncio.sleep(0)
+    with pytest.raises(LookupFailure, match="kept for the watches of this node") as caught:
+        await asyncio.wait_for(streams.run(work(), 2), 10)
+    assert caught.value.reason is Reason.OVERLOADED
+    small = asyncio.create_task(streams.run(work(), 1))
+    await asyncio.sleep(0)
+    assert streams.open == 2
+    large.cancel()
+    await asyncio.wait({large})
+    large = asyncio.create_task(streams.run(work(), HELD_BYTES_MAX - 1))
+    end.set()
+    await asyncio.gather(large, small)
+
+
 async def test_a_caller_who_stays_meets_the_failure(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         await asyncio.sleep(0)
         raise ValueError("a defect")
 
     with pytest.raises(ValueError, match="a defect"):
-        await OpenStreams(1, "node").run(fail())
+        await OpenStreams(1, "node").run(fail(), 0)
     assert not caplog.text

@@ -16,6 +16,7 @@ from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics
+from statehouse.batches import is_too_big
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.serdes import SERDES
 from statehouse.topology import Role, StoreSpec
@@ -30,6 +31,18 @@ class Broken(KeyValueStore):
         if key == b"bad":
             raise ZeroDivisionError
         return b"value of " + key
+
+
+class Large(KeyValueStore):
+    """Each of its values has a thousand bytes. `asked` has the keys that were read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(RocksDBEngine(folder))
+        self.asked: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        self.asked.append(key)
+        return b"x" * 1_000
 
 
 class OneStore:
@@ -115,6 +128,47 @@ def test_a_batch_says_of_each_what_a_get_of_its_own_would() -> None:
     outcomes = {reason_from_number(each.error.reason) for each in batch if each.HasField("error")}
     assert outcomes == {Reason.PARTITION_NOT_OWNED, Reason.LAG_EXCEEDS_BOUND, Reason.HOP_LIMIT}
     assert {each.response.found for each in batch if each.HasField("response")} == {True, False}
+
+
+@pytest.mark.parametrize("partitions_apart", [False, True], ids=["one-group", "a-group-each"])
+def test_answers_beyond_a_message_are_not_read_and_the_batch_is_to_be_split(
+    tmp_path: Path, partitions_apart: bool
+) -> None:
+    store, metrics = Large(tmp_path), NodeMetrics()
+    lookups = LookupHandler(
+        cast("Any", OneStore(store, metrics)),
+        cast("Any", None),
+        metrics,
+        max_batch_entries=999,
+        max_message_bytes=9_500,
+    )
+
+    def requests(count: int) -> list[query_service_pb2.GetRequest]:
+        epochs = range(count) if partitions_apart else [1] * count
+        return [query_service_pb2.GetRequest(store="s", key={"text": "k"}, forwarding={"epoch": n}) for n in epochs]
+
+    with pytest.raises(LookupFailure, match="exceed max_message_bytes 9500: ask for fewer") as caught:
+        _batch_get(lookups, requests(500))
+    assert is_too_big(caught.value, 500), "who asks knows that it may be split"
+    assert len(store.asked) == 10, "the one that is too much, and none after it"
+    assert len(_batch_get(lookups, requests(9))) == 9
+    assert _batch_get(lookups, requests(9)) == _batch_get(lookups, requests(9)), "each batch has a message of its own"
+
+
+def test_failures_of_a_batch_take_room_in_the_message_too(tmp_path: Path) -> None:
+    metrics, store = NodeMetrics(), Large(tmp_path)
+    lookups = LookupHandler(
+        cast("Any", OneStore(store, metrics)),
+        cast("Any", None),
+        metrics,
+        max_batch_entries=999,
+        max_message_bytes=9_500,
+    )
+    asked = ["gone"] * 900 + ["k"] * 9
+    with pytest.raises(LookupFailure) as caught:
+        _batch_get(lookups, [query_service_pb2.GetRequest(store="s", key={"text": key}) for key in asked])
+    assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
+    assert not store.asked
 
 
 def _batch_get(

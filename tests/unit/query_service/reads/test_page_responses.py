@@ -57,11 +57,23 @@ def store_of(kind: str) -> StateStore:
     return TimedStore(engine, cast("Any", {WINDOW: WINDOWS, SESSION: SESSIONS}[kind]), 10**9)
 
 
+class CountingJson:
+    """JSON that counts the values that it decodes."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+
+    def value(self, data: bytes) -> types_pb2.Value:
+        self.decoded += 1
+        return SERDES["json"].value(data)
+
+
 class OneStore:
     """Stands for the admission of a node that holds one store with one partition."""
 
     def __init__(self, kind: str) -> None:
-        self.served = ServedStore(StoreSpec("s", "t", 1, 0, kind), SERDES["string"], SERDES["json"])
+        self.json = CountingJson()
+        self.served = ServedStore(StoreSpec("s", "t", 1, 0, kind), SERDES["string"], cast("Any", self.json))
         self.replica = StoreReplica(
             self.served.spec, 0, store_of(kind), Checkpoint("t", "id", 0, 1), METRICS.of("s", Role.ACTIVE)
         )
@@ -124,8 +136,10 @@ async def test_every_page_fits_into_a_message(
     )
     found: list[Any] = []
     while True:
+        before = admission.json.decoded
         page = await read(request)
         assert page.ByteSize() <= MAX_MESSAGE_BYTES
+        assert admission.json.decoded - before <= len(getattr(page, field)) + 1, "no more is made than is shown"
         found += [from_value(value_of(entry)) for entry in getattr(page, field)]
         if not page.next_page_token:
             break

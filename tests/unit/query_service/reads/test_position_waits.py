@@ -179,6 +179,28 @@ async def test_no_more_wait_than_may(node: Node) -> None:
         await small.stop()
 
 
+async def test_no_larger_requests_wait_than_may() -> None:
+    node = await Node(max_waits=100).start()
+    large = query_service_pb2.GetRequest(store="s", key=types_pb2.Key(raw=bytes(1_000_000)), freshness=bound(1))
+    try:
+        waiting = [asyncio.create_task(node.call(node.stub.Get, large)) for _ in range(16)]
+        await node.waiting(16)
+        with pytest.raises(LookupFailure, match="reads that wait for a position on this node") as caught:
+            await node.call(node.stub.Get, large, 5)
+        assert caught.value.reason is Reason.OVERLOADED
+        waiting.append(asyncio.create_task(node.get(1)))
+        await node.waiting(17)
+        node.read_to(1)
+        assert [answer.found for answer in await asyncio.gather(*waiting)] == [False] * 16 + [True]
+        large.freshness.CopyFrom(bound(2))
+        waiting = [asyncio.create_task(node.call(node.stub.Get, large)) for _ in range(16)]
+        await node.waiting(16)
+        node.read_to(2)
+        await asyncio.gather(*waiting)
+    finally:
+        await node.stop()
+
+
 async def test_a_caller_who_leaves_no_longer_waits(node: Node) -> None:
     request = query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text="k"), freshness=bound(9))
     call = node.stub.Get(request, timeout=LONG_S)

@@ -23,6 +23,7 @@ from query_service.states.faults import Fault
 from query_service.states.task_events import NodeTask, NotSaved
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.catalog import layout_of, open_store
+from query_service.stores.engine import StoreClosed
 from query_service.stores.resources import StoreResources
 from query_service.stores.walk import Walk
 from query_service.telemetry.listeners import Listeners
@@ -30,6 +31,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.membership import TaskState
 from statehouse.topology import AnyTaskId, Role, StoreSpec, SubTopology, TaskId
+from tests.support.panic import Panic
 from tests.support.polling import poll_until_async
 
 TASK = TaskId(0, 0)
@@ -240,6 +242,33 @@ async def test_a_close_that_meets_a_defect_still_ends(
         await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
     assign(tasks, A, epoch=3)
     await in_state(tasks, TaskState.RESTORING)  # the folder was not left locked, nor the store open
+
+
+@pytest.mark.parametrize("breaks", ["checkpoint", "close"])
+async def test_a_panic_in_a_close_leaves_no_store_open_and_no_folder_locked(
+    tasks: TaskManager, state: StateDirectory, opened: Any, breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assign(tasks, A, B)
+    await in_state(tasks, TaskState.RESTORING)
+    first, second = tasks.replicas[TASK].stores["a"], tasks.replicas[TASK].stores["b"]
+    close = first.store.close
+
+    def panic() -> None:
+        if breaks == "close":
+            close()
+        raise Panic("index out of bounds")
+
+    if breaks == "checkpoint":
+        monkeypatch.setattr(first, "save_checkpoint", panic)
+    else:
+        monkeypatch.setattr(first.store, "close", panic)
+    assign(tasks, epoch=2)
+    await poll_until_async(lambda: TASK not in tasks.replicas, 10.0, "the close")
+    with pytest.raises(StoreClosed):
+        second.store.exact_count(Walk())
+    folder = state.task(TASK)
+    folder.acquire()
+    folder.release()
 
 
 async def test_dormant_tasks_are_counted_by_a_scrape_while_tasks_are_opened(tasks: TaskManager) -> None:

@@ -72,23 +72,23 @@ def test_epochs_never_go_back() -> None:
 def test_the_newer_process_of_an_instance_id_wins(started_at_ms: int, incarnation: str, fenced: bool) -> None:
     node = ownership()
     node.succeed()
-    assert node.take_member(*encode_member(Member("me", incarnation, "h", 1, started_at_ms)), 0)
+    assert node.take_member(*encode_member(Member("me", incarnation, "h", 1, started_at_ms)), 0, 0)
     assert (node.superseded_by is not None) is fenced
-    node.take_member(b"me", None, 0)
+    node.take_member(b"me", None, 0, 0)
     assert node.superseded_by is None
 
 
 def test_whoever_was_there_before_is_older_whatever_the_clocks_say() -> None:
     node = ownership(started_at_ms=1_000)
-    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)), 0)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)), 0, 0)
     assert node.superseded_by is None
     node.succeed()
     assert node.superseded_by is None
     order = node.heartbeat(("h", 1), {}, {}).incarnation_order
     assert order > (90_000, "ff")
-    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000, heartbeat=7)), 0)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000, heartbeat=7)), 0, 0)
     assert node.superseded_by is None
-    node.take_member(*encode_member(Member("me", "00", "h", 2, 90_002)), 0)
+    node.take_member(*encode_member(Member("me", "00", "h", 2, 90_002)), 0, 0)
     assert node.superseded_by is not None
     node.succeed()
     assert node.superseded_by is not None, "only what was there at the start is earlier"
@@ -97,8 +97,8 @@ def test_whoever_was_there_before_is_older_whatever_the_clocks_say() -> None:
 def test_an_older_process_that_wrote_last_hides_no_newer_one() -> None:
     """It was superseded while it slept, say, and wrote before it had read of that."""
     node = ownership(started_at_ms=1_000)
-    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)), 0)
-    node.take_member(*encode_member(Member("me", "00", "h", 1, 70_000, heartbeat=33)), 0)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000)), 0, 0)
+    node.take_member(*encode_member(Member("me", "00", "h", 1, 70_000, heartbeat=33)), 0, 0)
     node.succeed()
     assert node.superseded_by is None
     assert node.heartbeat(("h", 1), {}, {}).incarnation_order > (90_000, "ff")
@@ -106,12 +106,12 @@ def test_an_older_process_that_wrote_last_hides_no_newer_one() -> None:
 
 def test_an_unreadable_heartbeat_changes_nothing() -> None:
     node = ownership()
-    node.take_member(*encode_member(Member("other", "bb", "h", 1)), 0)
+    node.take_member(*encode_member(Member("other", "bb", "h", 1)), 0, 0)
     with pytest.raises(ContractError):
-        node.take_member(b"other", b"\xff\xff", 0)
+        node.take_member(b"other", b"\xff\xff", 0, 0)
     assert node.members["other"].host == "h"
-    assert not node.take_member(*encode_member(Member("other", "bb", "h", 1, heartbeat=2)), 0)
-    assert node.take_member(*encode_member(Member("other", "bb", "h", 2)), 0)
+    assert not node.take_member(*encode_member(Member("other", "bb", "h", 1, heartbeat=2)), 0, 0)
+    assert node.take_member(*encode_member(Member("other", "bb", "h", 2)), 0, 0)
 
 
 def test_a_node_is_confirmed_for_a_session_timeout() -> None:
@@ -198,7 +198,7 @@ def test_only_a_static_member_that_may_be_back_says_nothing_of_its_end(
 def test_a_fenced_node_says_nothing_more() -> None:
     node = ownership()
     node.succeed()
-    node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000)), 0)
+    node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000)), 0, 0)
     assert node.is_silent
 
 
@@ -222,21 +222,35 @@ def test_a_time_that_can_not_be_true_supersedes_nobody() -> None:
     """A process that claimed to start in the far future would be the newest for ever."""
     hour_ms = 3_600_000
     node = ownership(1_000 * hour_ms)
-    for ahead_h in (24, 25, 10_000):
+    now_ms = 1_000 * hour_ms
+    for ahead_h in (23, 24, 25, 10_000):
         record = encode_member(Member("me", "ff", "h", 1, (1_000 + ahead_h) * hour_ms))
-        with pytest.raises(ContractError, match="started"):
-            node.take_member(*record, 1_000 * hour_ms)
-    node.take_member(*encode_member(Member("me", "ff", "h", 1, 1_023 * hour_ms)), 1_000 * hour_ms)
+        for written_at_ms in (now_ms, (1_000 + ahead_h) * hour_ms):
+            with pytest.raises(ContractError, match="started"):
+                node.take_member(*record, written_at_ms, now_ms)
+    node.take_member(*encode_member(Member("me", "ff", "h", 1, 1_022 * hour_ms)), now_ms, now_ms)
     node.succeed()
     assert node.superseded_by is None
-    assert node.started_at_ms == 1_023 * hour_ms + 1
+    assert node.started_at_ms == 1_022 * hour_ms + 1
     key, value = encode_member(node.heartbeat(("h", 1), {}, {}))
-    assert decode_member(key, value, 1_000 * hour_ms).started_at_ms == node.started_at_ms, "others believe it"
+    behind_ms = now_ms - hour_ms
+    assert decode_member(key, value, now_ms, behind_ms).started_at_ms == node.started_at_ms, "others believe it"
+
+
+def test_who_writes_a_record_can_not_make_a_far_start_true_by_its_timestamp() -> None:
+    hour_ms = 3_600_000
+    now_ms = 1_000 * hour_ms
+    node = ownership(now_ms)
+    node.succeed()
+    for written_at_ms in (1_030 * hour_ms, 2**63 - 1):
+        with pytest.raises(ContractError, match="started"):
+            node.take_member(*encode_member(Member("me", "ff", "h", 1, 1_025 * hour_ms)), written_at_ms, now_ms)
+    assert node.superseded_by is None
 
 
 def test_a_record_under_another_key_is_refused() -> None:
     node = ownership()
     _, value = encode_member(Member("other", "bb", "h", 1))
     with pytest.raises(ContractError, match="its key"):
-        node.take_member(b"me", value, 0)
+        node.take_member(b"me", value, 0, 0)
     assert not node.members

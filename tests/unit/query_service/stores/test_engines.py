@@ -184,12 +184,34 @@ def test_memory_of_many_stores_stays_within_the_one_bound(tmp_path: Path) -> Non
     assert not resources.statistics()["write_buffer_bytes"]
 
 
-def test_statistics_of_stores_and_of_what_they_share(tmp_path: Path) -> None:
-    resources = StoreResources()
-    engines = [RocksDBEngine(tmp_path / name, resources) for name in "ab"]
+def two_filled(folder: Path, resources: StoreResources) -> tuple[list[RocksDBEngine], list[tuple[bytes, bytes | None]]]:
+    """Two stores with two families, all of it in memtables, and the rows of the first."""
+    engines = [RocksDBEngine(folder / name, resources) for name in "ab"]
     rows: list[tuple[bytes, bytes | None]] = [(b"%06d" % n, os.urandom(100)) for n in range(20_000)]
     for engine in engines:
         engine.write({"default": rows, "segment-1": rows[:5_000]}, AT)
+    return engines, rows
+
+
+def test_what_memtables_take_keeps_no_block_out_of_the_cache(tmp_path: Path) -> None:
+    resources = StoreResources()
+    engines, rows = two_filled(tmp_path, resources)
+    engines[0].close()
+    again = RocksDBEngine(tmp_path / "a", resources)
+
+    def misses() -> int:
+        before = resources.statistics()["block_cache_misses_total"]
+        for key, value in rows[::5]:
+            assert again.get("default", key) == value
+        return resources.statistics()["block_cache_misses_total"] - before
+
+    assert misses() > 0
+    assert misses() == 0
+
+
+def test_statistics_of_stores_and_of_what_they_share(tmp_path: Path) -> None:
+    resources = StoreResources()
+    engines, rows = two_filled(tmp_path, resources)
     assert all(engine.statistics()["memtable_bytes"] > 20_000 * 100 for engine in engines)
     shared = resources.statistics()
     assert shared["write_buffer_bytes"] >= sum(engine.statistics()["memtable_bytes"] for engine in engines)

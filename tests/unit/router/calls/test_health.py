@@ -66,7 +66,16 @@ async def test_a_defect_in_a_probe_reaches_the_log(caplog: pytest.LogCaptureFixt
     await health.close()
 
 
-@pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.INTERNAL, Reason.PARTITION_RESTORING])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.OVERLOADED,
+        Reason.INTERNAL,
+        Reason.PARTITION_RESTORING,
+        Reason.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED,
+    ],
+)
 async def test_a_refusal_is_no_ground_for_suspicion(health: NodeHealth, reason: Reason) -> None:
     _fail(health, reason)
     assert not health.suspects

@@ -87,6 +87,14 @@ def test_an_unknown_store_is_refused_and_the_known_ones_named() -> None:
     assert caught.value.reason is Reason.UNKNOWN_STORE
 
 
+def test_of_a_name_of_megabytes_only_the_beginning_is_told() -> None:
+    table = compile_table(assignment([HOLDERS]), {})
+    with pytest.raises(LookupFailure, match=r"\(5,000,000 characters\)") as caught:
+        table.locate("n" * 5_000_000, b"k")
+    assert len(str(caught.value)) < 500
+    assert len(caught.value.metadata["store"]) == 200
+
+
 def test_a_store_of_a_newer_version_leaves_the_others_alone() -> None:
     fleet = assignment([HOLDERS])
     stores = {

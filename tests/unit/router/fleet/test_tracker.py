@@ -16,8 +16,10 @@ from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
 from statehouse.assignment import TaskAssignment
 from statehouse.cli.main import app
+from statehouse.errors import EngineError
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, fleet_service_pb2, fleet_service_pb2_grpc, types_pb2
+from tests.support.panic import Panic
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE, assignment, member, report
@@ -185,8 +187,11 @@ async def test_a_broken_reader_ends_the_router(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
 
 
+@pytest.mark.parametrize("defect", [RuntimeError("a defect"), Panic("a defect")], ids=["error", "panic"])
 @pytest.mark.parametrize("where", ["a record", "the table"])
-async def test_a_defect_in_what_a_record_leads_to_ends_the_router(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+async def test_a_defect_in_what_a_record_leads_to_ends_the_router(
+    monkeypatch: pytest.MonkeyPatch, where: str, defect: BaseException
+) -> None:
     class Reader:
         """Delivers one record of an assignment, and says that this is all."""
 
@@ -211,7 +216,7 @@ async def test_a_defect_in_what_a_record_leads_to_ends_the_router(monkeypatch: p
         def stop(self) -> None: ...
 
     def breaks(*_: object, **__: object) -> None:
-        raise RuntimeError("a defect")
+        raise defect
 
     monkeypatch.setattr(router.server, "ControlLogReader", Reader)
     plan = assignment([TaskAssignment("a")])
@@ -221,7 +226,7 @@ async def test_a_defect_in_what_a_record_leads_to_ends_the_router(monkeypatch: p
     else:
         monkeypatch.setattr(router.fleet.tracker, "compile_table", breaks)
     settings = RouterSettings(application_id="app", router_port=0, proxy="none")
-    with pytest.raises(RuntimeError, match="a defect"):
+    with pytest.raises((RuntimeError, EngineError), match="a defect"):
         await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
 
 

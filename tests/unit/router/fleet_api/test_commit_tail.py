@@ -55,6 +55,16 @@ def test_of_several_records_of_a_partition_the_last_counts_and_a_negative_offset
     assert caught.value.reason is Reason.INVALID_REQUEST
 
 
+def test_records_of_so_many_partitions_and_no_more_are_looked_for() -> None:
+    """For each commit the router compares all of them."""
+    record = fleet_service_pb2.InputRecord
+    most = [record(topic="clicks", partition=number, offset=1) for number in range(1_000)]
+    assert len(latest(most * 3)) == 1_000, "of each partition only the last counts"
+    with pytest.raises(LookupFailure, match="more than 1,000 topic partitions") as caught:
+        latest([*most, record(topic="clicks", partition=1_000)])
+    assert caught.value.reason is Reason.INVALID_REQUEST
+
+
 def test_a_repeated_batch_says_nothing_new(tail: CommitTail) -> None:
     tail.feed(commit(2, {CLICKS: 8, VIEWS: 4}, {0: 99, 1: 99}))
     assert tail.positions({VIEWS: 3}) == {0: 15, 1: 30}

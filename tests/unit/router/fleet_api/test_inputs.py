@@ -10,6 +10,7 @@ import pytest
 
 from router.fleet_api.inputs import Inputs
 from statehouse.errors import LookupFailure, Reason
+from statehouse.held_bytes import HELD_BYTES_MAX
 from statehouse.positions import Token
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error
@@ -23,7 +24,7 @@ Start = Callable[..., Awaitable[Fleet]]
 
 async def test_who_waits_hears_of_the_commit() -> None:
     inputs = Inputs()
-    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0)))
+    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0), 50))
     inputs.on_commit(commit(0, {CLICKS: 5}, {0: 1}))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -34,13 +35,28 @@ async def test_who_waits_hears_of_the_commit() -> None:
 async def test_too_many_who_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.fleet_api.inputs._MAX_WAITS", 1)
     inputs = Inputs()
-    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0)))
+    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0), 50))
     await asyncio.sleep(0)
     with pytest.raises(LookupFailure) as caught:
-        await inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0))
+        await inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0), 50)
     assert caught.value.reason is Reason.OVERLOADED
     inputs.on_commit(commit(1, {CLICKS: 6}, {0: 2}))
     await waiting
+
+
+async def test_those_who_wait_keep_so_much_and_no_more() -> None:
+    inputs = Inputs()
+    many = {("clicks", number): 5 for number in range(1_000)}
+    waiting = [asyncio.create_task(inputs.processed(STORE, many, Deadline.after(30.0), 50_000)) for _ in range(47)]
+    await asyncio.sleep(0)
+    with pytest.raises(LookupFailure, match="calls that wait for the processor") as caught:
+        await asyncio.wait_for(inputs.processed(STORE, many, Deadline.after(30.0), 50_000), 10)
+    assert caught.value.reason is Reason.OVERLOADED
+    waiting.append(asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0), 50)))
+    await asyncio.sleep(0)
+    inputs.on_commit(commit(1, dict.fromkeys(many, 6), {0: 2}))
+    assert await asyncio.gather(*waiting) == [Token({(STORE, 0): 2})] * 48
+    assert await inputs.processed(STORE, many, Deadline.after(30.0), HELD_BYTES_MAX - 300_000)
 
 
 async def _await_input(fleet: Fleet, *records: tuple[str, int, int], store: str = STORE) -> Token | Reason:

@@ -10,7 +10,10 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from router.lookups.limit import LookupLimit
 from statehouse.errors import LookupFailure, Reason, reason_from_number
+from statehouse.held_bytes import HELD_BYTES_MAX
+from statehouse.positions import Token
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2, types_pb2
 from tests.support.polling import poll_until_async
@@ -117,3 +120,63 @@ async def test_who_leaves_takes_his_lookups_along(start: Start) -> None:
         call.cancel()
     await poll_until_async(lambda: node.left_held == len(calls), 10, "the node to be told")
     await poll_until_async(lambda: not _open(fleet), 10, "the router to be done with them")
+
+
+def test_lookups_that_wait_for_positions_leave_room_for_others() -> None:
+    limit = LookupLimit(4)
+    with limit.admitted(1, 100) as batch:  # of any size, as long as there is room
+        batch.wait_for_positions(1, 100)
+        assert limit.under_way == 100
+        with limit.admitted(1) as another:
+            with pytest.raises(LookupFailure, match="wait for positions") as caught:
+                another.wait_for_positions(1)
+            assert caught.value.reason is Reason.OVERLOADED
+            assert limit.under_way == 101
+        with limit.admitted(1, 4), pytest.raises(LookupFailure, match="under way"), limit.admitted(1):
+            pass
+    assert limit.under_way == 0
+    with limit.admitted(1) as place:
+        place.wait_for_positions(1)
+
+
+def test_large_requests_fill_a_router_as_many_do() -> None:
+    limit, of_waiting, of_others = LookupLimit(1_000), HELD_BYTES_MAX, 4 * HELD_BYTES_MAX
+    with limit.admitted(of_waiting + 1, 10) as batch, limit.admitted(1) as another:
+        batch.wait_for_positions(of_waiting, 9)
+        with pytest.raises(LookupFailure, match=r"9 lookups wait for positions.* 16,777,216 bytes") as caught:
+            another.wait_for_positions(1)
+        assert caught.value.reason is Reason.OVERLOADED
+        with (
+            limit.admitted(of_others),
+            pytest.raises(LookupFailure, match=r"3 lookups are under way.* 67,108,866 bytes") as caught,
+        ):
+            limit.admitted(1).__enter__()
+        assert caught.value.reason is Reason.OVERLOADED
+    with limit.admitted(of_others) as place:
+        place.wait_for_positions(of_others)
+        with limit.admitted(of_others):
+            pass
+
+
+async def test_large_lookups_that_wait_are_refused_and_those_of_others_are_not(start: Start) -> None:
+    fleet = await start("a", attempt_timeout_ms=8_000)
+    node = fleet.nodes["a"]
+    node.freeze()
+    at_least = types_pb2.Freshness(at_least=Token({(STORE, 0): 1}).to_proto())
+    large = "x" * 1_000_000
+    waiting = [asyncio.create_task(fleet.get(large, freshness=at_least)) for _ in range(17)]
+    await poll_until_async(lambda: _open(fleet) == 17, 10, "the router to have them")
+    assert (await _failure(fleet.get(large, freshness=at_least))).reason is Reason.OVERLOADED
+    scan = query_service_pb2.ScanRequest(store=STORE, freshness=at_least)
+    assert (await _failure(fleet.query.Scan(scan))).reason is Reason.OVERLOADED
+    batch = query_service_pb2.BatchGetRequest(requests=[GET])
+    batch.requests[0].freshness.CopyFrom(at_least)
+    assert (await _failure(fleet.query.BatchGet(batch))).reason is Reason.OVERLOADED
+    others = [
+        asyncio.create_task(fleet.get("k")),
+        asyncio.ensure_future(fleet.query.BatchGet(query_service_pb2.BatchGetRequest(requests=[GET]))),
+    ]
+    await poll_until_async(lambda: _open(fleet) == 19, 10, "the others")
+    node.thaws.set()
+    await asyncio.gather(*waiting, *others)
+    assert await fleet.get(freshness=at_least) == "a"

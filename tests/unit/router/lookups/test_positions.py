@@ -40,6 +40,29 @@ async def test_the_nodes_are_asked_again_as_long_as_there_is_time(start: Start) 
     assert not fleet.router.health.suspects
 
 
+async def test_who_waits_for_long_is_asked_for_more_seldom(start: Start) -> None:
+    fleet = await start("a", attempt_timeout_ms=2_000)
+    fleet.nodes["a"].failure = behind_until(fleet.nodes["a"], 5)
+    assert await fleet.get(timeout_s=60.0, freshness=at_least(20)) == "a"
+    first, second, *_, last = times = [time for time in fleet.nodes["a"].times if time is not None]
+    assert len(times) == 5
+    # gRPC rounds a deadline up, by some milliseconds.
+    assert first < 2.1
+    assert 2.1 < second < 4.1 < last < 8.1
+
+
+async def test_many_who_wait_for_the_same_ask_as_one(start: Start) -> None:
+    fleet = await start("a", attempt_timeout_ms=2_000)
+    node = fleet.nodes["a"]
+    node.failure = lambda: None if is_there else behind(5)
+    is_there = False
+    calls = [asyncio.create_task(fleet.get(timeout_s=60.0, freshness=at_least(20))) for _ in range(50)]
+    await poll_until_async(lambda: len(node.gets) >= 3, 30, "three rounds")
+    assert len(node.gets) < 10
+    is_there = True
+    assert await asyncio.gather(*calls) == ["a"] * 50
+
+
 async def test_at_the_deadline_the_failure_tells_how_far_the_furthest_is(start: Start) -> None:
     fleet = await start("a", "b")
     fleet.nodes["a"].failure, fleet.nodes["b"].failure = behind(5), behind(15)

@@ -24,9 +24,11 @@ PARTITIONS = 3
 KEYS = sorted(f"key-{number:02}" for number in range(40))
 
 
-async def _spread(start: Start, *, attempt_timeout_ms: int = 1_000, **serdes: str) -> Fleet:
+async def _spread(
+    start: Start, *, attempt_timeout_ms: int = 1_000, max_message_bytes: int = 16 * 1024 * 1024, **serdes: str
+) -> Fleet:
     """Partitions 0 and 2 on a, 1 on b; each is the other's standby. Every key is held by both."""
-    fleet = await start("a", "b", attempt_timeout_ms=attempt_timeout_ms)
+    fleet = await start("a", "b", attempt_timeout_ms=attempt_timeout_ms, max_message_bytes=max_message_bytes)
     await fleet.publish(
         TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)), TaskAssignment("a", ("b",)), epoch=2, **serdes
     )
@@ -275,6 +277,43 @@ async def test_an_answer_too_large_for_a_message_is_asked_for_in_parts(start: St
         node.batch_limit = 3
     assert _answers(await fleet.query.BatchGet(_batch(KEYS))) == KEYS
     assert not any(node.gets for node in fleet.nodes.values())
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["in-batches", "alone"])
+async def test_once_an_answer_is_full_nothing_more_is_asked_for_it(start: Start, alone: bool) -> None:
+    """A short request must not have a router hold as much as all its values are."""
+    most, padding = 262_144, 10_000
+    fleet = await _spread(start, max_message_bytes=most)
+    for node in fleet.nodes.values():
+        node.padding, node.batch_limit, node.lets_wait = padding, 3, alone
+    keys = [f"k{number}" for number in range(300)]
+    response = await fleet.query.BatchGet(_batch(keys))
+    answered = {
+        key: result.response.value.text
+        for key, result in zip(keys, response.results, strict=True)
+        if result.HasField("response")
+    }
+    full = most // padding + 1
+    assert full * 0.7 < len(answered) < full, "as many as the message holds, beside the refusals"
+    assert all(f":{key}." in text for key, text in answered.items())
+    (refusal,) = {(each.error.reason, each.error.message) for each in response.results if each.HasField("error")}
+    assert reason_from_number(refusal[0]) is Reason.MESSAGE_TOO_LARGE
+    assert "ask for fewer" in refusal[1]
+    assert response.ByteSize() <= most
+    served = [len(batch) for node in fleet.nodes.values() for batch in node.batches if len(batch) <= node.batch_limit]
+    gets = sum(len(node.gets) for node in fleet.nodes.values())
+    if alone:
+        assert len(answered) <= gets <= full + 32, "those that were under way at the same time"
+    else:
+        assert len(answered) <= sum(served) <= full + 2 * 3, "what was under way at the other node"
+        assert not gets
+
+
+async def test_an_answer_that_just_fits_is_given_however_small_its_parts_must_be(start: Start) -> None:
+    fleet = await _spread(start, max_message_bytes=65_536)
+    for node in fleet.nodes.values():
+        node.padding, node.batch_limit = 6_000, 2
+    assert [each.rstrip(".") for each in _answers(await fleet.query.BatchGet(_batch(KEYS[:10])))] == KEYS[:10]
 
 
 async def test_an_empty_batch_has_an_empty_answer(start: Start) -> None:

@@ -114,6 +114,32 @@ async def test_watches_of_too_many_partitions_are_refused_and_give_their_places_
     await again.leave()
 
 
+async def test_watches_that_keep_too_much_are_refused_and_give_their_room_back(start: Start) -> None:
+    """Each is kept once for its caller, and once for each partition, by the call to a node."""
+    fleet = await start("a")
+    fleet.heartbeat("a", 3)
+    await fleet.publish(TaskAssignment("a"), TaskAssignment("a"), TaskAssignment("a"), epoch=2)
+    node = fleet.nodes["a"]
+    large = {"prefix": types_pb2.Key(raw=bytes(1_000_000))}
+    kept = []
+    for number in range(1, 5):
+        kept.append(Watcher(fleet, **large))
+        await poll_until_async(lambda number=number: len(node.watches) == 3 * number, 5, "another one to be open")
+    refused = Watcher(fleet, **large)
+    await poll_until_async(lambda: refused.failure, 5, "the refusal")
+    assert refused.failure is not None
+    assert refused.failure.reason is Reason.OVERLOADED
+    assert "16,777,216 are" in refused.failure.message
+    small = Watcher(fleet, prefix=types_pb2.Key(text="k"))
+    await poll_until_async(lambda: len(node.watches) == 15, 5, "a small one to be open")
+    await kept.pop().leave()
+    await poll_until_async(lambda: fleet.router.watches.streams.open == 4, 5, "one to be gone")
+    kept.append(Watcher(fleet, **large))
+    await poll_until_async(lambda: len(node.watches) == 18, 5, "room for it")
+    for watcher in (*kept, small):
+        await watcher.leave()
+
+
 async def test_a_killed_and_a_frozen_node_are_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "SILENCE_S", 0.5)
     fleet = await start("a", "b", "c")
@@ -132,6 +158,36 @@ async def test_a_killed_and_a_frozen_node_are_left(start: Start, monkeypatch: py
     c.feed(0, changes(3, position=4))
     await poll_until_async(lambda: watcher.offsets() == [1, 2, 3], 5, "the change after the freeze")
     await watcher.leave()
+
+
+async def test_a_node_begins_so_many_at_once_and_the_others_learn_from_them(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "_BEGINNINGS_MAX", 2)
+    fleet = await start("a", "b")
+    a, b = (fleet.nodes[name] for name in "ab")
+    a.freeze()
+    watchers = [Watcher(fleet, partition=0) for _ in range(20)]
+    await poll_until_async(lambda: len(b.watches) == 20, 10, "all to be watched at the other node")
+    assert 2 <= a.held < 10, "two watches, and some probes"
+    a.thaws.set()
+    for watcher in watchers:
+        await watcher.leave()
+
+
+async def test_a_watch_does_not_wait_for_a_place_beyond_its_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "_BEGINNINGS_MAX", 1)
+    monkeypatch.setattr(relay, "FIRST_RESPONSE_S", 60.0)
+    fleet = await start("a", request_timeout_ms=500, attempt_timeout_ms=100)
+    fleet.nodes["a"].freeze()
+    first, second = (Watcher(fleet, partition=0) for _ in range(2))
+    await asyncio.wait({second.task, first.task}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    (late,) = (each for each in (first, second) if each.failure is not None)
+    assert late.failure is not None
+    assert late.failure.reason is Reason.OVERLOADED
+    assert "other watches were still to begin" in late.failure.message
+    for watcher in (first, second):
+        await watcher.leave()
 
 
 async def test_a_replica_behind_the_position_is_asked_again(start: Start) -> None:

@@ -456,7 +456,7 @@ def test_a_lookup_imports_neither_spark_nor_kafka():
         "sys.argv = ['statehouse', '--help']\n"
         "try: m.main()\n"
         "except SystemExit: pass\n"
-        "heavy = ('pyspark', 'confluent_kafka', 'rocksdict', 'pandas')\n"
+        "heavy = ('pyspark', 'confluent_kafka', 'cryptography', 'rocksdict', 'pandas')\n"
         "sys.stderr.write(','.join(name for name in heavy if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

@@ -50,6 +50,19 @@ def another(setting: Setting) -> Any:
             return next(each for each in choices.split("|") if each != setting.field.default)
 
 
+def beside(name: str) -> dict[str, str]:
+    """Return settings without which this one of Kafka's security can't be given."""
+    login = {"kafka_security_protocol": "sasl_ssl", "kafka_sasl_mechanism": "PLAIN", "kafka_credentials": "/given"}
+    tokens = {"kafka_sasl_mechanism": "OAUTHBEARER", "kafka_oauth_token_url": "http://given"}
+    files = {"kafka_security_protocol": "ssl", "kafka_certificate": "/given", "kafka_key": "/given"}
+    needed = {
+        **dict.fromkeys(("kafka_sasl_mechanism", "kafka_credentials"), login),
+        **dict.fromkeys(("kafka_oauth_token_url", "kafka_oauth_scope"), login | tokens),
+        **dict.fromkeys(("kafka_ca", "kafka_certificate", "kafka_key"), files),
+    }
+    return {other: value for other, value in needed.get(name, {}).items() if other != name}
+
+
 def as_flag(setting: Setting, value: Any) -> list[str]:
     if setting.is_switch:
         return [setting.flag if value else setting.flag.replace("--", "--no-", 1)]
@@ -69,6 +82,10 @@ def test_each_setting_can_be_given_by_flag_variable_and_file(
     process: str, setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     value = another(setting)
+    for name in {"tls_certificate", "tls_key", "tls_ca"} - {setting.name}:  # others do nothing without these
+        monkeypatch.setenv(f"STATEHOUSE_{name.upper()}", "/given")
+    for name, needed in beside(setting.name).items():
+        monkeypatch.setenv(f"STATEHOUSE_{name.upper()}", needed)
     show = ["show", process, "-o", "json"]
     if "application_id" in PROCESSES[process].declared() and setting.name != "application_id":
         show += ["--application-id", "a"]

@@ -40,6 +40,8 @@ class FakeNode(node_service_pb2_grpc.NodeServiceServicer):
 
     def __init__(self) -> None:
         self.drains: list[node_service_pb2.DrainRequest] = []
+        self.failing_ms: int | None = None
+        self.asked = 0
         self._server = grpc.server(ThreadPoolExecutor(2))
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -49,14 +51,18 @@ class FakeNode(node_service_pb2_grpc.NodeServiceServicer):
         self.drains.append(request)
         return node_service_pb2.DrainResponse(active_tasks=["0_0", "0_1"])
 
+    def GetNode(self, _request: node_service_pb2.GetNodeRequest, _context: Any) -> node_service_pb2.GetNodeResponse:  # noqa: N802 - the service's name
+        self.asked += 1
+        return node_service_pb2.GetNodeResponse(heartbeats_failing_ms=self.failing_ms)
+
     def stop(self) -> None:
         self._server.stop(0).wait()
 
 
-def info(port: int) -> fleet_service_pb2.NodeInfo:
+def info(port: int, name: str = "node-a", heartbeat_age_ms: int = 100) -> fleet_service_pb2.NodeInfo:
     node = fleet_service_pb2.NodeInfo()
     node.CopyFrom(NODE)
-    node.host.port = port
+    node.host.instance_id, node.host.port, node.heartbeat_age_ms = name, port, heartbeat_age_ms
     return node
 
 
@@ -99,6 +105,34 @@ def test_nodes_are_listed_with_what_they_hold(run: Run, router: FakeRouter) -> N
     assert document["host"] == {"instance_id": "node-a", "host": "127.0.0.1", "port": 7101}
     assert (document["capacity"], document["dynamic"]) == (2, False)
     assert (document["actives"], document["standbys"]) == (1, 0)
+
+
+def test_status_says_whose_heartbeats_fail(
+    router: FakeRouter, node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STATEHOUSE_ROUTER", router.target)
+
+    def status() -> tuple[str, dict[str, int]]:
+        shown = CliRunner().invoke(app, ["status"])
+        document = CliRunner().invoke(app, ["status", "-o", "json"])
+        assert (shown.exit_code, document.exit_code) == (ExitCode.DONE, ExitCode.DONE)
+        return shown.stdout, json.loads(document.stdout)["failing_heartbeats"]
+
+    node.failing_ms = 12_400
+    shown, failing = status()
+    assert ("reached Kafka" in shown, failing) == (False, {})
+    assert node.asked == 0, "its heartbeats arrive"
+
+    late = 20_000
+    router.nodes = [info(node.port, heartbeat_age_ms=late), info(free_port(), "gone", late)]
+    shown, failing = status()
+    assert "node-a  no heartbeat of it has reached Kafka for 12 s: see its log\n" in shown
+    assert failing == {"node-a": 12_400}
+
+    node.failing_ms = None
+    shown, failing = status()
+    assert ("reached Kafka" in shown, failing) == (False, {})
 
 
 def test_a_drain_is_seen_through(run: Run, router: FakeRouter, node: FakeNode) -> None:

@@ -134,6 +134,8 @@ async def test_a_silent_active_costs_one_attempt_and_is_left_alone(start: Start,
         Reason.UNKNOWN_STORE,
         Reason.HOP_LIMIT,
         Reason.INTERNAL,
+        Reason.UNAUTHENTICATED,
+        Reason.PERMISSION_DENIED,
     ],
 )
 async def test_what_a_node_refuses_the_router_answers(start: Start, connect: Connect, reason: Reason) -> None:

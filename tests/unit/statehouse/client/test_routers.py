@@ -25,6 +25,9 @@ from tests.support.fake_router import fake_router
         (Reason.INTERNAL, {"grpc_status": "UNKNOWN"}, False, True),
         (Reason.INTERNAL, {"grpc_status": "UNIMPLEMENTED"}, False, False),  # the next one would say the same
         (Reason.ATTEMPT_TIMED_OUT, {"grpc_status": "DEADLINE_EXCEEDED"}, False, False),
+        (Reason.UNAUTHENTICATED, {}, True, False),
+        (Reason.UNAUTHENTICATED, {"grpc_status": "UNAUTHENTICATED"}, True, False),
+        (Reason.PERMISSION_DENIED, {"grpc_status": "PERMISSION_DENIED"}, True, False),
     ],
 )
 def test_what_a_failure_says_of_its_router(

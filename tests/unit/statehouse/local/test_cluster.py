@@ -16,6 +16,8 @@ from statehouse.local.cluster_state import ClusterState, RunDirectoryBusy, locke
 from statehouse.local.errors import LocalError, PortTaken
 from statehouse.local.process import ProcessIdentity
 
+_SECURITY = ("tls_certificate", "tls_key", "tls_ca", "tls_crl", "security_rules")
+
 
 def test_nodes_take_the_ports_that_follow():
     ports = ClusterPorts().resolved(["node-a", "node-b"])
@@ -141,3 +143,37 @@ def test_applications_come_from_installed_packages(tmp_path: Path):
     assert cluster_of(tmp_path, "leaderboard").application is APPLICATION
     with pytest.raises(LocalError, match=r"no application 'nobody'; installed are: .*leaderboard"):
         installed_application("nobody")
+
+
+def test_with_tls_each_part_serves_and_calls_as_itself(tmp_path: Path):
+    cluster = LocalCluster(tmp_path, APPLICATION, ClusterPorts.free(), nodes=1, tls=True)
+    shown = {}
+    for part in cluster.parts:
+        env = part.process._env or {}
+        paths = {name: env.get(f"STATEHOUSE_{name.upper()}", "") for name in _SECURITY}
+        shown[part.name] = {name: Path(path).name for name, path in paths.items() if path}
+        assert all(Path(path).parent == tmp_path / "tls" for path in paths.values() if path)
+    serves = {"tls_ca": "ca.pem", "tls_crl": "crl.pem", "security_rules": "rules.toml"}
+    assert shown == {
+        "kafka": {},
+        "processor": serves | {"tls_certificate": "processor.pem", "tls_key": "processor.key"},
+        "controller": serves | {"tls_certificate": "processor.pem", "tls_key": "processor.key"},
+        "node-a": serves | {"tls_certificate": "node.pem", "tls_key": "node.key"},
+        "router": serves | {"tls_certificate": "router.pem", "tls_key": "router.key"},
+        "http": {"tls_ca": "ca.pem", "tls_certificate": "reader.pem", "tls_key": "reader.key"},
+    }
+    assert cluster.tls is not None
+    assert cluster.tls.certificate == tmp_path / "tls" / "operator.pem"
+
+
+def test_whether_a_cluster_has_tls_is_found_again(tmp_path: Path):
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    ports = {"kafka": 1, "router": 2, "http": 3, "node-a": 4}
+    ClusterState(APPLICATION.name, ports, {"router": own}, tls=True).save(tmp_path)
+    assert LocalCluster(tmp_path, APPLICATION).tls is not None
+    ClusterState(APPLICATION.name, ports, {"router": own}).save(tmp_path)
+    assert LocalCluster(tmp_path, APPLICATION, tls=True).tls is None
+    # One of which nothing runs has no claim.
+    ClusterState(APPLICATION.name, ports, {}).save(tmp_path)
+    assert LocalCluster(tmp_path, APPLICATION, tls=True).tls is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from tests.support.polling import poll_until
+from bench.waiting import wait_for
 
 _GROUPS = Path("/sys/fs/cgroup")
 # A group that has used its part of a period stands still for the rest of it. With the kernel's default of 100 ms each
@@ -14,7 +14,7 @@ _PERIOD_US = 10_000
 
 
 class CoresLimit:
-    """Programs that may use so many cores together, and how much they have used."""
+    """Programs that may use so many cores together, and how much they have used. It takes the rights of root."""
 
     def __init__(self, name: str, cores: float = 0.5) -> None:
         self._group, self._usage = _GROUPS / "cpu" / name, _GROUPS / "cpuacct" / name
@@ -23,11 +23,13 @@ class CoresLimit:
         self.allow(cores)
 
     def allow(self, cores: float) -> None:
+        """Change how many cores it is."""
         (self._group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
         (self._group / "cpu.cfs_quota_us").write_text(str(round(cores * _PERIOD_US)))
 
     @property
     def used_s(self) -> float:
+        """Seconds of processor time that they have used."""
         return int((self._usage / "cpuacct.usage").read_text()) / 1e9
 
     @property
@@ -37,8 +39,9 @@ class CoresLimit:
         return ["sh", "-c", f'{enter}; exec "$@"', "sh"]
 
     def close(self) -> None:
+        """Wait for the end of its programs, and remove the limit."""
         for group in (self._group, self._usage):
-            poll_until(partial(_is_empty, group), 30, "the end of its programs")
+            wait_for(partial(_is_empty, group), 30, "the end of its programs")
             group.rmdir()
 
 

@@ -1,0 +1,1 @@
+"""How slow a flood makes other callers: `python -m bench.floods`."""

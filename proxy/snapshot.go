@@ -1,0 +1,269 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+const (
+	// As a store has at most (statehouse/checked.py).
+	maxPartitions = 1_000_000
+	// Of statehouse.control.v1.KeyForm.
+	textKeys = 1
+	longKeys = 2
+	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
+	storeTag, keyTag, rawTag = 0x0a, 0x12, 0x20
+	textKeyTag, rawKeyTag    = 0x0a, 0x12
+	// A length or a flag of more digits is nothing that a serializer writes for a lookup.
+	maxDigits = 4
+)
+
+// snapshot is what the router has decided, of statehouse.control.v1.ExpressSnapshot. It doesn't change.
+type snapshot struct {
+	number     uint64
+	forwarding []byte
+	nodes      []node
+	stores     map[string]*store
+	maxLookups int
+}
+
+type node struct {
+	instance, address string
+	role              uint64
+}
+
+type store struct {
+	name    string
+	keyForm uint64
+	// Of each partition: the place in `nodes`, from one, or 0.
+	first     []uint32
+	lateAfter time.Duration
+}
+
+// decided is a lookup that a snapshot decides.
+type decided struct {
+	store     *store
+	partition int
+	node      *node
+}
+
+// decide returns whom a serialized GetRequest is sent to; nil if that is for the router to say. It is the same rule as
+// `decided` in router/choice/express.py, and tests hold the two together.
+func (s *snapshot) decide(request []byte) *decided {
+	name, isText, key, is := plain(request)
+	if !is {
+		return nil
+	}
+	found, is := s.stores[string(name)]
+	if !is {
+		return nil
+	}
+	if isText {
+		if key, is = found.serialized(key); !is {
+			return nil
+		}
+	}
+	partition := partitionOf(key, len(found.first))
+	place := found.first[partition]
+	if place == 0 {
+		return nil
+	}
+	return &decided{found, partition, &s.nodes[place-1]}
+}
+
+func (s *store) serialized(text []byte) ([]byte, bool) {
+	switch s.keyForm {
+	case textKeys:
+		return text, true
+	case longKeys:
+		digits := text
+		if len(digits) > 0 && digits[0] == '-' {
+			digits = digits[1:]
+		}
+		if len(digits) == 0 || len(digits) > 19 {
+			return nil, false
+		}
+		for _, each := range digits {
+			if each < '0' || each > '9' {
+				return nil, false
+			}
+		}
+		number, err := strconv.ParseInt(string(text), 10, 64)
+		return binary.BigEndian.AppendUint64(nil, uint64(number)), err == nil
+	}
+	return nil, false
+}
+
+// plain returns a lookup's store, whether its key is text, and the key; not if it has anything else, or anything twice.
+func plain(request []byte) (name []byte, isText bool, key []byte, is bool) {
+	var hasStore, hasKey, hasRaw bool
+	for len(request) > 0 {
+		tag := request[0]
+		if tag == rawTag && !hasRaw {
+			flag, rest, is := number(request[1:])
+			if !is || flag > 1 {
+				return nil, false, nil, false
+			}
+			request, hasRaw = rest, true
+			continue
+		}
+		content, rest, is := contentOf(request[1:])
+		if !is {
+			return nil, false, nil, false
+		}
+		switch {
+		case tag == storeTag && !hasStore:
+			name, hasStore = content, true
+		case tag == keyTag && !hasKey:
+			if len(content) == 0 || (content[0] != textKeyTag && content[0] != rawKeyTag) {
+				return nil, false, nil, false
+			}
+			isText = content[0] == textKeyTag
+			var left []byte
+			if key, left, hasKey = contentOf(content[1:]); !hasKey || len(left) > 0 {
+				return nil, false, nil, false
+			}
+		default:
+			return nil, false, nil, false
+		}
+		request = rest
+	}
+	is = hasStore && hasKey && utf8.Valid(name) && (!isText || utf8.Valid(key))
+	return name, isText, key, is
+}
+
+// contentOf returns what stands behind its length, and what follows it.
+func contentOf(data []byte) ([]byte, []byte, bool) {
+	size, rest, is := number(data)
+	if !is || size > uint64(len(rest)) {
+		return nil, nil, false
+	}
+	return rest[:size], rest[size:], true
+}
+
+func number(data []byte) (uint64, []byte, bool) {
+	var found uint64
+	for i, digit := range data[:min(len(data), maxDigits)] {
+		found |= uint64(digit&0x7f) << (7 * i)
+		if digit <= 0x7f {
+			return found, data[i+1:], true
+		}
+	}
+	return 0, nil, false
+}
+
+var errCutOff = errors.New("it is cut off, or not a snapshot")
+
+// snapshotIn reads a serialized one.
+func snapshotIn(data []byte) (*snapshot, error) {
+	s := &snapshot{stores: map[string]*store{}}
+	err := fields(data, func(field protowire.Number, value uint64, content []byte) error {
+		switch field {
+		case 1:
+			s.number = value
+		case 2:
+			s.forwarding = content
+		case 3:
+			var it node
+			if err := fields(content, func(field protowire.Number, value uint64, content []byte) error {
+				switch field {
+				case 1:
+					it.instance = string(content)
+				case 2:
+					it.address = string(content)
+				case 3:
+					it.role = value
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			if it.address == "" || len(it.address) > 255+8 || len(it.instance) > 255 {
+				return fmt.Errorf("node %q has the address %q", it.instance, it.address)
+			}
+			s.nodes = append(s.nodes, it)
+		case 4:
+			it, err := storeIn(content)
+			if err != nil {
+				return err
+			}
+			s.stores[it.name] = it
+		case 5:
+			s.maxLookups = int(value)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, it := range s.stores {
+		for _, place := range it.first {
+			if uint64(place) > uint64(len(s.nodes)) {
+				return nil, fmt.Errorf("store %q has node %d of %d", it.name, place, len(s.nodes))
+			}
+		}
+	}
+	return s, nil
+}
+
+func storeIn(data []byte) (*store, error) {
+	it := &store{}
+	err := fields(data, func(field protowire.Number, value uint64, content []byte) error {
+		switch field {
+		case 1:
+			it.name = string(content)
+		case 2:
+			it.keyForm = value
+		case 3:
+			for len(content) > 0 {
+				place, size := protowire.ConsumeVarint(content)
+				if size < 0 || place > maxPartitions {
+					return errCutOff
+				}
+				it.first, content = append(it.first, uint32(place)), content[size:]
+			}
+		case 4:
+			it.lateAfter = time.Duration(uint32(value)) * time.Microsecond
+		}
+		return nil
+	})
+	if err == nil && (len(it.first) == 0 || len(it.first) > maxPartitions) {
+		err = fmt.Errorf("store %q has %d partitions", it.name, len(it.first))
+	}
+	return it, err
+}
+
+// fields calls `take` with each field of a message: with its number, or with its bytes.
+func fields(data []byte, take func(field protowire.Number, value uint64, content []byte) error) error {
+	for len(data) > 0 {
+		field, kind, size := protowire.ConsumeTag(data)
+		if size < 0 {
+			return errCutOff
+		}
+		data = data[size:]
+		var value uint64
+		var content []byte
+		switch kind {
+		case protowire.VarintType:
+			value, size = protowire.ConsumeVarint(data)
+		case protowire.BytesType:
+			content, size = protowire.ConsumeBytes(data)
+		default:
+			size = protowire.ConsumeFieldValue(field, kind, data)
+		}
+		if size < 0 {
+			return errCutOff
+		}
+		if err := take(field, value, content); err != nil {
+			return err
+		}
+		data = data[size:]
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+"""A bound on how long a stop may take, whatever a store or a disk does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from statehouse.cli.exits import ExitCode
+
+log = structlog.get_logger(__name__)
+
+
+class StopDeadline:
+    """Ends the process when a stop takes too long, and says what is left to do.
+
+    It has a thread of its own: what hangs may be the event loop, or a thread that the interpreter would wait for.
+    State that isn't closed is as after a crash: the next start reads on from its last checkpoint.
+    """
+
+    def __init__(self, seconds: float, left: Callable[[], str]) -> None:
+        """Begin to count. `left()` says what is being done."""
+        self._seconds, self._left = seconds, left
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def close(self) -> None:
+        """The stop has ended."""
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        log.error("the stop takes too long, the process ends as it is", seconds=self._seconds, left=self._left())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ExitCode.ERROR)

@@ -1,0 +1,211 @@
+"""The express way: which lookups the proxy may send to a node by itself, and to which. Pure.
+
+A router compiles what it has decided into a snapshot, and its proxy acts on that. `decided` is the rule, for one
+lookup: the proxy's program does the same in Go, and tests hold the two together. Only plain lookups are decided, those
+for which `ask_order` begins with a node that is well by all that is known; everything else is the router's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from router.choice.candidates import Suspicion, unfit
+from router.fleet.table import PartitionRoutes, RoutedReplica, RoutingTable, StoreRoutes
+from statehouse.control.v1 import express_pb2
+from statehouse.partitioning import partition_for
+from statehouse.serdes import SERDES, LongSerde, StringSerde
+from statehouse.topology import Role
+
+_MICROSECONDS: Final = 1_000_000
+# Tags of GetRequest's fields that a plain lookup may have, and of Key's.
+_STORE, _KEY, _RAW = 0x0A, 0x12, 0x20
+_TEXT_KEY, _RAW_KEY = 0x0A, 0x12
+# A length or a flag of more digits is nothing that a serializer writes for a lookup.
+_DIGITS_MAX: Final = 4
+_INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
+_FORMS: Final[dict[type, express_pb2.KeyForm.ValueType]] = {
+    StringSerde: express_pb2.KEY_FORM_TEXT,
+    LongSerde: express_pb2.KEY_FORM_LONG,
+}
+
+
+def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> RoutedReplica | None:
+    """Return the replica that `ask_order` puts first for any lookup without bounds, if it is well; None if that varies.
+
+    Copies of a global store are asked in turn, so it varies there.
+    """
+    if routes.equals > 1 or not routes.callable:
+        return None
+    first = routes.callable[0]
+    return None if first.instance_id in suspects or unfit(first) is not None else first
+
+
+class ExpressCompiler:
+    """Compiles snapshots of a router's tables.
+
+    `late_after_s(store)`: after how long an answer is late. `max_lookups`: the router's.
+    """
+
+    def __init__(self, late_after_s: Callable[[StoreRoutes], float], *, max_lookups: int) -> None:
+        self._late_after_s, self._max_lookups = late_after_s, max_lookups
+        self._latest = express_pb2.ExpressSnapshot()
+
+    @property
+    def number(self) -> int:
+        """The last snapshot's."""
+        return self._latest.number
+
+    def changed(
+        self, table: RoutingTable | None, suspects: Mapping[str, Suspicion]
+    ) -> express_pb2.ExpressSnapshot | None:
+        """Return the snapshot if it differs from the last one; without a table it decides nothing."""
+        snapshot = express_pb2.ExpressSnapshot(number=self._latest.number, max_lookups=self._max_lookups)
+        if table is not None:
+            snapshot.forwarding = table.forwarding
+            self._add_stores(snapshot, table, suspects)
+        if snapshot == self._latest:
+            return None
+        snapshot.number += 1
+        self._latest = snapshot
+        return snapshot
+
+    def _add_stores(
+        self, snapshot: express_pb2.ExpressSnapshot, table: RoutingTable, suspects: Mapping[str, Suspicion]
+    ) -> None:
+        places: dict[tuple[str, Role], int] = {}
+        for name, store in table.stores.items():
+            first = [_place(snapshot, places, routes, suspects) for routes in store.partitions]
+            if any(first):
+                late_after_us = _rounded(self._late_after_s(store) * _MICROSECONDS)
+                snapshot.stores.add(name=name, key_form=key_form(store), first=first, late_after_us=late_after_us)
+
+
+def _place(
+    snapshot: express_pb2.ExpressSnapshot,
+    places: dict[tuple[str, Role], int],
+    routes: PartitionRoutes,
+    suspects: Mapping[str, Suspicion],
+) -> int:
+    first = first_asked(routes, suspects)
+    if first is None or first.node is None:
+        return 0
+    place = (first.instance_id, first.role)
+    if place not in places:
+        snapshot.nodes.add(instance_id=first.instance_id, address=first.node.target, role=first.role.value)
+        places[place] = len(places) + 1
+    return places[place]
+
+
+def _rounded(number: float) -> int:
+    """Return a number with two digits that count: for less it isn't worth a new snapshot."""
+    return int(float(f"{number:.1e}"))
+
+
+def key_form(store: StoreRoutes) -> express_pb2.KeyForm.ValueType:
+    """Return how text keys of a store are serialized, as far as the proxy can do it."""
+    serde = SERDES.get(store.spec.key_serde)
+    return _FORMS.get(type(serde), express_pb2.KEY_FORM_UNSPECIFIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A lookup that a snapshot decides: its store and partition, and whom it goes to."""
+
+    store: str
+    partition: int
+    node: express_pb2.ExpressNode
+
+
+def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | None:
+    """Return whom the snapshot has a serialized GetRequest sent to; None if that is for the router to say."""
+    plain = _plain(request)
+    if plain is None:
+        return None
+    name, is_text, key = plain
+    store = next((each for each in snapshot.stores if each.name.encode() == name), None)
+    if store is None:
+        return None
+    serialized = _serialized(store.key_form, key) if is_text else key
+    if serialized is None:
+        return None
+    partition = partition_for(serialized, len(store.first))
+    node = store.first[partition]
+    return Decided(store.name, partition, snapshot.nodes[node - 1]) if node else None
+
+
+def _serialized(form: express_pb2.KeyForm.ValueType, text: bytes) -> bytes | None:
+    if form == express_pb2.KEY_FORM_TEXT:
+        return text
+    if form == express_pb2.KEY_FORM_LONG and _INTEGER.fullmatch(text):
+        number = int(text)
+        return number.to_bytes(8, "big", signed=True) if -(2**63) <= number < 2**63 else None
+    return None
+
+
+def _plain(request: bytes) -> tuple[bytes, bool, bytes] | None:
+    """Return a lookup's store, whether its key is text, and the key; None if there is more, or a thing twice."""
+    store: bytes | None = None
+    key: tuple[bool, bytes] | None = None
+    has_raw = False
+    at = 0
+    while at < len(request):
+        tag = request[at]
+        if tag == _RAW and not has_raw:
+            flag, at = _number(request, at + 1)
+            if flag not in {0, 1}:
+                return None
+            has_raw = True
+            continue
+        content, at = _content(request, at + 1)
+        if content is None:
+            return None
+        if tag == _STORE and store is None:
+            store = content
+        elif tag == _KEY and key is None:
+            key = _key(content)
+            if key is None:
+                return None
+        else:
+            return None
+    if store is None or key is None:
+        return None
+    return (store, *key) if _is_text(store) and (_is_text(key[1]) or not key[0]) else None
+
+
+def _key(data: bytes) -> tuple[bool, bytes] | None:
+    if not data or data[0] not in {_TEXT_KEY, _RAW_KEY}:
+        return None
+    content, end = _content(data, 1)
+    return None if content is None or end != len(data) else (data[0] == _TEXT_KEY, content)
+
+
+def _content(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return what stands behind its length there, and where it ends; None if it does not stand there whole."""
+    size, at = _number(data, at)
+    if size is None or at + size > len(data):
+        return None, at
+    return data[at : at + size], at + size
+
+
+def _number(data: bytes, at: int) -> tuple[int | None, int]:
+    number = 0
+    for shift in range(0, 7 * _DIGITS_MAX, 7):
+        if at >= len(data):
+            break
+        digit = data[at]
+        at += 1
+        number |= (digit & 0x7F) << shift
+        if digit <= 0x7F:
+            return number, at
+    return None, at
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""How librdkafka logs in. The one place that reads secrets: they go from their file to the client, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from statehouse.brokers import OAUTHBEARER, KafkaSecurity
+from statehouse.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What to log in with; prints the user only."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def read_credentials(path: str) -> Credentials:
+    """Read a file with user:password.
+
+    Raises:
+        ConfigurationError: it can't be read, or has another form.
+
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        # A decoder's error has the file's content in it.
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"kafka_credentials {path} can't be read: {reason}") from None
+    user, colon, password = text.partition(":")
+    if not (user and colon and password) or len(text.splitlines()) != 1:
+        raise ConfigurationError(f"kafka_credentials {path} must hold one line, user:password")
+    return Credentials(user, password)
+
+
+def client_options(security: KafkaSecurity) -> dict[str, str]:
+    """Return librdkafka's settings, the secret among them: for a client, not to be kept.
+
+    Raises:
+        ConfigurationError: a file can't be read.
+
+    """
+    options: dict[str, str] = {"security.protocol": security.protocol}
+    if security.is_encrypted:
+        options |= _ssl_options(security)
+    if security.has_login:
+        options["sasl.mechanisms"] = str(security.mechanism)
+        options |= _login_options(security, read_credentials(security.credentials))
+    return options
+
+
+def _ssl_options(security: KafkaSecurity) -> dict[str, str]:
+    files = {
+        ("kafka_ca", "ssl.ca.location"): security.ca,
+        ("kafka_certificate", "ssl.certificate.location"): security.certificate,
+        ("kafka_key", "ssl.key.location"): security.key,
+    }
+    for (name, _option), path in files.items():
+        # The client would say it in OpenSSL's words.
+        if path and not Path(path).is_file():
+            raise ConfigurationError(f"{name} {path} is not a file")
+    return {option: path for (_name, option), path in files.items() if path}
+
+
+def _login_options(security: KafkaSecurity, credentials: Credentials) -> dict[str, str]:
+    if security.mechanism != OAUTHBEARER:
+        return {"sasl.username": credentials.user, "sasl.password": credentials.password}
+    options = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": security.oauth_token_url,
+        "sasl.oauthbearer.client.id": credentials.user,
+        "sasl.oauthbearer.client.secret": credentials.password,
+    }
+    if security.oauth_scope:
+        options["sasl.oauthbearer.scope"] = security.oauth_scope
+    # librdkafka fetches tokens with libcurl, which has a CA store of its own.
+    if security.ca and security.oauth_token_url.startswith("https://"):
+        options["https.ca.location"] = security.ca
+    return options

@@ -1,0 +1,54 @@
+"""Counts the calls that are denied, and changed files of rules that can't be used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from statehouse.errors import Reason
+from statehouse.security.settings_gate import gate_for
+from statehouse.settings import TlsSettings
+
+if TYPE_CHECKING:
+    from statehouse.security.gate import Gate
+
+
+log = structlog.get_logger(__name__)
+
+
+class SecurityMetrics:
+    """What a process counts of its rules, in metrics whose names begin with `prefix`. Any thread may count."""
+
+    def __init__(self, registry: CollectorRegistry, prefix: str) -> None:
+        self._denials = Counter(
+            f"{prefix}_denials", "Calls and scrapes denied by the rules", ("reason",), registry=registry
+        )
+        self._unusable = Counter(
+            f"{prefix}_unusable_security_files", "Changes of rules or lists that can't be used", registry=registry
+        )
+
+    def denied(self, reason: Reason) -> None:
+        """Count a call, or a scrape, that is denied."""
+        self._denials.labels(reason.name).inc()
+
+    def unusable(self) -> None:
+        """Count a change of the files that can't be used."""
+        self._unusable.inc()
+
+
+def counted_gate(settings: TlsSettings, metrics: SecurityMetrics) -> Gate | None:
+    """Return the gate that the settings ask for, whose denials are counted; None if there is none.
+
+    Who has TLS may think that others are kept out: a warning says so where there are no rules.
+
+    Raises:
+        ConfigurationError: a file is wrong, or can't be read.
+
+    """
+    if settings.tls_certificate is not None and settings.security_rules is None:
+        needs_certificate = settings.callers_certificates == "required"
+        who = "whoever has a certificate of a CA in tls_ca" if needs_certificate else "everybody"
+        log.warning("there are no rules, so callers may do everything: set security_rules", who=who)
+    return gate_for(settings, metrics.denied, metrics.unusable)

@@ -1,0 +1,157 @@
+"""A server whose calls are admitted before anything is done for them, by what their callers show."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.requests import GrpcHandler, Unreadable, readable, refuse_unreadable
+from statehouse.rpc.status import Context, end_with
+from statehouse.security.shown import Shown
+
+ASKED_AGAIN_S: Final = 1.0
+"""How often it is asked whether a stream may go on: whoever loses a right loses the streams that it allowed."""
+
+CERTIFICATE_KEY: Final = "statehouse-certificate-bin"
+ADDRESS_KEY: Final = "statehouse-address"
+"""Metadata by which the proxy hands on what callers have shown to it. It removes them from what callers send."""
+_AUTHORIZATION_KEY: Final = "authorization"
+
+ShownIn = Callable[[Context], Shown]
+
+
+class CallCheck(Protocol):
+    """Returns if a call is allowed, else raises a `LookupFailure`."""
+
+    def __call__(self, method: str, request: Any, shown: Shown, *, again: bool = False) -> None:  # noqa: ANN401 - of any method
+        """`method`: its path. `request`: None if there is none yet. `again`: the call is under way."""
+
+
+class ServicesServer(Protocol):
+    """The part of a server that services are added to."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
+        """Add the methods of a service."""
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Add methods, by handlers that choose for themselves."""
+
+
+class AuthorizedServer:
+    """The part of a server that services are added to; each call of theirs is admitted first, and then read.
+
+    For a stream `admit` is asked again each `ASKED_AGAIN_S`.
+    """
+
+    def __init__(self, server: ServicesServer, admit: CallCheck, shown_in: ShownIn) -> None:
+        self._server, self._admit, self._shown_in = server, admit, shown_in
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
+        """Add the methods of a service."""
+        guarded = {name: self._guarded(f"/{service}/{name}", handler) for name, handler in handlers.items()}
+        self._server.add_registered_method_handlers(service, guarded)
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Do nothing: generated code adds the same methods in both ways."""
+
+    def _guarded(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+        ends = (handler.request_deserializer, handler.response_serializer)
+        if handler.request_streaming:  # only reflection has such a method
+            return grpc.stream_stream_rpc_method_handler(self._conversation(path, handler.stream_stream), *ends)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(path, handler.unary_stream), *ends)
+        return grpc.unary_unary_rpc_method_handler(self._call(path, handler.unary_unary), *ends)
+
+    async def _pass(self, path: str, request: object, context: Context, *, again: bool = False) -> None:
+        """Return if a call is admitted and can be read, else end it."""
+        try:
+            asked = None if isinstance(request, Unreadable) else request
+            self._admit(path, asked, self._shown_in(context), again=again)
+            refuse_unreadable(request)
+        except LookupFailure as failure:
+            await end_with(context, path, failure)
+
+    def _call(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - of any messages
+        async def call(request: object, context: Context) -> Any:  # noqa: ANN401 - as above
+            await self._pass(path, request, context)
+            return await behaviour(request, context)
+
+        return call
+
+    def _stream(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - as above
+        async def stream(request: object, context: Context) -> None:
+            await self._pass(path, request, context)
+            work = asyncio.ensure_future(behaviour(request, context))
+            try:
+                while not (await asyncio.wait({work}, timeout=ASKED_AGAIN_S))[0]:
+                    await self._pass(path, request, context, again=True)
+            finally:
+                if not work.done():
+                    work.cancel()
+                    await asyncio.wait({work})
+            work.result()
+
+        return stream
+
+    def _conversation(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - as above
+        async def conversation(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+            await self._pass(path, None, context)
+            try:
+                async for response in behaviour(readable(requests), context):
+                    await self._pass(path, None, context, again=True)
+                    yield response
+            except LookupFailure as failure:
+                await end_with(context, path, failure)
+
+        return conversation
+
+
+def shown_to_proxy(context: Context) -> Shown:
+    """Return what a caller has shown to the proxy, who hands it on.
+
+    Raises:
+        LookupFailure: UNAUTHENTICATED, there is more than one authorization.
+
+    """
+    found = dict(context.invocation_metadata() or ())
+    return Shown(_bytes(found.get(CERTIFICATE_KEY, b"")), _authorization(context), _text(found.get(ADDRESS_KEY, "")))
+
+
+def shown_directly(context: Context) -> Shown:
+    """Return what a caller has shown to grpcio.
+
+    Raises:
+        LookupFailure: as above.
+
+    """
+    pem = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+    certificate = ssl.PEM_cert_to_DER_cert(pem.decode()) if pem else b""
+    return Shown(certificate, _authorization(context), _host_of(context.peer()))
+
+
+def _authorization(context: Context) -> str:
+    given = [value for key, value in context.invocation_metadata() or () if key == _AUTHORIZATION_KEY]
+    if len(given) > 1:  # which of them counts must not depend on who reads them
+        raise LookupFailure(Reason.UNAUTHENTICATED, "the call has authorization more than once: give it once")
+    return _text(given[0]) if given else ""
+
+
+def _host_of(peer: str) -> str:
+    """Return the address in what grpcio calls a peer, such as `ipv6:%5B::1%5D:40000`."""
+    _, _, place = unquote(peer).partition(":")
+    return place.rpartition(":")[0].strip("[]")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode("latin-1")

@@ -1,0 +1,91 @@
+"""Health checks (grpc.health.v1): whether a server serves, for who asks and for who watches.
+
+Not with grpcio's own servicer: it holds a lock while it tells a watcher, so that one who takes nothing keeps all others
+from learning of a change, and the server from stopping. And it has no bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.status import Context, failing_cleanly, send_to
+from statehouse.rpc.streams import StreamLimit
+
+_WATCHES_MAX: Final = 1_000
+"""Watches of the health that are open at once: each of our clients has none, and balancers have one each."""
+_REQUEST_MAX_BYTES: Final = 4 * 1024
+"""Names of services are shorter. A request stays in memory for as long as its stream is open."""
+
+
+def refuse_long(request: Message) -> None:
+    """Return if a request to a side service is short.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST.
+
+    """
+    if request.ByteSize() > _REQUEST_MAX_BYTES:
+        raise LookupFailure(Reason.INVALID_REQUEST, f"the request has more than {_REQUEST_MAX_BYTES} bytes")
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # it has no types
+    """The health of a server and its services: the same for all, NOT_SERVING at first. Lives on the event loop.
+
+    `watches`: the places for those.
+    """
+
+    def __init__(self, services: Sequence[str]) -> None:
+        self._names = frozenset(("", *services))
+        self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
+        # A new one for each change: a watcher who is told slowly misses those in between.
+        self._changed = asyncio.Event()
+        self._has_ended = False
+        self.watches = StreamLimit(_WATCHES_MAX, "watches of the health")
+
+    def set(self, *, serving: bool) -> None:
+        """Set the status, unless the end has been told."""
+        if not self._has_ended:
+            kinds = health_pb2.HealthCheckResponse
+            self._status = kinds.SERVING if serving else kinds.NOT_SERVING
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """Tell that the server serves no more."""
+        self.set(serving=False)
+        self._has_ended = True
+
+    async def _check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
+        refuse_long(request)
+        if request.service not in self._names:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+        return self._of(request.service)
+
+    async def _list(self, _request: health_pb2.HealthListRequest, _context: Context) -> health_pb2.HealthListResponse:
+        return health_pb2.HealthListResponse(statuses={name: self._of(name) for name in self._names})
+
+    async def _watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        refuse_long(request)
+        send, told = send_to(context), None
+        with self.watches.place():
+            while True:
+                changed, answer = self._changed, self._of(request.service)
+                if answer != told:
+                    await send(answer)
+                    told = answer
+                await changed.wait()
+
+    def _of(self, name: str) -> health_pb2.HealthCheckResponse:
+        unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        return health_pb2.HealthCheckResponse(status=self._status if name in self._names else unknown)
+
+    Check = failing_cleanly(_check)
+    List = failing_cleanly(_list)
+    Watch = failing_cleanly(_watch)

@@ -1,0 +1,1 @@
+"""Who calls, and what they may do. Files of certificates and rules are read anew when they change."""

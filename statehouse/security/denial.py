@@ -1,0 +1,58 @@
+"""What the rules say of a call by a known caller. Pure: processes decide with it, and so do simulated ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statehouse.errors import SHOWN_MAX, LookupFailure, Reason
+from statehouse.security.identities import ANONYMOUS, KnownCaller
+from statehouse.security.rights import RIGHTS, Right, stores_asked
+from statehouse.security.rules import may
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why a call is denied. `right`: what the caller lacks; `store`: for which store. Empty if it isn't about one."""
+
+    reason: Reason
+    message: str
+    right: str = ""
+    store: str = ""
+
+    def failure(self, identity: str) -> LookupFailure:
+        """Return what the caller is told, who is this identity."""
+        return LookupFailure(
+            self.reason, self.message, {"identity": identity, "right": self.right, "store": self.store}
+        )
+
+
+def denial_of(caller: KnownCaller, method: str, request: object) -> Denial | None:
+    """Return why a caller may not make this call; None: they may.
+
+    `method` and `request` as in `Gate.admit`.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST for a batch that is far too large.
+
+    """
+    right = RIGHTS.get(method)
+    if right is None:
+        return _denied(caller, "", "", "nobody may call this method")
+    if not may(caller.grants, right):  # for no store at all: then nothing is read for them
+        return _denied(caller, right, "", f"{caller.name} lacks the right {right}")
+    stores, forwarded = stores_asked(method, request)
+    for store in stores or (None,):
+        if not may(caller.grants, right, store):
+            # What the store is called is the caller's choice, and may be long.
+            named = (store or "")[:SHOWN_MAX]
+            about = f" for the store {named!r}" if stores else ""
+            return _denied(caller, right, named, f"{caller.name} lacks the right {right}{about}")
+    if forwarded and not may(caller.grants, Right.FORWARD):
+        return _denied(caller, Right.FORWARD, "", f"{caller.name} is no router: leave forwarding.hops out")
+    return None
+
+
+def _denied(caller: KnownCaller, right: str, store: str, message: str) -> Denial:
+    if caller.name == ANONYMOUS:
+        return Denial(Reason.UNAUTHENTICATED, f"{message}; show a certificate or a token", str(right), store)
+    return Denial(Reason.PERMISSION_DENIED, message, str(right), store)

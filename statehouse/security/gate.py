@@ -1,0 +1,158 @@
+"""The gate: every call passes it before any work is done, and is denied unless the rules allow it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.security.audit import AuditLog
+from statehouse.security.denial import Denial, denial_of
+from statehouse.security.files import SecurityFiles
+from statehouse.security.identities import KnownCaller
+from statehouse.security.rights import RIGHTS
+from statehouse.security.rules import is_operators_call
+from statehouse.security.shown import Shown
+
+log = structlog.get_logger(__name__)
+
+RELOAD_INTERVAL_S: Final = 1.0
+"""Between two looks at the files. An identity that is taken away is refused within twice this time."""
+CALLERS_KEPT_MAX: Final = 10_000
+"""Callers whose certificate or token need not be checked again."""
+UNKNOWN: Final = "unknown"
+"""In the audit log, whoever isn't known."""
+
+
+class Gate:
+    """Decides for each call whether its caller may make it. Lives on the event loop.
+
+    `rules`, `ca`, `crl`: the files of the settings security_rules, tls_ca and tls_crl. Without rules everybody may do
+    everything, except who shows a certificate that has expired or has been revoked.
+    `on_denied` is called for each denial, `on_unusable` for each change of the files that can't be used.
+    `clock`: epoch seconds.
+
+    Raises:
+        ConfigurationError: a file is wrong, or can't be read; the message says which.
+
+    """
+
+    def __init__(
+        self,
+        rules: Path | None,
+        ca: Path | None,
+        crl: Path | None,
+        *,
+        on_denied: Callable[[Reason], None],
+        on_unusable: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._on_denied, self._on_unusable, self._clock = on_denied, on_unusable, clock
+        self._audit = AuditLog(time.monotonic)
+        self._files = SecurityFiles(rules, ca, crl)
+        self._unusable: object = None
+        try:
+            self._known = self._files.read()
+        except OSError as error:
+            raise ConfigurationError(f"can't read a file that callers are known by: {error}") from error
+        # Only what has been accepted is kept, so that nobody can fill it with rubbish. A lookup in it tells nothing by
+        # its time: the hash is keyed, and the whole is compared only when all of its bits are alike.
+        self._callers: OrderedDict[tuple[bytes, str], KnownCaller] = OrderedDict()
+        self._overdue: frozenset[str] = frozenset()
+        self._say_overdue()
+
+    def admit(self, method: str, request: object, shown: Shown, *, again: bool = False) -> None:
+        """Return if the caller may make this call. Ask again, with the same, as long as a stream is open.
+
+        `method`: path of the method, such as "/statehouse.v1.QueryService/Get", or "metrics". `request`: serialized or
+        parsed; None if there is none. `again`: this call was admitted before.
+
+        Raises:
+            LookupFailure: UNAUTHENTICATED or PERMISSION_DENIED; INVALID_REQUEST for a batch that is far too large.
+
+        """
+        caller = self._caller(method, shown)
+        denial = denial_of(caller, method, request)
+        if denial is not None:
+            raise self._denied(caller.name, method, shown, denial)
+        if not again and is_operators_call(caller.grants, RIGHTS[method]):
+            self._audit.operator_called(caller.name, shown.address, method)
+
+    async def watch_files(self) -> None:
+        """Look at the files from time to time, for ever, and take them when they have changed."""
+        while True:
+            await asyncio.sleep(RELOAD_INTERVAL_S)
+            await self.reload_if_changed()
+            self._say_overdue()
+            self._audit.say_left_out()
+
+    async def reload_if_changed(self) -> None:
+        """Read the files if they have changed. If they can't be used, what was stays; the log says so once."""
+        # Large files take a while to read, and a disk may hang.
+        if not await asyncio.to_thread(self._files.have_changed):
+            return
+        try:
+            await asyncio.to_thread(self._files.read)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with them, who was known before still is
+            self._say_unusable(f"{type(error).__name__}: {error}")
+        else:
+            self._unusable = None
+            log.info("rules, keys and revoked certificates read anew")
+        # If only one part can't be used, the other counts all the same.
+        self._known = self._files.known
+        self._callers.clear()
+        self._overdue = frozenset()
+
+    def _caller(self, method: str, shown: Shown) -> KnownCaller:
+        """Return who has shown this."""
+        # Without rules what is authorized by whom is not looked at, and callers may send anything.
+        what = (shown.certificate, shown.authorization if self._known.rules is not None else "")
+        now = self._clock()
+        caller = self._callers.get(what)
+        if caller is not None and now <= caller.until:
+            self._callers.move_to_end(what)
+            return caller
+        try:
+            caller = self._known.identify(shown, now)
+        except LookupFailure as failure:
+            raise self._denied(UNKNOWN, method, shown, Denial(failure.reason, failure.message)) from None
+        self._callers[what] = caller
+        if len(self._callers) > CALLERS_KEPT_MAX:
+            self._callers.popitem(last=False)
+        return caller
+
+    def _denied(self, identity: str, method: str, shown: Shown, denial: Denial) -> LookupFailure:
+        """Note that a call is denied, and return the failure."""
+        self._on_denied(denial.reason)
+        self._audit.denied(
+            identity=identity,
+            address=shown.address,
+            method=method,
+            store=denial.store,
+            reason=denial.reason,
+            detail=denial.message,
+        )
+        return denial.failure(identity)
+
+    def _say_unusable(self, error: str) -> None:
+        # A file that is there and can't be opened is tried again each time.
+        unusable = (self._files.seen, error)
+        if self._unusable != unusable:
+            self._unusable = unusable
+            self._on_unusable()
+            log.error("changed files can't be used, the rules before still hold: mend them", error=error)
+
+    def _say_overdue(self) -> None:
+        overdue = self._known.revoked.overdue(self._clock())
+        if overdue - self._overdue:
+            log.warning(
+                "lists of revoked certificates are overdue: fetch newer ones; these are still used",
+                issuers=sorted(overdue),
+            )
+        self._overdue = overdue

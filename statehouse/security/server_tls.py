@@ -1,0 +1,71 @@
+"""The certificate that a server shows, for servers of Python's; the proxy reads the same files by itself."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from statehouse.errors import ConfigurationError
+from statehouse.security.changed_files import ChangedFiles
+from statehouse.settings import TlsSettings
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_ASKED = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return a context of a server with these settings, which name a certificate.
+
+    Raises:
+        ConfigurationError: a file can't be read, or does not hold what it should.
+
+    """
+    assert settings.tls_certificate is not None and settings.tls_key is not None  # noqa: S101, PT018 - see above
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate, key = settings.tls_certificate.expanduser(), settings.tls_key.expanduser()
+    try:
+        # A key with a password would be asked for at the terminal.
+        context.load_cert_chain(certificate, key, password=b"")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"tls_certificate {certificate} and tls_key {key} can't be used: {error}; they must be PEM files, the key "
+            "without a password, and belong together"
+        ) from error
+    if settings.tls_ca is not None:
+        ca = settings.tls_ca.expanduser()
+        try:
+            context.load_verify_locations(ca)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"tls_ca {ca} can't be used: {error}; it must hold certificates in PEM") from error
+    context.verify_mode = _ASKED[settings.callers_certificates]
+    return context
+
+
+class RenewedTls(Generic[T]):
+    """What `make` makes of a server's settings, made anew when their files change."""
+
+    def __init__(self, settings: TlsSettings, make: Callable[[TlsSettings], T]) -> None:
+        """Make it; what `make` raises passes through."""
+        self._settings, self._make = settings, make
+        self._files = ChangedFiles((settings.tls_certificate, settings.tls_key, settings.tls_ca))
+        self.made = make(settings)
+        """What the files were last made into. What can't be used leaves the one before in force."""
+
+    def renew(self) -> bool:
+        """Read the files again if they have changed; return whether `made` is new."""
+        if not self._files.have_changed():
+            return False
+        try:
+            self.made = self._make(self._settings)
+        except (ConfigurationError, OSError) as error:
+            log.error("changed TLS files can't be used, the ones before stay in force", error=str(error))  # noqa: TRY400
+            return False
+        log.info("TLS files are read anew")
+        return True

@@ -1,0 +1,171 @@
+"""A disk that stalls costs the tasks on it, not the node's heartbeats; and a stop ends all the same."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.membership import decode_member
+from statehouse.topology import members_topic
+from tests.support.fleet import STORE, Fleet, ServerProcess
+from tests.support.kafka import read_all_with_timestamps
+from tests.support.lookups import LookupLoad
+from tests.support.polling import poll_until
+from tests.support.stalling_disk import StallingDisk, stalling_disk
+
+INTERVAL_MS = 500
+SESSION_MS = 3_000
+MARGIN_MS = 500
+"""A busy machine may be late by so much."""
+
+
+def test_the_disk_stalls_and_goes_on(tmp_path: Path) -> None:
+    with stalling_disk(tmp_path / "disk") as disk:
+        file = disk.path / "file"
+        file.write_text("before")
+        writing = threading.Thread(target=lambda: file.write_text("after"), daemon=True)
+        with disk.stalled():
+            writing.start()
+            writing.join(0.5)
+            assert writing.is_alive()
+        writing.join(20)
+        assert file.read_text() == "after"
+    assert not (tmp_path / "disk").is_mount()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A fleet whose partition 0 is on n1's disk, which stalls, and on n2's; partition 1 is on n2's alone."""
+
+    fleet: Fleet
+    disk: StallingDisk
+    n1: ServerProcess
+    n2: ServerProcess
+    router: ServerProcess
+
+    def block(self) -> None:
+        """Let n1 meet its disk, and wait until it no longer runs."""
+        self.fleet.put(dict.fromkeys(self.fleet.keys_in(0, 100), "written meanwhile"))
+        poll_until(lambda: waits_for_disk(self.n1.pid), 20, "n1 to wait for its disk")
+
+    def heartbeats(self) -> list[tuple[int, int]]:
+        """Return n1's heartbeats in the members topic: when each was written (epoch ms), its number."""
+        records = read_all_with_timestamps(self.fleet.bootstrap, members_topic(self.fleet.application_id))
+        return [
+            (at, decode_member(key, value, at, at).heartbeat)
+            for key, value, at in records
+            if key == b"n1" and value is not None
+        ]
+
+    def widest_gap_ms(self, since_ms: int) -> int:
+        """Return the longest time between two of n1's heartbeats."""
+        heartbeats = [(at, number) for at, number in self.heartbeats() if at >= since_ms - SESSION_MS]
+        assert len({number for _, number in heartbeats}) == len(heartbeats), "a number read twice counts once"
+        times = [at for at, _ in heartbeats]
+        return max(after - before for before, after in pairwise(times))
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of the process waits for a disk."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return any(word in (thread / "wchan").read_text() for thread in threads for word in ("fuse", "request_wait"))
+
+
+@contextmanager
+def placed(kafka: EmbeddedKafka, name: str, directory: Path) -> Iterator[Placed]:
+    with (
+        stalling_disk(directory / "disk") as disk,
+        Fleet(
+            kafka.bootstrap, name, directory, heartbeat_interval_ms=INTERVAL_MS, session_timeout_ms=SESSION_MS
+        ) as fleet,
+    ):
+        fleet.put(dict.fromkeys([*fleet.keys_in(0, 100), *fleet.keys_in(1, 100)], "before"))
+        n1 = fleet.node("n1", state_dir=disk.path, stop_grace_ms=100, drain_timeout_ms=1_000)
+        n2, router = fleet.node("n2"), fleet.router()
+        fleet.assign(TaskAssignment("n1", ("n2",)), TaskAssignment("n2"))
+        fleet.wait_running([n1, n2])
+        for partition in (0, 1):
+            assert router.get(fleet.keys_in(partition)[0], timeout=30).found
+        yield Placed(fleet, disk, n1, n2, router)
+
+
+def test_heartbeats_go_on_while_the_disk_stalls(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    with placed(kafka, unique_name("app"), tmp_path) as at:
+        began_ms = round(time.time() * 1000)
+        on_both = LookupLoad(at.router.target, STORE, at.fleet.keys_in(0, 100), rate=20)
+        on_n2 = LookupLoad(at.router.target, STORE, at.fleet.keys_in(1, 100), rate=20)
+        with on_both, on_n2, at.disk.stalled():
+            at.block()
+            until_ms = time.time() * 1000 + 2 * SESSION_MS
+            poll_until(
+                lambda: any(beat[0] > until_ms for beat in at.heartbeats()), 60, "heartbeats for two session timeouts"
+            )
+        assert not on_n2.failures
+        assert not on_both.failures, "the other replica answers"
+        assert at.widest_gap_ms(began_ms) <= 2 * INTERVAL_MS + MARGIN_MS
+        at.fleet.wait_running([at.n1])
+        key = at.fleet.keys_in(0)[0]
+        poll_until(lambda: at.n1.get(key).value.text == "written meanwhile", 30, "n1 to catch up")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_ends_while_the_disk_stalls_and_says_what_it_left(
+    kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path, number: int
+) -> None:
+    with placed(kafka, unique_name("app"), tmp_path) as at:
+        with at.disk.stalled():
+            at.block()
+            # The bound: drain_timeout_ms, stop_grace_ms, 30 s to close, 5 s for what the node itself would do.
+            code = at.n1.stop(number, timeout_s=50)
+        assert code == -signal.SIGKILL
+        assert "the stop takes too long" in at.n1.log
+        assert "did not begin to stop" in at.n1.log
+        at.n1.start()
+        at.fleet.wait_running([at.n1], 60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_minute(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path) -> None:
+    """Other nodes' tasks are as fast as before, and no heartbeat is late. It measures: a quiet machine is needed."""
+    with placed(kafka, unique_name("app"), tmp_path) as at:
+        with LookupLoad(at.router.target, STORE, at.fleet.keys_in(1, 100), rate=100) as load:
+            poll_until(lambda: len(load.answers()) > 1_000, 60, "lookups that warm up")
+            warm = time.monotonic()
+            poll_until(lambda: len(load.answers(warm)) > 3_000, 60, "lookups before")
+            began_ms, began = round(time.time() * 1000), time.monotonic()
+            with at.disk.stalled():
+                at.block()
+                blocked = time.monotonic()
+                poll_until(lambda: time.monotonic() > blocked + 60, 70, "a minute")
+            ended = time.monotonic()
+        assert not load.failures
+        before_ms = percentile_99_ms(load, warm, began)
+        during_ms = percentile_99_ms(load, began, ended)
+        gap_ms = at.widest_gap_ms(began_ms)
+        sys.stdout.write(
+            f"\np99 of n2's tasks {before_ms:.1f} ms before, {during_ms:.1f} ms during; heartbeats {gap_ms} ms apart\n"
+        )
+        assert gap_ms <= 2 * INTERVAL_MS
+        assert during_ms <= 2 * before_ms
+        at.fleet.wait_running([at.n1], 60)
+
+
+def percentile_99_ms(load: LookupLoad, since: float, until: float) -> float:
+    took = [lookup.took_s * 1000 for lookup in load.answers(since) if lookup.due_at < until]
+    return statistics.quantiles(took, n=100)[-1]

@@ -1,0 +1,267 @@
+"""The proxy sends plain lookups to nodes by itself, as it was told, and hands over what doesn't go well."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import grpc.aio
+import pytest
+
+from router.choice.express import ExpressCompiler, decided
+from statehouse.control.v1.express_pb2 import KEY_FORM_TEXT, ExpressSnapshot, ExpressSums
+from statehouse.errors import LookupFailure, Reason
+from statehouse.local.ports import free_port
+from statehouse.rpc.channels import channel
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.link import CallFailed, HandedLookup, LinkContext, ToProxy
+from statehouse.topology import Role
+from statehouse.v1 import query_service_pb2, types_pb2
+from statehouse.wire import framed, frames, result_of
+from tests.integration.proxy.served import GET, MAX_BYTES, TWICE, Served, call, served
+from tests.support.express_cases import made_request, made_table
+from tests.support.polling import poll_until_async
+
+CASES, FLEETS = 20_000, 100
+AT_ONCE = 64
+
+
+@asynccontextmanager
+async def nodes(count: int) -> AsyncIterator[dict[str, Served]]:
+    """Give nodes that answer with their name and the request."""
+    async with AsyncExitStack() as stack:
+        found = {f"n{number}": await stack.enter_async_context(served()) for number in range(count)}
+        for name, each in found.items():
+            each.get = answering(name)  # type: ignore[method-assign]
+            each.batch_get = answering_batch(name)  # type: ignore[method-assign]
+        yield found
+
+
+def answering(name: str):
+    return lambda request, _context: name.encode() + b" " + request
+
+
+def answering_batch(name: str):
+    async def batch(request: bytes) -> bytes:
+        return framed(result_of(name.encode() + b" " + each) for each in frames(request))
+
+    return lambda request, _context: batch(request)
+
+
+async def tell(router: Served, snapshot: ExpressSnapshot, node: Served) -> None:
+    """Give the router's proxy a snapshot, and wait until it has it: it takes frames in their order."""
+    link = router.proxy.link
+    link.send(ToProxy.ROUTES, 0, snapshot.SerializeToString())
+    with pytest.raises(CallFailed):
+        await link.call(node.target, "/no.Service/No", b"", 5.0)
+
+
+async def is_answered_as_decided(
+    at: grpc.aio.Channel, snapshot: ExpressSnapshot, places: asyncio.Semaphore, request: bytes
+) -> bool:
+    """Look a key up; return whether it is answered by a node that the function decides for."""
+    expected = decided(snapshot, request)
+    async with places:
+        answer = await call(at, GET, request)
+    whom = "router" if expected is None else expected.node.instance_id
+    body = request if expected is None else request + snapshot.forwarding
+    assert answer == [whom.encode() + b" " + body], request
+    return expected is not None
+
+
+async def test_the_program_decides_as_the_function_does() -> None:
+    rng = random.Random(2)
+    async with nodes(3) as fleet, served() as router, channel(router.target, MAX_BYTES) as at:
+        router.get = answering("router")  # type: ignore[method-assign]
+        ports = {name: each.server.port for name, each in fleet.items()}
+        express = 0
+        for _ in range(FLEETS):
+            snapshot = ExpressCompiler(lambda _store: 5.0, max_lookups=1_000).changed(*made_table(rng, ports))
+            assert snapshot is not None
+            await tell(router, snapshot, fleet["n0"])
+            one = partial(is_answered_as_decided, at, snapshot, asyncio.Semaphore(AT_ONCE))
+            express += sum(await asyncio.gather(*(one(made_request(rng)) for _ in range(CASES // FLEETS))))
+        assert express > CASES * 0.2
+
+
+class Router:
+    """What a router is handed, and its answer, which it gives when `may_answer` is set."""
+
+    def __init__(self, it: Served) -> None:
+        self.handed: asyncio.Queue[HandedLookup | None] = asyncio.Queue()
+        self.may_answer = asyncio.Event()
+        it.get = self._get  # type: ignore[assignment,method-assign]
+
+    def _get(self, _request: bytes, context: LinkContext) -> Awaitable[bytes]:
+        self.handed.put_nowait(context.handed)
+
+        async def later() -> bytes:
+            await self.may_answer.wait()
+            return b"by the router"
+
+        return later()
+
+
+async def by_the_node(node: Served, _request: bytes, _context: LinkContext) -> bytes:
+    node.arrived.set()
+    try:
+        await node.may_go_on.wait()
+    except asyncio.CancelledError:
+        node.left.set()
+        raise
+    return b"by the node"
+
+
+@asynccontextmanager
+async def one_node(late_after_s: float) -> AsyncIterator[tuple[Served, Served, Router, grpc.aio.Channel]]:
+    """Give a node that answers when it may, and a router whose proxy sends all lookups of STORE to it."""
+    async with served() as node, served() as it, channel(it.target, MAX_BYTES) as at:
+        node.get = partial(by_the_node, node)  # type: ignore[assignment,method-assign]
+        await tell(it, snapshot_of(node, late_after_s), node)
+        yield node, it, Router(it), at
+
+
+def snapshot_of(node: Served, late_after_s: float) -> ExpressSnapshot:
+    snapshot = ExpressSnapshot(number=1, forwarding=b"!", max_lookups=1_000)
+    snapshot.nodes.add(instance_id="n", address=node.target, role=Role.ACTIVE.value)
+    snapshot.stores.add(name="s", key_form=KEY_FORM_TEXT, first=[1], late_after_us=round(late_after_s * 1e6))
+    return snapshot
+
+
+REQUEST = query_service_pb2.GetRequest(store="s", key=types_pb2.Key(text="k")).SerializeToString()
+
+
+async def test_a_late_lookup_is_handed_over_and_the_nodes_answer_may_still_come_first() -> None:
+    async with one_node(late_after_s=0.05) as (node, it, router, at):
+        asked = asyncio.ensure_future(call(at, GET, REQUEST))
+        handed = await asyncio.wait_for(router.handed.get(), 5)
+        assert handed is not None
+        assert handed.instance_id == "n"
+        assert 0.05 <= asyncio.get_running_loop().time() - handed.sent_at < 5
+        assert not handed.came.done()
+        node.may_go_on.set()
+        assert await asked == [b"by the node"]
+        assert await asyncio.wait_for(handed.came, 5) == b""
+        router.may_answer.set()
+        assert await call(at, TWICE, b"x") == [b"x", b"x"], "an answer that nobody waits for harms nobody"
+        assert it.broken == []
+
+
+async def test_the_routers_answer_counts_if_it_comes_first_and_the_node_need_not_go_on() -> None:
+    async with one_node(late_after_s=0.05) as (node, _it, router, at):
+        router.may_answer.set()
+        assert await call(at, GET, REQUEST) == [b"by the router"]
+        await asyncio.wait_for(node.left.wait(), 5)
+
+
+async def test_who_leaves_is_not_worked_for_by_either() -> None:
+    async with one_node(late_after_s=0.05) as (node, _it, router, at):
+        asked = at.unary_unary(GET)(REQUEST, timeout=20)
+        handed = await asyncio.wait_for(router.handed.get(), 5)
+        assert handed is not None
+        asked.cancel()
+        await asyncio.wait_for(node.left.wait(), 5)
+
+
+async def test_a_refusal_is_handed_over_with_what_the_node_said() -> None:
+    async with one_node(late_after_s=5) as (node, _it, router, at):
+
+        def refuse(_request: bytes, _context: LinkContext) -> bytes:
+            raise LookupFailure(Reason.NOT_ACTIVE, "not here")
+
+        node.get = refuse  # type: ignore[method-assign]
+        router.may_answer.set()
+        assert await call(at, GET, REQUEST) == [b"by the router"]
+        assert await reason_of(router.handed.get_nowait()) is Reason.NOT_ACTIVE
+
+
+async def test_a_refusal_in_a_call_that_lookups_share_is_handed_over_alone() -> None:
+    async with one_node(late_after_s=5) as (node, _it, router, at):
+
+        async def batch(request: bytes, _context: LinkContext) -> bytes:
+            failure = LookupFailure(Reason.NOT_ACTIVE, "not here")
+            return framed(result_of(failure if nth else b"by the node") for nth, _ in enumerate(frames(request)))
+
+        node.batch_get = batch  # type: ignore[assignment,method-assign]
+        router.may_answer.set()
+        before = asyncio.ensure_future(call(at, GET, REQUEST))
+        await asyncio.wait_for(node.arrived.wait(), 5)
+        # Its call makes these wait for a moment only, and then they go together.
+        answers = await asyncio.gather(*(call(at, GET, REQUEST) for _ in range(3)))
+        assert sorted(map(str, answers)) == ["[b'by the node']", "[b'by the router']", "[b'by the router']"]
+        for _ in range(2):
+            assert await reason_of(router.handed.get_nowait()) is Reason.NOT_ACTIVE
+        node.may_go_on.set()
+        assert await before == [b"by the node"]
+
+
+async def reason_of(handed: HandedLookup | None) -> Reason:
+    assert handed is not None
+    try:
+        came = await handed.came
+    except CallFailed as error:
+        return from_rpc_error(error).reason
+    assert isinstance(came, LookupFailure)
+    return came.reason
+
+
+async def test_a_node_that_is_gone_is_handed_over_at_once() -> None:
+    async with served() as node, served() as it, channel(it.target, MAX_BYTES) as at:
+        router = Router(it)
+        router.may_answer.set()
+        gone = snapshot_of(node, late_after_s=10)
+        gone.nodes[0].address = f"127.0.0.1:{free_port()}"
+        await tell(it, gone, node)
+        assert await call(at, GET, REQUEST) == [b"by the router"]
+        assert await reason_of(router.handed.get_nowait()) is Reason.UNREACHABLE
+
+
+async def test_a_traced_lookup_and_one_too_many_and_one_after_an_old_snapshot_are_the_routers() -> None:
+    async with one_node(late_after_s=5) as (node, it, router, at):
+        node.may_go_on.set()
+        router.may_answer.set()
+        assert await call(at, GET, REQUEST) == [b"by the node"]
+        assert await call(at, GET, REQUEST, metadata=(("traceparent", "00-1-2-01"),)) == [b"by the router"]
+        full = snapshot_of(node, late_after_s=5)
+        full.max_lookups = 0
+        await tell(it, full, node)
+        assert await call(at, GET, REQUEST) == [b"by the router"]
+        await tell(it, snapshot_of(node, late_after_s=5), node)
+        assert await call(at, GET, REQUEST) == [b"by the node"]
+
+        async def is_old() -> bool:
+            return await call(at, GET, REQUEST) == [b"by the router"]
+
+        until = asyncio.get_running_loop().time() + 10
+        while not await is_old():
+            assert asyncio.get_running_loop().time() < until
+        it.proxy.link.send(ToProxy.ALIVE, 2)
+        assert await is_old(), "another snapshot is said to hold"
+        it.proxy.link.send(ToProxy.ALIVE, 1)
+        await it.proxy.link.call(node.target, GET, b"", 5.0)
+        assert not await is_old()
+
+
+async def test_sums_have_each_lookup_once() -> None:
+    async with one_node(late_after_s=5) as (node, it, _router, at):
+        node.may_go_on.set()
+        node.batch_get = answering_batch("n")  # type: ignore[method-assign]
+        sums: list[ExpressSums] = []
+        it.proxy.link.on_sums = lambda data: sums.append(ExpressSums.FromString(data))
+        await asyncio.gather(*(call(at, GET, REQUEST) for _ in range(500)))
+        await poll_until_async(lambda: sum(each.count for one in sums for each in one.sums) >= 500, 5, "all sums")
+        found = [each for one in sums for each in one.sums]
+        assert sum(each.count for each in found) == 500
+        assert {(each.store, each.instance_id, each.role) for each in found} == {("s", "n", Role.ACTIVE.value)}
+        assert all(0 < len(each.took_us) <= min(128, each.count) for each in found)
+        assert sum(lookups for one in sums for lookups in one.shared) <= 500
+
+
+async def test_a_snapshot_that_cant_be_read_ends_the_proxy_with_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async with served() as it:
+        it.proxy.link.send(ToProxy.ROUTES, 0, b"\x22\x03\x0a\x01s")
+        await poll_until_async(lambda: it.broken, 5, "the end of the proxy")
+        assert 'a snapshot can\'t be read: store "s" has 0 partitions' in capfd.readouterr().err

@@ -1,0 +1,67 @@
+"""What the proxy is told to send to nodes by itself is what a lookup of the router would do first."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.choice.candidates import ask_order
+from router.choice.express import ExpressCompiler, decided
+from router.lookups.locate import keyed_call
+from statehouse.consistency import ANY
+from tests.support.express_cases import made_request, made_table
+
+PORTS = {"a": 1, "b": 2, "c": 3}
+REQUESTS = 50
+
+
+@given(st.integers(0, 2**32))
+def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
+    rng = random.Random(seed)
+    table, suspects = made_table(rng, PORTS)
+    snapshot = ExpressCompiler(lambda _store: 0.05, max_lookups=9).changed(table, suspects)
+    assert snapshot is not None
+    for _ in range(REQUESTS):
+        request = made_request(rng)
+        found = decided(snapshot, request)
+        if found is None:
+            continue
+        call = keyed_call(table, "Get", request)
+        assert (call.store, call.partition, call.freshness) == (found.store, found.partition, ANY)
+        routes = table.store(call.store).partition(call.partition)
+        for turn in range(3):
+            first = ask_order(routes, ANY, suspects, turn)[0]
+            assert first.node is not None
+            assert (first.instance_id, first.node.target) == (found.node.instance_id, found.node.address)
+            assert first.role.value == found.node.role
+
+
+def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
+    rng = random.Random(5)
+    count = 0
+    for _ in range(200):
+        table, suspects = made_table(rng, PORTS)
+        snapshot = ExpressCompiler(lambda _store: 0.05, max_lookups=9).changed(table, suspects)
+        assert snapshot is not None
+        count += sum(decided(snapshot, made_request(rng)) is not None for _ in range(REQUESTS))
+    assert count > 200 * REQUESTS * 0.2
+
+
+def test_a_snapshot_is_made_only_when_something_has_changed() -> None:
+    table, suspects = made_table(random.Random(1), PORTS)
+    late_after_s = 0.05
+    compiler = ExpressCompiler(lambda _store: late_after_s, max_lookups=9)
+    first = compiler.changed(table, suspects)
+    assert first is not None
+    assert compiler.changed(table, suspects) is None
+    late_after_s = 0.0501
+    assert compiler.changed(table, suspects) is None, "so small a change isn't worth one"
+    late_after_s = 0.08
+    second = compiler.changed(table, suspects)
+    assert second is not None
+    assert second.number == first.number + 1
+    nothing = compiler.changed(None, suspects)
+    assert nothing is not None
+    assert not nothing.stores

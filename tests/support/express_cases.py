@@ -1,0 +1,95 @@
+"""Made-up fleets and requests for the express way: most are plain and well, and each way not to be comes up."""
+
+from __future__ import annotations
+
+import random
+
+from router.choice.candidates import Suspicion
+from router.fleet.table import RoutingTable, compile_table
+from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.errors import Reason
+from statehouse.membership import GlobalReport, Member, NodeState, ReplicaReport, StorePosition, TaskState
+from statehouse.topology import Role, StoreSpec, TaskId
+from statehouse.v1 import query_service_pb2, types_pb2
+
+SERDES = ("string", "long", "double", "bytes", "json")
+STORES = (*(f"of-{serde}" for serde in SERDES), "Zoë")
+GLOBAL = "everywhere"
+TEXTS = (
+    "",
+    "a",
+    "1000",
+    "-7",
+    "007",
+    "-0",
+    "+5",
+    " 5",
+    "5_0",
+    "9223372036854775807",
+    "9223372036854775808",
+    "Zoë",
+    "½",
+)
+
+
+def made_table(rng: random.Random, ports: dict[str, int]) -> tuple[RoutingTable, dict[str, Suspicion]]:
+    """Return a fleet of these nodes as a router sees it, and who is under suspicion."""
+    count, names = rng.randint(1, 6), list(ports)
+    tasks = {
+        TaskId(0, number): TaskAssignment(holders[0], tuple(holders[1:2]), tuple(holders[2:3]))
+        for number in range(count)
+        if (holders := rng.sample(names, rng.randint(1, min(3, len(names))))) and rng.random() < 0.95
+    }
+    stores = {
+        name: StoreSpec(name, f"{name}-changelog", count, 0, key_serde=serde)
+        for name, serde in zip(STORES, (*SERDES, "string"), strict=True)
+    }
+    stores[GLOBAL] = StoreSpec(GLOBAL, "source", count, 0, is_global=True)
+    members = {name: _member(rng, name, port, tasks) for name, port in ports.items() if rng.random() < 0.95}
+    suspects = {name: Suspicion(Reason.UNREACHABLE, "gone") for name in names if rng.random() < 0.1}
+    return compile_table(Assignment(rng.randint(1, 9), stores=stores, tasks=tasks), members), suspects
+
+
+def _member(rng: random.Random, name: str, port: int, tasks: dict[TaskId, TaskAssignment]) -> Member:
+    held = [task for task, holders in tasks.items() if name in holders.replicas and rng.random() < 0.95]
+    state = TaskState.RUNNING if rng.random() < 0.9 else TaskState.RESTORING
+    report = ReplicaReport(Role.STANDBY, state, {store: StorePosition(5, 5 + rng.randrange(2)) for store in STORES})
+    copies = {GLOBAL: GlobalReport(TaskState.RUNNING, {0: StorePosition(5, 5)})} if rng.random() < 0.5 else {}
+    return Member(
+        name,
+        "first",
+        "127.0.0.1",
+        port,
+        state=NodeState.RUNNING if rng.random() < 0.9 else NodeState.PENDING_SHUTDOWN,
+        replicas=dict.fromkeys(held, report),
+        global_replicas=copies,
+    )
+
+
+def made_request(rng: random.Random) -> bytes:
+    """Return a serialized Get, mostly a plain one."""
+    key = (
+        types_pb2.Key(text=rng.choice(TEXTS))
+        if rng.random() < 0.6
+        else types_pb2.Key(raw=rng.randbytes(rng.randrange(20)))
+    )
+    request = query_service_pb2.GetRequest(store=rng.choice((*STORES, *STORES, GLOBAL, "unknown", "")), key=key)
+    request.raw = rng.random() < 0.2
+    odd = rng.random()
+    if odd < 0.03:
+        request.ClearField("key")
+    elif odd < 0.06:
+        request.freshness.active_only = rng.random() < 0.5
+    elif odd < 0.08:
+        request.forwarding.epoch = 3
+    data = request.SerializeToString()
+    if odd > 0.97:
+        data += data  # each field twice
+    elif odd > 0.94:
+        at = rng.randrange(len(data))
+        data = data[:at] + rng.randbytes(1) + data[at + 1 :]
+    elif odd > 0.92:
+        data = data[: rng.randrange(len(data))]
+    elif odd > 0.90:
+        data += b"\x98\x06\x01"  # a field of a newer version
+    return data

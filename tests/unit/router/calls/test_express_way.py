@@ -1,0 +1,90 @@
+"""The proxy's snapshot follows table and health, and its sums count like lookups that came through the router."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from router.calls.express_way import ExpressWay
+from router.choice.answer_times import AnswerTimes
+from router.choice.budget import RetryBudget
+from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
+from statehouse.errors import Reason
+from statehouse.rpc.link import ToProxy
+from statehouse.topology import Role
+from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fleets import STORE
+
+Start = Callable[..., Awaitable[Fleet]]
+
+
+class FakeLink:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[ToProxy, int, bytes]] = []
+        self.on_sums: Callable[[bytes], None] = lambda _sums: None
+
+    def send(self, kind: ToProxy, number: int = 0, content: bytes = b"") -> None:
+        self.sent.append((kind, number, content))
+
+    def snapshots(self) -> list[ExpressSnapshot]:
+        return [ExpressSnapshot.FromString(content) for kind, _, content in self.sent if kind == ToProxy.ROUTES]
+
+
+def express_way(fleet: Fleet, link: FakeLink, times: AnswerTimes, budget: RetryBudget) -> ExpressWay:
+    router = fleet.router
+    return ExpressWay(
+        link,  # type: ignore[arg-type]
+        router.tables,
+        router.health,
+        times,
+        budget,
+        router.metrics,
+        attempt_timeout_s=0.25,
+        max_lookups=7,
+    )
+
+
+def answer_times() -> AnswerTimes:
+    return AnswerTimes(quantile=0.95, least_s=0.01, most_s=0.25)
+
+
+async def test_a_suspected_node_is_left_out_until_it_is_well(start: Start) -> None:
+    fleet, link = await start("a", "b"), FakeLink()
+    way = express_way(fleet, link, answer_times(), RetryBudget(10, 5))
+    way.refresh()
+    way.refresh()
+    (first,) = link.snapshots()
+    assert [(node.instance_id, node.address) for node in first.nodes] == [
+        ("a", fleet.router.tables.current().nodes["a"].target)
+    ]
+    (store,) = first.stores
+    assert (store.name, list(store.first), store.late_after_us) == (STORE, [1], 50_000)
+    assert first.max_lookups == 7
+    node = fleet.router.tables.current().nodes["a"]
+    fleet.router.health.failed(node, Reason.UNREACHABLE, "refused", float("inf"))
+    way.refresh()
+    assert not link.snapshots()[-1].stores
+    fleet.router.health.answered(node)
+    way.refresh()
+    assert [snapshot.number for snapshot in link.snapshots()] == [1, 2, 3]
+    assert link.snapshots()[-1].stores == first.stores
+
+
+async def test_sums_are_metrics_times_and_income_of_the_budget(start: Start) -> None:
+    fleet, link, times, budget = await start("a", "b"), FakeLink(), answer_times(), RetryBudget(10, 0)
+    express_way(fleet, link, times, budget)
+    sums = ExpressSums(shared=[3, 5])
+    sums.sums.add(store=STORE, instance_id="a", role=Role.ACTIVE.value, count=300, took_us=[100_000] * 100)
+    link.on_sums(sums.SerializeToString())
+    value = fleet.router.metrics.registry.get_sample_value
+    labels = {"store": STORE, "outcome": "OK", "role": "ACTIVE"}
+    assert value("statehouse_router_lookups_total", labels) == 300
+    assert value("statehouse_router_express_lookups_total", {"store": STORE}) == 300
+    assert value("statehouse_router_lookup_duration_seconds_count") == 300
+    assert value("statehouse_router_coalesced_lookups_sum") == 8
+    assert times.hedge_delay_s((STORE, "Get")) == pytest.approx(0.1)
+    assert sum(budget.retry(0.0) for _ in range(40)) == 30
+    link.on_sums(b"\xff")  # not to be read: it harms nobody

@@ -1,0 +1,83 @@
+"""Calls are admitted before anything is done for them; streams again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import grpc
+import pytest
+
+from statehouse.rpc import authorized
+from statehouse.rpc.authorized import AuthorizedServer
+from statehouse.rpc.requests import GrpcHandler
+from statehouse.security.shown import NOTHING_SHOWN, Shown
+from tests.support.polling import poll_until_async
+
+
+class Registered:
+    """A server that keeps what is added to it."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Any] = {}
+
+    def add_registered_method_handlers(self, _service: str, handlers: Mapping[str, GrpcHandler]) -> None:
+        self.handlers |= handlers
+
+    def add_generic_rpc_handlers(self, _handlers: object) -> None:
+        """Nothing is added in this way."""
+
+
+async def stream(_request: object, _context: object) -> None:
+    await poll_until_async(lambda: len(asked) >= 3, 10.0, "the right to be asked for again")
+
+
+async def conversation(requests: AsyncIterator[str], _context: object) -> AsyncIterator[str]:
+    async for request in requests:
+        yield request
+
+
+async def call(request: str, _context: object) -> str:
+    return request
+
+
+asked: list[bool] = []
+
+
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(authorized, "ASKED_AGAIN_S", 0.001)
+    asked.clear()
+    server = Registered()
+
+    def admit(_method: str, _request: object, _shown: Shown, *, again: bool = False) -> None:
+        asked.append(again)
+
+    AuthorizedServer(server, admit, lambda _context: NOTHING_SHOWN).add_registered_method_handlers(
+        "tests.Service",
+        {
+            "Stream": grpc.unary_stream_rpc_method_handler(stream),
+            "Talk": grpc.stream_stream_rpc_method_handler(conversation),
+            "Call": grpc.unary_unary_rpc_method_handler(call),
+        },
+    )
+    return server.handlers
+
+
+async def test_a_stream_is_admitted_once_and_then_again(handlers: dict[str, Any]) -> None:
+    await handlers["Stream"].unary_stream("request", None)
+    assert asked[:3] == [False, True, True]
+
+
+async def test_so_is_a_conversation_with_each_response(handlers: dict[str, Any]) -> None:
+    async def requests() -> AsyncIterator[str]:
+        yield "a"
+        yield "b"
+
+    assert [each async for each in handlers["Talk"].stream_stream(requests(), None)] == ["a", "b"]
+    assert asked == [False, True, True]
+
+
+async def test_a_call_is_admitted_once(handlers: dict[str, Any]) -> None:
+    assert await handlers["Call"].unary_unary("request", None) == "request"
+    assert asked == [False]
