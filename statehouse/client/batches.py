@@ -59,7 +59,7 @@ async def _ask_for(requests: list[query_service_pb2.GetRequest], ask: AskBatch) 
     results = (await ask(query_service_pb2.BatchGetRequest(requests=requests))).results
     if len(results) != len(requests):
         raise LookupFailure(Reason.INTERNAL, f"{len(results)} results to {len(requests)} lookups")
-    return [conversion.from_batch_get(*each) for each in zip(results, (each.store for each in requests), strict=True)]
+    return conversion.from_batch_get(results, (each.store for each in requests))
 
 
 def _found_no_room(outcome: LookupOutcome) -> bool:

@@ -159,23 +159,27 @@ def token_of(store: str, stamps: Iterable[types_pb2.ReplicaStamp]) -> Token:
 
 def from_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse, store: str) -> Answer:
     """Return a lookup's answer."""
-    stamp = response.replica
-    position = stamp.position if stamp.HasField("position") else None
+    return _answer(response, from_stamp(response.replica), token_of(store, (response.replica,)))
+
+
+def _answer(
+    response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse, stamp: Stamp, token: Token
+) -> Answer:
     return Answer(
         response.found,
         from_value(response.value) if response.found else None,
         stamp.partition,
         stamp.epoch,
-        from_host(stamp.host),
-        role_name(stamp.role),
-        position,
-        stamp.lag if stamp.HasField("lag") else None,
-        stamp.staleness_ms if stamp.HasField("staleness_ms") else None,
-        stamp.since_ms if stamp.HasField("since_ms") else None,
-        timestamp_ms=_timestamp(response),
-        token=Token() if position is None else Token({(store, stamp.partition): position}),
-        processor_age_ms=stamp.processor_age_ms if stamp.HasField("processor_age_ms") else None,
-        input_backlog=stamp.input_backlog if stamp.HasField("input_backlog") else None,
+        stamp.host,
+        stamp.role,
+        stamp.position,
+        stamp.lag,
+        stamp.staleness_ms,
+        stamp.since_ms,
+        _timestamp(response),
+        token,
+        stamp.processor_age_ms,
+        stamp.input_backlog,
     )
 
 
@@ -190,11 +194,27 @@ def _timestamp(
     return entry.timestamp_ms if entry.HasField("timestamp_ms") else None
 
 
-def from_batch_get(result: query_service_pb2.BatchGetResult, store: str) -> Answer | LookupFailure:
-    """Return the answer or the failure of one lookup in a batch."""
-    if result.HasField("response"):
-        return from_get(result.response, store)
-    return LookupFailure.from_proto(result.error)
+def from_batch_get(
+    results: Iterable[query_service_pb2.BatchGetResult], stores: Iterable[str]
+) -> list[Answer | LookupFailure]:
+    """Return the answers and failures of a batch's lookups.
+
+    Answers from one replica have the same stamp, and reading it is most of the work: so each is read once.
+    """
+    stamps: dict[tuple[str, bytes], tuple[Stamp, Token]] = {}
+    outcomes: list[Answer | LookupFailure] = []
+    for result, store in zip(results, stores, strict=True):
+        if not result.HasField("response"):
+            outcomes.append(LookupFailure.from_proto(result.error))
+            continue
+        response = result.response
+        replica = response.replica
+        place = store, replica.SerializeToString()
+        read = stamps.get(place)
+        if read is None:
+            read = stamps[place] = from_stamp(replica), token_of(store, (replica,))
+        outcomes.append(_answer(response, *read))
+    return outcomes
 
 
 def from_scan(response: query_service_pb2.ScanResponse, store: str) -> Page:

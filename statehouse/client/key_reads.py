@@ -56,17 +56,16 @@ class KeyReads:
         give_up_at = asyncio.get_running_loop().time() + seconds
         refusal: LookupFailure | None = None
         try:
-            async with asyncio.timeout_at(give_up_at):
-                route = self._route(request)
-                if route is not None:
-                    outcome = await route.get(request, give_up_at)
-                    if isinstance(outcome, Answer):
-                        return outcome
-                    if not may_help_elsewhere(outcome):
-                        raise _own(outcome)
-                    refusal = outcome
-                    request.ClearField("forwarding")
-                outcome = await self._through_router(request, give_up_at)
+            route = self._route(request)
+            if route is not None:
+                outcome = await route.get(request, give_up_at)
+                if isinstance(outcome, Answer):
+                    return outcome
+                if not may_help_elsewhere(outcome):
+                    raise _own(outcome)
+                refusal = outcome
+                request.ClearField("forwarding")
+            outcome = await self._through_router(request, give_up_at)
         except TimeoutError:
             raise self._router.too_late(seconds) from refusal
         if isinstance(outcome, Answer):
@@ -145,7 +144,8 @@ class KeyReads:
     async def _through_router(self, request: query_service_pb2.GetRequest, give_up_at: float) -> LookupOutcome:
         if request.freshness.HasField("at_least"):
             # It may have to wait for a position, and every lookup in the same call would wait with it.
-            (outcome,) = await self._ask_router([request], give_up_at)
+            async with asyncio.timeout_at(give_up_at):
+                (outcome,) = await self._ask_router([request], give_up_at)
             return outcome
         return await self._queue.ask(request, give_up_at)
 

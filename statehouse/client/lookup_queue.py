@@ -30,6 +30,8 @@ MAX_CALLS: Final = 32
 """Most calls under way per queue; all but one of them are late."""
 MAX_WAITING: Final = 10_000
 """Most lookups that wait in a queue; more are refused."""
+# Lookups whose time is over are told so at most that often: all of the open ones are looked at for it.
+_LATER_S: Final = 0.005
 
 
 @dataclass(slots=True, eq=False)
@@ -67,20 +69,34 @@ class LookupQueue:
         self._calls: set[_Call] = set()
         self._background = BackgroundWork()
         self._blocking: _Call | None = None
+        self._open: set[QueuedLookup] = set()
+        # One timer for all of them: a timer for each takes a tenth of a lookup's time.
+        self._timer: asyncio.TimerHandle | None = None
 
     async def ask(self, request: query_service_pb2.GetRequest, give_up_at: float) -> LookupOutcome:
-        """Return a lookup's outcome. If the caller is cancelled, the lookup is not sent any more."""
+        """Return a lookup's outcome. If the caller is cancelled, the lookup is not sent any more.
+
+        Raises:
+            TimeoutError: there was none at `give_up_at`.
+
+        """
         if len(self._waiting) >= MAX_WAITING:
             message = f"{MAX_WAITING} lookups of this client wait for a call already"
             return LookupFailure(Reason.OVERLOADED, message)
-        lookup = QueuedLookup(request, give_up_at, asyncio.get_running_loop().create_future(), request.ByteSize())
+        loop = asyncio.get_running_loop()
+        lookup = QueuedLookup(request, give_up_at, loop.create_future(), request.ByteSize())
         self._waiting.append(lookup)
+        self._open.add(lookup)
+        if self._timer is None or give_up_at < self._timer.when():
+            self._look_again(loop, give_up_at)
         self._go_on()
         try:
             return await lookup.outcome
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError):
             self._left(lookup)
             raise
+        finally:
+            self._open.discard(lookup)
 
     def refuse_waiting(self, failure: LookupFailure) -> None:
         """Give this outcome to all lookups that still wait for a call."""
@@ -90,7 +106,29 @@ class LookupQueue:
     async def close(self) -> None:
         """Cancel all calls; their lookups fail."""
         self.refuse_waiting(_closed())
+        if self._timer is not None:
+            self._timer.cancel()
         await self._background.cancel()
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._end_late_ones, loop)
+
+    def _end_late_ones(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the lookups whose time is over."""
+        self._timer = None
+        now = loop.time()
+        in_time = []
+        for lookup in self._open:
+            if lookup.outcome.done():
+                continue
+            if lookup.give_up_at <= now:
+                lookup.outcome.set_exception(TimeoutError())
+            else:
+                in_time.append(lookup.give_up_at)
+        if in_time:
+            self._look_again(loop, max(min(in_time), now + _LATER_S))
 
     def _go_on(self) -> None:
         """Begin a call, unless one under way holds the queue. It takes the lookups that wait when its task starts."""

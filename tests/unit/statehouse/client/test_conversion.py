@@ -129,3 +129,21 @@ def test_a_global_store_is_shown_with_all_its_copies():
 
     assert (fleet.stores[0].is_global, fleet.stores[0].sub_topology) == (True, None)
     assert _task_row(fleet.tasks[0]) == ("global/players", "1 of 2 running", "-", ("a", "b"), (), None, "-")
+
+
+def test_answers_of_a_batch_are_what_each_would_be_alone():
+    stamps = [types_pb2.ReplicaStamp(partition=1, epoch=2, position=9, host=types_pb2.Host(instance_id="a"))] * 2
+    stamps += [types_pb2.ReplicaStamp(partition=1, epoch=2, position=8), types_pb2.ReplicaStamp(partition=1, epoch=2)]
+    responses = [
+        query_service_pb2.GetResponse(
+            found=True, value=types_pb2.Value(long=number), replica=stamp, timestamp_ms=number
+        )
+        for number, stamp in enumerate(stamps)
+    ]
+    stores = ["s", "other", "s", "s"]
+    results = [query_service_pb2.BatchGetResult(response=response) for response in responses]
+
+    alone = [conversion.from_get(response, store) for response, store in zip(responses, stores, strict=True)]
+
+    assert conversion.from_batch_get(results, stores) == alone
+    assert alone[0].token != alone[1].token, "a token names its store"

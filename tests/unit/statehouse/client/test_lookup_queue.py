@@ -43,9 +43,9 @@ class Destination:
     def let_go(self, number: int) -> None:
         self._let_go[number].set()
 
-    def ask(self, key: str) -> asyncio.Task[LookupOutcome]:
+    def ask(self, key: str, give_up_at: float = NEVER) -> asyncio.Task[LookupOutcome]:
         request = query_service_pb2.GetRequest(key=types_pb2.Key(text=key))
-        return asyncio.create_task(self.queue.ask(request, NEVER))
+        return asyncio.create_task(self.queue.ask(request, give_up_at))
 
     async def called(self, count: int) -> None:
         await poll_until_async(lambda: len(self.calls) >= count, 10, f"call {count}")
@@ -138,6 +138,34 @@ async def test_who_leaves_takes_the_lookup_along_and_the_last_one_the_call() -> 
     both[0].cancel()
     to.let_go(2)
     assert await value(both[1]) == "5"
+
+
+async def test_each_lookup_ends_at_its_own_time_and_the_last_one_ends_the_call() -> None:
+    to = Destination()
+    now = asyncio.get_running_loop().time()
+    # Not in the order of their times, and one of them waits for a call that is never made.
+    patient, soon, sooner = to.ask("patient"), to.ask("soon", now + 0.1), to.ask("sooner", now + 0.05)
+    await to.called(1)
+    waits = to.ask("waits", now + 0.05)
+    ended = []
+    for each in (patient, soon, sooner, waits):
+        each.add_done_callback(ended.append)
+    with pytest.raises(TimeoutError):
+        await soon
+    assert set(ended) == {sooner, waits, soon}
+    assert ended[-1] is soon
+    for each in (sooner, waits):
+        with pytest.raises(TimeoutError):
+            await each
+    assert asyncio.get_running_loop().time() >= now + 0.1
+    assert not to.cancelled, "one lookup still waits for the call"
+    to.let_go(0)
+    assert await value(patient) == "patient"
+    late = to.ask("late", asyncio.get_running_loop().time() + 0.02)
+    with pytest.raises(TimeoutError):
+        await late
+    await poll_until_async(lambda: bool(to.cancelled), 10, "the call that nobody waits for ends")
+    assert to.calls == [["patient", "soon", "sooner"], ["late"]]
 
 
 async def test_those_that_wait_can_be_refused_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
