@@ -131,13 +131,13 @@ class LookupHandler:
         """
         refuse_too_many(len(batch.requests), self._max_batch_entries)
         results: dict[int, bytes] = {}
-        groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
+        groups: dict[tuple[str, int, bytes, int, int], _Group] = {}
         for index, request in enumerate(batch.requests):
             try:
                 served, key, partition = self._admission.place(request)
                 bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
-                sender = request.forwarding.SerializeToString() if request.HasField("forwarding") else b""
-                shared = (request.store, partition, bounds, sender)
+                sender = request.forwarding
+                shared = (request.store, partition, bounds, sender.epoch, sender.hops)
                 group = groups.get(shared)
                 if group is None:
                     group = groups[shared] = self._group(served, partition, request)
