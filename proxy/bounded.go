@@ -13,15 +13,14 @@ import (
 type Bounded struct {
 	net.Listener
 	most, mostOfAddress int
-
-	mutex sync.Mutex
-	open  int
-	of    map[string]int
+	quotas              *Quotas
+	open                int // guarded by the quotas' lock
 }
 
-// NewBounded returns a listener with at most so many connections, and so many of each address.
-func NewBounded(listener net.Listener, most, mostOfAddress int) *Bounded {
-	return &Bounded{Listener: listener, most: most, mostOfAddress: mostOfAddress, of: make(map[string]int)}
+// NewBounded returns a listener with at most so many connections, and so many of each address; if that is 0, an address
+// may have as many as are left for others.
+func NewBounded(listener net.Listener, most, mostOfAddress int, quotas *Quotas) *Bounded {
+	return &Bounded{Listener: listener, most: most, mostOfAddress: mostOfAddress, quotas: quotas}
 }
 
 // Accept returns the next connection that is within the bounds.
@@ -33,15 +32,14 @@ func (b *Bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		address := addressOf(conn)
 		// The server behind this listener sets this only where it sees the connection itself.
 		if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
 			raw.Control(func(fd uintptr) {
 				unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(pingTimeout.Milliseconds()))
 			})
 		}
-		if b.take(address) {
-			return &counted{Conn: conn, release: sync.OnceFunc(func() { b.release(address) })}, nil
+		if quota := b.take(conn.RemoteAddr()); quota != nil {
+			return &bounded{counted{conn, sync.OnceFunc(func() { b.release(quota) })}, quota}, nil
 		}
 		conn.Close()
 	}
@@ -56,25 +54,47 @@ func addressOf(conn net.Conn) string {
 	return whole
 }
 
-func (b *Bounded) take(address string) bool {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
-	if b.open >= b.most || b.of[address] >= b.mostOfAddress {
-		return false
+// take returns the quota of a connection, nil if it is one too many.
+func (b *Bounded) take(addr net.Addr) *Quota {
+	all := b.quotas
+	all.mutex.Lock()
+	defer all.mutex.Unlock()
+	mostOfAddress := b.mostOfAddress
+	if mostOfAddress == 0 {
+		mostOfAddress = b.most - b.open
+	}
+	its := all.at(addr)
+	if b.open >= b.most || its.connections >= mostOfAddress {
+		all.forget(its)
+		return nil
 	}
 	b.open++
-	b.of[address]++
-	return true
+	its.connections++
+	return &Quota{Addr: addr, all: all, address: its}
 }
 
-func (b *Bounded) release(address string) {
-	b.mutex.Lock()
-	defer b.mutex.Unlock()
+func (b *Bounded) release(quota *Quota) {
+	quota.close()
+	b.quotas.mutex.Lock()
+	defer b.quotas.mutex.Unlock()
 	b.open--
-	if b.of[address]--; b.of[address] == 0 {
-		delete(b.of, address)
-	}
 }
+
+// bounded is a connection of which is read what there is room for.
+type bounded struct {
+	counted
+	quota *Quota
+}
+
+// Read see net.Conn.
+func (b *bounded) Read(into []byte) (int, error) {
+	size, err := b.Conn.Read(into)
+	b.quota.all.await()
+	return size, err
+}
+
+// RemoteAddr returns the quota, which the connection's calls are found by.
+func (b *bounded) RemoteAddr() net.Addr { return b.quota }
 
 // counted is a connection with something to do when it is closed.
 type counted struct {

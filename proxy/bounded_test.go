@@ -33,13 +33,14 @@ func accepted(t *testing.T, listener net.Listener, taken chan net.Conn) (net.Con
 }
 
 func TestConnectionsBeyondTheBoundsAreClosed(t *testing.T) {
-	for name, bounds := range map[string][2]int{"of all": {2, 9}, "of one address": {9, 2}} {
+	for name, bounds := range map[string][2]int{"of all": {2, 9}, "of one address": {9, 2}, "of what is left for others": {4, 0}} {
 		t.Run(name, func(t *testing.T) {
 			plain, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
-			listener := NewBounded(plain, bounds[0], bounds[1])
+			quotas := NewQuotas(quotaBytes)
+			listener := NewBounded(plain, bounds[0], bounds[1], quotas)
 			taken, served := make(chan net.Conn), make(chan net.Conn, 9)
 			ended := make(chan error, 1)
 			go func() {
@@ -66,6 +67,11 @@ func TestConnectionsBeyondTheBoundsAreClosed(t *testing.T) {
 			}
 			if _, got := accepted(t, listener, taken); got {
 				t.Fatal("a connection that was closed twice made two places free")
+			}
+			(<-served).Close()
+			(<-served).Close()
+			if listener.open != 0 || len(quotas.addresses) != 0 {
+				t.Fatalf("of closed connections there is left: %d, %v", listener.open, quotas.addresses)
 			}
 			listener.Close()
 			if err := <-ended; !errors.Is(err, net.ErrClosed) {

@@ -60,7 +60,7 @@ func (c *Calls) Make(ctx context.Context, target, method string, request []byte)
 		return nil, err
 	}
 	var reply message
-	err = conn.Invoke(ctx, method, &message{request}, &reply)
+	err = conn.Invoke(ctx, method, &message{data: request}, &reply)
 	return reply.data, err
 }
 

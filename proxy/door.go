@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
@@ -27,12 +26,11 @@ const (
 	// again. They go in so many portions of all places, and a portion at a time.
 	portions        = 8
 	betweenPortions = longestBeginning / portions
-	// Calls that wait, of all connections.
-	maxWaiting = 20_000
 )
 
 // Door lets calls in to the server: a few at a time, and one connection after the other. Whoever sends thousands of calls
-// at once waits in front of it, and those who send one are let in before.
+// at once waits in front of it, and those who send one are let in before. How many wait is bounded by what they have of
+// their quotas.
 type Door struct {
 	places int
 
@@ -85,10 +83,6 @@ func (d *Door) Enter(ctx context.Context, takes int, longest time.Duration) (*vi
 		d.letIn(v)
 		d.mutex.Unlock()
 		return v, nil
-	}
-	if d.waiting == maxWaiting {
-		d.mutex.Unlock()
-		return nil, status.Error(codes.ResourceExhausted, "too many calls wait for this server")
 	}
 	v.entered = make(chan struct{})
 	d.queue(ctx, v)

@@ -118,12 +118,3 @@ func TestWhoWaitsMayLeave(t *testing.T) {
 		t.Fatalf("it isn't as it was: %+v", door)
 	}
 }
-
-func TestThereIsABoundOnThoseWhoWait(t *testing.T) {
-	door := NewDoor(places)
-	entered(t, door, t.Context(), places, time.Hour)
-	door.waiting = maxWaiting
-	if _, err := door.Enter(t.Context(), 1, time.Hour); status.Code(err) != codes.ResourceExhausted {
-		t.Fatal(err)
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -40,6 +39,15 @@ func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
 		if err != nil {
 			return err
 		}
+		// Before it waits: what has come of it is counted, and whoever sends nothing keeps nobody out.
+		messages, err := requests.Of(caller)
+		if err != nil {
+			return err
+		}
+		size, none := messages.Announced(true)
+		if none != nil && none != io.EOF {
+			return none
+		}
 		longest := longestBeginning
 		if pages[method] {
 			longest = longestPage
@@ -50,7 +58,10 @@ func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
 		}
 		defer begins.Leave()
 		passing, end := outliving(ctx)
+		held := holdingIn(ctx)
+		held.stay()
 		stays := context.AfterFunc(ctx, func() {
+			defer held.end()
 			if ctx.Err() == context.DeadlineExceeded {
 				return // as the other one is then
 			}
@@ -58,16 +69,21 @@ func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
 			_, _ = leaving.Enter(passing, 1, longestBeginning)
 			end()
 		})
+		over := func() {
+			if stays() {
+				held.end()
+			}
+			end()
+		}
 		call, err := upstream.NewStream(metadata.NewOutgoingContext(passing, passedOn), anyCall, method)
 		if err != nil {
-			stays()
-			end()
+			over()
 			return err
 		}
 		answered := make(chan struct{})
 		go func() {
 			// When the call is over its stream can't be read any more, and this ends.
-			if err := copyRequests(requests, caller, call, answered); errors.Is(err, io.EOF) {
+			if err := copyRequests(messages, call, size, none, answered); errors.Is(err, io.EOF) {
 				_ = call.CloseSend()
 			} else {
 				leave()
@@ -81,10 +97,9 @@ func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
 				return err
 			}
 		}
-		isOver, err := copyMessages(call, caller)
+		isOver, err := copyMessages(call, caller, held)
 		if isOver {
-			stays()
-			end()
+			over()
 		}
 		caller.SetTrailer(call.Trailer())
 		if errors.Is(err, io.EOF) {
@@ -123,14 +138,17 @@ func metadataFor(ctx context.Context) (metadata.MD, error) {
 	return given, nil
 }
 
-// copyRequests returns io.EOF after the last one.
-func copyRequests(requests *Requests, caller grpc.ServerStream, call grpc.ClientStream, answered <-chan struct{}) error {
-	for isFirst := true; ; isFirst = false {
-		each, err := requests.Receive(caller, isFirst, math.MaxInt)
+// copyRequests returns io.EOF after the last one. The first one has been announced, or there is none.
+func copyRequests(messages *incoming, call grpc.ClientStream, size int, none error, answered <-chan struct{}) error {
+	for err := none; ; size, err = messages.Announced(false) {
 		if err != nil {
 			return err
 		}
-		err = call.SendMsg(&message{each.data})
+		each, err := messages.Rest(size)
+		if err != nil {
+			return err
+		}
+		err = call.SendMsg(&message{data: each.data})
 		if !each.isLarge() {
 			each.free()
 		} else {
@@ -147,13 +165,13 @@ func copyRequests(requests *Requests, caller grpc.ServerStream, call grpc.Client
 }
 
 // copyMessages returns whether the call is over, or the caller takes no more; and io.EOF after the last answer.
-func copyMessages(call grpc.ClientStream, caller grpc.ServerStream) (bool, error) {
+func copyMessages(call grpc.ClientStream, caller grpc.ServerStream, held *holding) (bool, error) {
 	for {
 		var each message
 		if err := call.RecvMsg(&each); err != nil {
 			return true, err
 		}
-		if err := caller.SendMsg(&each); err != nil {
+		if err := held.Pass(caller, each.data); err != nil {
 			return false, err
 		}
 	}

@@ -3,19 +3,48 @@ package main
 import (
 	"io"
 	"math"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 )
 
 // message is the bytes of one, whatever is in them.
-type message struct{ data []byte }
+type message struct {
+	data []byte
+	// Set for an answer: of what it takes so many bytes until it is written, or dropped.
+	quota *Quota
+	bytes int
+}
+
+// unwritten is an answer that is to be written.
+type unwritten struct {
+	mem.SliceBuffer
+	*message
+	users atomic.Int32
+}
+
+// Ref see mem.Buffer.
+func (u *unwritten) Ref() { u.users.Add(1) }
+
+// Free see mem.Buffer.
+func (u *unwritten) Free() {
+	if u.users.Add(-1) == 0 {
+		u.quota.written(u.bytes)
+	}
+}
 
 // rawCodec passes messages on as they are.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	return mem.BufferSlice{mem.SliceBuffer(v.(*message).data)}, nil
+	it := v.(*message)
+	if it.quota == nil {
+		return mem.BufferSlice{mem.SliceBuffer(it.data)}, nil
+	}
+	u := &unwritten{SliceBuffer: it.data, message: it}
+	u.Ref()
+	return mem.BufferSlice{u}, nil
 }
 
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -51,7 +80,12 @@ func Handle(link *Link, express *Express, requests *Requests, forward grpc.Strea
 		if kind == get {
 			most = maxGetBytes
 		}
-		request, err := requests.Receive(caller, true, most)
+		held := holdingIn(caller.Context())
+		messages, err := requests.Of(caller)
+		if err != nil {
+			return err
+		}
+		request, err := messages.Only(most)
 		if err == io.EOF {
 			return forward(service, caller) // there is no request, which the server refuses
 		} else if err != nil {
@@ -62,7 +96,7 @@ func Handle(link *Link, express *Express, requests *Requests, forward grpc.Strea
 				if err != nil {
 					return err
 				}
-				return caller.SendMsg(&message{data})
+				return held.Answer(caller, data)
 			}
 		}
 		inside, err := door.Enter(caller.Context(), placesOf(len(request.data)), longestBeginning)
@@ -75,6 +109,6 @@ func Handle(link *Link, express *Express, requests *Requests, forward grpc.Strea
 		if err != nil {
 			return err
 		}
-		return caller.SendMsg(&message{data})
+		return held.Answer(caller, data)
 	}
 }

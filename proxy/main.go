@@ -35,7 +35,7 @@ const (
 	// Clients ping every 10 s at most; fewer than that between pings is not abuse.
 	leastPingInterval = 5 * time.Second
 	// Of one connection: further calls wait at the client. Routers and nodes refuse far fewer with a reason.
-	maxCalls = 10_000
+	maxCalls = 4_000
 	// A connection must begin as HTTP/2 within this time, and is closed after this time without a call.
 	beginsWithin = 10 * time.Second
 	maxIdle      = 10 * time.Minute
@@ -43,8 +43,8 @@ const (
 	connWindowBytes = 1 << 20
 	// Each connection has one, also while nothing comes. A hundred small requests fit.
 	readBufferBytes = 8 << 10
-	// What connections and small messages take.
-	ownBytes = 256 << 20
+	// What connections take.
+	ownBytes = 64 << 20
 	// Our own metadata take some hundred bytes.
 	maxHeaderBytes = 16 << 10
 )
@@ -62,6 +62,9 @@ type options struct {
 	maxAge           time.Duration
 }
 
+// quotaBytes returns what all calls may take.
+func (o *options) quotaBytes() int { return max(quotaBytes, 4*o.maxMessageBytes) }
+
 func main() {
 	var given options
 	flag.StringVar(&given.listen, "listen", "", "address to listen on, host:port; port 0 takes a free one")
@@ -70,7 +73,7 @@ func main() {
 	flag.IntVar(&given.maxMessageBytes, "max-message-bytes", 0, "largest gRPC message")
 	flag.IntVar(&given.maxHeldBytes, "max-request-bytes-held", 0, "most bytes of large requests of all connections at once")
 	flag.IntVar(&given.maxConnections, "max-connections", 0, "most connections at once")
-	flag.IntVar(&given.maxOfAddress, "max-connections-per-address", 0, "most of one address")
+	flag.IntVar(&given.maxOfAddress, "max-connections-per-address", 0, "most of one address; 0: as many as are left for others")
 	flag.StringVar(&given.certificate, "tls-certificate", "", "file with the certificate, PEM; without one nothing is encrypted")
 	flag.StringVar(&given.key, "tls-key", "", "file with its private key, PEM")
 	flag.StringVar(&given.ca, "tls-ca", "", "file with the CA's certificates, PEM")
@@ -82,13 +85,13 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if given.maxMessageBytes < 1 || given.maxHeldBytes < 1 || given.maxConnections < 1 || given.maxOfAddress < 1 {
+	if given.maxMessageBytes < 1 || given.maxHeldBytes < 1 || given.maxConnections < 1 || given.maxOfAddress < 0 {
 		log.Fatal("a flag -max-... is missing")
 	}
 	// The server is one thread, and more of ours would take processors from it, above all while they look for work.
 	runtime.GOMAXPROCS(1)
 	// Garbage of large messages would double what they take. Beyond this limit it is collected at once.
-	debug.SetMemoryLimit(int64(2*given.maxHeldBytes) + ownBytes)
+	debug.SetMemoryLimit(int64(2*given.maxHeldBytes + given.quotaBytes() + ownBytes))
 	log.SetFlags(0)
 	log.SetPrefix("statehouse-proxy: ")
 	// Ctrl-C reaches the whole process group; when to end is the server's business.
@@ -125,7 +128,8 @@ func run(given options) error {
 	if err != nil {
 		return err
 	}
-	how := serving(given)
+	quotas := NewQuotas(given.quotaBytes())
+	how := serving(given, quotas)
 	if files != nil {
 		encrypted, err := Handshakes(files, given.callers, link)
 		if err != nil {
@@ -135,12 +139,12 @@ func run(given options) error {
 	}
 	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
 	all := Handle(link, NewExpress(link, calls, given.maxMessageBytes), requests, Forward(upstream, requests))
-	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(all))...)
+	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all)))...)
 	ended := make(chan error, 2)
 	link.OnServe = func() {
 		go func() {
 			// A proxy that listens to nobody would only look alive; the process behind it starts none in its place, but ends.
-			if err := server.Serve(NewBounded(listener, given.maxConnections, given.maxOfAddress)); err != nil {
+			if err := server.Serve(NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)); err != nil {
 				ended <- fmt.Errorf("no calls are taken any more: %w", err)
 			}
 		}()
@@ -163,7 +167,7 @@ func run(given options) error {
 }
 
 // serving returns how calls are taken.
-func serving(given options) []grpc.ServerOption {
+func serving(given options, quotas *Quotas) []grpc.ServerOption {
 	ends := keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout, MaxConnectionIdle: maxIdle}
 	if given.certificate != "" {
 		// Who connects again is checked again. Calls under way finish, and so there is no grace.
@@ -171,6 +175,7 @@ func serving(given options) []grpc.ServerOption {
 	}
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(rawCodec{}),
+		grpc.InTapHandle(quotas.Tap),
 		// What a call may send before anybody reads it. gRPC would raise this on fast connections, up to 16 MiB.
 		grpc.StaticStreamWindowSize(smallBytes),
 		grpc.StaticConnWindowSize(connWindowBytes),

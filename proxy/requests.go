@@ -63,46 +63,104 @@ type transportStream interface {
 	WriteStatus(*status.Status) error
 }
 
-// Receive returns the next message of a call, and io.EOF after the last one. It is to be freed, and has at most so
-// many bytes. A call whose first message doesn't come in time is ended: it holds a place.
-func (q *Requests) Receive(caller grpc.ServerStream, isFirst bool, most int) (*request, error) {
+// incoming is the messages of a call, which are read by one at a time.
+type incoming struct {
+	*Requests
+	ctx    context.Context
+	stream transportStream
+	header [5]byte
+}
+
+// Of returns the messages of a call.
+func (q *Requests) Of(caller grpc.ServerStream) (*incoming, error) {
 	ctx := caller.Context()
 	stream, is := grpc.ServerTransportStreamFromContext(ctx).(transportStream)
 	if !is {
 		return nil, status.Error(codes.Internal, "this version of gRPC shows no messages' lengths")
 	}
-	found, err := q.next(ctx, stream, isFirst, min(most, q.largest))
-	if err != nil && err != io.EOF {
-		// As gRPC does it: the caller learns of it, whoever reads the call's messages.
-		stream.WriteStatus(status.Convert(err))
-	}
-	return found, err
+	return &incoming{Requests: q, ctx: ctx, stream: stream}, nil
 }
 
-func (q *Requests) next(ctx context.Context, stream transportStream, isFirst bool, most int) (*request, error) {
-	stop := func() bool { return true }
-	if isFirst { // a further one may be long in coming: its call is under way
-		stop = tooLate(stream).Stop
+// Only returns the only message of a call, and io.EOF if there is none. It is to be freed, and has at most so many bytes.
+// A call whose message doesn't come in time is ended: it holds a place.
+func (i *incoming) Only(most int) (*request, error) {
+	late := tooLate(i.stream)
+	defer late.Stop()
+	size, err := i.announced(most)
+	if err != nil {
+		return nil, i.tell(err)
 	}
-	defer stop()
-	var header [5]byte
-	if err := stream.ReadMessageHeader(header[:]); err == io.EOF {
-		return nil, io.EOF
-	} else if err != nil {
-		return nil, cut(err)
+	found, err := i.rest(size, late)
+	if err != nil || found.isLarge() {
+		return found, i.tell(err)
 	}
-	size := binary.BigEndian.Uint32(header[1:])
-	if header[0] != 0 {
-		return nil, status.Error(codes.Unimplemented, "compressed messages are not taken")
+	// What follows would lie there, and count nowhere, until the call is answered.
+	if err := i.next(); err == nil {
+		return nil, i.tell(status.Error(codes.InvalidArgument, "a lookup is one message"))
+	} else if err != io.EOF {
+		return nil, i.tell(err)
+	}
+	return found, nil
+}
+
+// Announced returns the length of the next message of a call, and io.EOF after the last one. The first one is to come in
+// time; a further one may be long in coming: its call is under way.
+func (i *incoming) Announced(isFirst bool) (int, error) {
+	if isFirst {
+		late := tooLate(i.stream)
+		defer late.Stop()
+	}
+	size, err := i.announced(i.largest)
+	return size, i.tell(err)
+}
+
+// Rest returns the message that was announced. It is to be freed.
+func (i *incoming) Rest(size int) (*request, error) {
+	late := tooLate(i.stream)
+	defer late.Stop()
+	found, err := i.rest(size, late)
+	return found, i.tell(err)
+}
+
+// tell has the caller learn of an error, as gRPC does it, whoever reads the call's messages.
+func (i *incoming) tell(err error) error {
+	if err != nil && err != io.EOF {
+		i.stream.WriteStatus(status.Convert(err))
+	}
+	return err
+}
+
+// next reads the header of the next message.
+func (i *incoming) next() error {
+	err := i.stream.ReadMessageHeader(i.header[:])
+	if err != nil && err != io.EOF {
+		return cut(err)
+	}
+	return err
+}
+
+func (i *incoming) announced(most int) (int, error) {
+	if err := i.next(); err != nil {
+		return 0, err
+	}
+	most = min(most, i.largest)
+	size := binary.BigEndian.Uint32(i.header[1:])
+	if i.header[0] != 0 {
+		return 0, status.Error(codes.Unimplemented, "compressed messages are not taken")
 	}
 	if int64(size) > int64(most) {
-		return nil, status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, most)
+		return 0, status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, most)
 	}
+	// Of a large one no more than this comes before there is room for it.
+	return int(size), holdingIn(i.ctx).receive(min(int(size), smallBytes))
+}
+
+func (i *incoming) rest(size int, late *time.Timer) (*request, error) {
 	if size > smallBytes {
-		stop() // it has times of its own
-		return q.large(ctx, stream, int(size))
+		late.Stop() // it has times of its own
+		return i.large(i.ctx, i.stream, size)
 	}
-	found, err := stream.Read(int(size))
+	found, err := i.stream.Read(size)
 	if err != nil {
 		return nil, cut(err)
 	}

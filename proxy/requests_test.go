@@ -23,23 +23,20 @@ const largest = 1 << 20
 // sizes serves calls that are answered with the length of their request, and returns its address.
 func sizes(t *testing.T, requests *Requests) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := func(_ any, caller grpc.ServerStream) error {
-		found, err := requests.Receive(caller, true, math.MaxInt)
+	at, _ := answering(t, NewQuotas(quotaBytes), func(_ any, caller grpc.ServerStream) error {
+		messages, err := requests.Of(caller)
+		if err != nil {
+			return err
+		}
+		found, err := messages.Only(math.MaxInt)
 		if err != nil {
 			return err
 		}
 		size := binary.BigEndian.AppendUint32(nil, uint32(len(found.data)))
 		found.free()
-		return caller.SendMsg(&message{size})
-	}
-	server := grpc.NewServer(append(serving(options{maxMessageBytes: largest}), grpc.UnknownServiceHandler(all))...)
-	go server.Serve(listener)
-	t.Cleanup(server.Stop)
-	return listener.Addr().String()
+		return holdingIn(caller.Context()).Answer(caller, size)
+	})
+	return at
 }
 
 func sized(t *testing.T, at string, size int) error {

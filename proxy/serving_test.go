@@ -17,7 +17,7 @@ func keepaliveOf(server *grpc.Server, name string) time.Duration {
 
 func TestIdleConnectionsAreClosedWithTLSAndWithout(t *testing.T) {
 	for _, certificate := range []string{"", "its.pem"} {
-		server := grpc.NewServer(serving(options{certificate: certificate, maxMessageBytes: 1, maxAge: time.Hour})...)
+		server := grpc.NewServer(serving(options{certificate: certificate, maxMessageBytes: 1, maxAge: time.Hour}, NewQuotas(quotaBytes))...)
 		defer server.Stop()
 		if found := keepaliveOf(server, "MaxConnectionIdle"); found != 10*time.Minute {
 			t.Errorf("certificate %q: idle connections are closed after %v", certificate, found)
