@@ -77,7 +77,7 @@ def proxy_for(
     bounds = ProxyLimits(
         settings.max_message_bytes,
         settings.max_connections,
-        settings.max_connections_per_address or settings.max_connections,
+        settings.max_connections_per_address or 0,
         settings.max_held_bytes,
     )
     return Proxy(program, bind, on_broken, bounds, share_port=share_port, tls=_tls_of(settings, server_name))
@@ -87,7 +87,8 @@ def proxy_for(
 class ProxyLimits:
     """What a proxy takes.
 
-    The largest message; how many connections, of all callers and of one address; the bytes of large requests at once.
+    The largest message; how many connections, of all callers and of one address (0: as many as are left for others);
+    the bytes of large requests at once.
     """
 
     max_message_bytes: int

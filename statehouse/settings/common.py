@@ -311,7 +311,7 @@ class ServerSettings(ApplicationSettings):
         "The same for one address, where a proxy serves: grpcio can't. Callers behind a load balancer share its "
         "address.",
         SettingGroup.ADDRESS,
-        unset="max_connections",
+        unset="as many as are left for others",
         ge=1,
     )
     max_connection_age_ms: int = setting(

@@ -114,7 +114,15 @@ async def test_messages_have_a_largest_size(path: str) -> None:
         assert {len(each) for each in answers} == {MAX_BYTES}
 
 
-@pytest.mark.parametrize("bounds", [replace(BOUNDS, max_connections=2), replace(BOUNDS, max_connections_per_address=2)])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        replace(BOUNDS, max_connections=2),
+        replace(BOUNDS, max_connections_per_address=2),
+        # As many as are left for others.
+        replace(BOUNDS, max_connections=4, max_connections_per_address=0),
+    ],
+)
 async def test_connections_beyond_the_bounds_are_closed_and_cost_the_others_nothing(bounds: ProxyLimits) -> None:
     async with served(bounds=bounds) as it, AsyncExitStack() as stack:
         at = await stack.enter_async_context(channel(it.target, MAX_BYTES))
