@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -286,6 +288,41 @@ func TestNothingIsReceivedWhileTooManyAreUnseen(t *testing.T) {
 	}
 }
 
+func TestAConnectionIsNotReadMeanwhile(t *testing.T) {
+	quotas := NewQuotas(quotaBytes)
+	at, _ := answering(t, quotas, func(any, grpc.ServerStream) error { return nil })
+	quotas.mutex.Lock()
+	quotas.unseen = maxUnseen
+	quotas.mutex.Unlock()
+	r := dialed(t, at, 65535)
+	r.begin(aGet, true)
+	time.Sleep(50 * time.Millisecond)
+	if r.outcome("0") != 0 {
+		t.Fatal("a call is taken")
+	}
+	quotas.mutex.Lock()
+	quotas.unseen = 0
+	quotas.seen.Signal()
+	quotas.mutex.Unlock()
+	waitFor(t, "an answer", func() bool { return r.outcome("0") == 1 })
+}
+
+func TestAnAddressThatComesBackIsNotForgottenByACallFromBefore(t *testing.T) {
+	quotas := NewQuotas(quotaBytes)
+	before := connected(quotas, "10.0.0.1:1")
+	h := came(t, before, aGet, nil)
+	stream := &dropping{}
+	if err := h.Answer(stream, nil); err != nil {
+		t.Fatal(err)
+	}
+	before.close()
+	now := connected(quotas, "10.0.0.1:2")
+	h.end()
+	if connected(quotas, "10.0.0.1:3").address != now.address {
+		t.Fatal("the address counts twice")
+	}
+}
+
 // answering serves calls of all connections as `serve` does, and returns its address.
 func answering(t *testing.T, quotas *Quotas, serve grpc.StreamHandler) (string, *grpc.Server) {
 	t.Helper()
@@ -406,6 +443,14 @@ func TestManyCallsOfHeadersOnlyAreRefusedAndAnotherConnectionIsNot(t *testing.T)
 	other.WriteData(id, false, []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	waitFor(t, "a refusal", func() bool { return other.outcome("3") == 1 })
 	flooder.Close()
+	has := func(bytes int) bool {
+		quotas.mutex.Lock()
+		defer quotas.mutex.Unlock()
+		return quotas.taken >= bytes && quotas.taken < bytes+bytesOfLookup+1024
+	}
+	waitFor(t, "the end of what the flooder took", func() bool { return has(0) })
+	other.WriteData(other.begin(aGet, false), false, append([]byte{0}, binary.BigEndian.AppendUint32(nil, 60_000)...))
+	waitFor(t, "bytes of a message that is announced", func() bool { return has(60_000) })
 	other.Close()
 	waitFor(t, "the end of all", func() bool { return isWhole(quotas) == nil })
 }
@@ -492,4 +537,44 @@ func TestSmallAnswersOfAStreamAreNotRefused(t *testing.T) {
 	if want := bytesOfForwarded + 5*(smallBytes+bytesOfAnswer); quotas.taken != want {
 		t.Fatalf("%d bytes instead of %d", quotas.taken, want)
 	}
+}
+
+func TestCallsThatArePassedOnGiveBackWhatTheyTook(t *testing.T) {
+	behind, _ := answering(t, NewQuotas(quotaBytes), func(_ any, caller grpc.ServerStream) error {
+		if method, _ := grpc.MethodFromServerStream(caller); method == "/a/Answer" {
+			return caller.SendMsg(&message{data: []byte("answer")})
+		}
+		<-caller.Context().Done()
+		return caller.Context().Err()
+	})
+	upstream, err := grpc.NewClient(behind, grpc.WithTransportCredentials(insecure.NewCredentials()), messages(largest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upstream.Close()
+	quotas := NewQuotas(quotaBytes)
+	at, _ := answering(t, quotas, Forward(upstream, NewRequests(largest, largest)))
+	r := dialed(t, at, 65535)
+	asked := []byte{0, 0, 0, 0, 1, 'x'}
+	for range 20 {
+		r.WriteData(r.begin("/a/Answer", false), true, asked)
+		r.WriteData(r.begin("/a/Endless", false, "grpc-timeout", "100m"), true, asked)
+	}
+	waitFor(t, "answers", func() bool { return r.outcome("0") == 20 })
+	waitFor(t, "deadlines", func() bool { return r.outcome("4")+r.outcome("reset") == 20 })
+	var left []uint32
+	for range 20 {
+		left = append(left, r.begin("/a/Endless", false))
+		r.WriteData(left[len(left)-1], true, asked)
+	}
+	waitFor(t, "those calls", func() bool {
+		quotas.mutex.Lock()
+		defer quotas.mutex.Unlock()
+		return quotas.taken > 20*bytesOfForwarded
+	})
+	for _, each := range left {
+		r.WriteRSTStream(each, http2.ErrCodeCancel)
+	}
+	r.Close()
+	waitFor(t, "the end of all", func() bool { return isWhole(quotas) == nil })
 }
