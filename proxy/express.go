@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,10 @@ type Express struct {
 	snapshot atomic.Pointer[snapshot]
 	holds    atomic.Int64 // until when, in nanoseconds since `began`
 	began    time.Time
-	open     atomic.Int64
+	// Lookups under way of which the router knows nothing.
+	open atomic.Int64
+	// Lookups of batches that are the router's, beside one for each batch.
+	passed atomic.Int64
 }
 
 // NewExpress makes one that has no snapshot yet.
@@ -56,68 +60,93 @@ func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
 
 func (e *Express) hold() { e.holds.Store(int64(time.Since(e.began) + snapshotHolds)) }
 
-// now returns the snapshot to act on, nil if there is none.
-func (e *Express) now() *snapshot {
+// now returns the snapshot to act on, nil if there is none for a call, or no room.
+func (e *Express) now(ctx context.Context) *snapshot {
 	s := e.snapshot.Load()
 	if s == nil || len(s.stores) == 0 || int64(time.Since(e.began)) > e.holds.Load() {
 		return nil
 	}
-	if int(e.open.Load())+e.link.Waiting() >= s.maxLookups {
+	if uint64(e.open.Load()+e.passed.Load())+uint64(e.link.Waiting()) >= s.maxLookups {
 		return nil // the router refuses, or has room
+	}
+	if len(metadata.ValueFromIncomingContext(ctx, traceParent)) > 0 {
+		return nil
 	}
 	return s
 }
 
+// Answer answers a Get or a BatchGet; false if that is for the router to do, as if nobody had been asked.
+func (e *Express) Answer(
+	ctx context.Context, who *Caller, authorization string, kind byte, it *request,
+) ([]byte, error, bool) {
+	if kind == get {
+		return e.Get(ctx, who, authorization, it)
+	}
+	return e.BatchGet(ctx, who, authorization, it)
+}
+
 // Get answers a lookup; false if that is for the router to do, which has heard nothing of it then.
 func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
-	s := e.now()
-	if s == nil || it.isLarge() || len(metadata.ValueFromIncomingContext(ctx, traceParent)) > 0 {
+	s := e.now(ctx)
+	if s == nil || it.isLarge() {
 		return nil, nil, false
 	}
 	to := s.decide(it.data)
 	if to == nil {
 		return nil, nil, false
 	}
-	deadline, hasDeadline := ctx.Deadline()
 	inner, end := inTime(ctx)
 	defer end()
-	late := to.store.lateAfter
-	if hasDeadline {
-		late = min(late, time.Until(deadline)/shareOfTime)
-	} else {
-		deadline = time.Now().Add(longestCall)
+	asked := e.calls.Ask(inner, to, append(it.data[:len(it.data):len(it.data)], s.forwarding...))
+	calls := []*sent{&asked.sent}
+	if err := e.await(inner, 1, calls, microseconds(to.store.lateAfterUs), asked.done); err != nil {
+		return nil, err, true
 	}
-	e.open.Add(1)
-	defer e.open.Add(-1)
-	asked := e.calls.Ask(to, append(it.data[:len(it.data):len(it.data)], s.forwarding...), deadline)
-	timer := time.NewTimer(late)
-	defer timer.Stop()
-	select {
-	case found := <-asked.done:
-		if found.kind == answered {
-			e.sums.Add(to, time.Since(asked.at))
-			return found.content, nil, true
-		}
-		data, err := e.link.Hand(inner, who, authorization, it.data, asked, &found)
-		return data, err, true
-	case <-timer.C:
-		data, err := e.link.Hand(inner, who, authorization, it.data, asked, nil)
-		return data, err, true
-	case <-inner.Done():
-		asked.Leave()
-		return nil, status.FromContextError(inner.Err()).Err(), true
+	if asked.came.kind == answered {
+		e.sums.Add(sumKey{sumOfGets, to.store.name, to.node.instance, to.node.role}, 1, asked.took)
+		return asked.came.content, nil, true
 	}
+	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
+	return data, err, true
 }
 
-// What came of a lookup at a node.
+// await waits until calls for so many lookups have ended, or one hasn't gone well, or they are late.
+func (e *Express) await(
+	ctx context.Context, lookups int, calls []*sent, late time.Duration, done <-chan ended,
+) error {
+	e.open.Add(int64(lookups))
+	defer e.open.Add(-int64(lookups))
+	if deadline, is := ctx.Deadline(); is {
+		late = min(late, time.Until(deadline)/shareOfTime)
+	}
+	timer := time.NewTimer(late)
+	defer timer.Stop()
+	for range calls {
+		select {
+		case it := <-done:
+			it.call.came, it.call.took = it.found, time.Since(it.call.at)
+			if it.kind != answered {
+				return nil
+			}
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return nil
+}
+
+// What came of a call to a node, of statehouse.control.v1.HandedOutcome: nothing yet, or its answer, or
 const (
-	answered = 0
-	// The call failed: a serialized google.rpc.Status.
-	callHasFailed = 1
-	// The node refused it: a serialized statehouse.v1.LookupError.
-	refused = 2
-	// The call was too large for what it carried, or its answer can't be read: nothing is known of this lookup.
-	unknown = 3
+	underWay = 0
+	answered = 1
+	// the call failed: a serialized google.rpc.Status; or
+	callHasFailed = 2
+	// the node refused the lookup: a serialized statehouse.v1.LookupError; or
+	refused = 3
+	// the call was too large for what it carried, or its answer can't be read: nothing is known of this lookup.
+	unknown = 4
 )
 
 type found struct {
@@ -125,29 +154,44 @@ type found struct {
 	content []byte
 }
 
+// sent is what a node is asked for: a lookup, or some of a batch.
+type sent struct {
+	node    *node
+	lookups int
+	isWhole bool // its answer is the caller's
+	at      time.Time
+	// What is known of it when it is waited for no longer.
+	came   found
+	took   time.Duration
+	number uint64 // of what comes of it later
+}
+
+// told returns a HandedCall.
+func (c *sent) told() []byte {
+	took := c.took
+	if c.came.kind != answered {
+		took = time.Since(c.at)
+	}
+	data := appendText(nil, 1, c.node.instance)
+	data = appendNumber(data, 2, uint64(min(took.Microseconds(), math.MaxUint32)))
+	data = appendNumber(data, 3, uint64(c.lookups))
+	data = appendNumber(data, 4, uint64(c.came.kind))
+	data = appendText(data, 5, c.came.content)
+	return appendNumber(data, 6, c.number)
+}
+
+// ended says what came of it.
+type ended struct {
+	call *sent
+	found
+}
+
 // asked is a lookup that was sent to a node. Its outcome will be in `done`.
 type asked struct {
-	to       *decided
-	body     []byte
-	deadline time.Time
-	at       time.Time
-	done     chan found
-	left     atomic.Bool
-	call     atomic.Pointer[sharedCall]
-	hasLeft  atomic.Bool // the call
-}
-
-// Leave tells that nobody waits for it.
-func (a *asked) Leave() {
-	a.left.Store(true)
-	a.leaveCall()
-}
-
-// leaveCall leaves the call that it is in, once.
-func (a *asked) leaveCall() {
-	if call := a.call.Load(); call != nil && !a.hasLeft.Swap(true) {
-		call.leave()
-	}
+	sent
+	ctx  context.Context // ends when nobody waits for it
+	body []byte
+	done chan ended
 }
 
 // Shared makes calls to nodes: while one is under way, further lookups wait for its return, and then go together. The
@@ -169,6 +213,9 @@ const (
 	maxEntries = 1_000
 	// What framing adds to an entry, rounded up.
 	entryOverhead = 32
+	// Tags of the elements of a batch, and of what a BatchGetResult has.
+	elementTag              = 0x0a
+	responseTag, refusalTag = 0x0a, 0x12
 )
 
 // NewShared makes calls by `send`.
@@ -184,9 +231,10 @@ type queue struct {
 	waiting  []*asked
 }
 
-// Ask sends a lookup to the node that it is decided for.
-func (s *Shared) Ask(to *decided, body []byte, deadline time.Time) *asked {
-	a := &asked{to: to, body: body, deadline: deadline, at: time.Now(), done: make(chan found, 1)}
+// Ask sends a lookup to the node that it is decided for. It is waited for as long as its context lasts.
+func (s *Shared) Ask(ctx context.Context, to *decided, body []byte) *asked {
+	a := &asked{ctx: ctx, body: body, done: make(chan ended, 1)}
+	a.sent = sent{node: to.node, lookups: 1, isWhole: true, at: time.Now()}
 	s.mutex.Lock()
 	q, is := s.queues[to.node.address]
 	if !is {
@@ -212,7 +260,7 @@ func (s *Shared) next(to *node) {
 	var go_ []*asked
 	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(go_) < maxEntries; q.waiting = q.waiting[1:] {
 		first := q.waiting[0]
-		if first.left.Load() {
+		if first.ctx.Err() != nil {
 			continue
 		}
 		if room -= len(first.body) + entryOverhead; room < 0 && len(go_) > 0 {
@@ -228,37 +276,32 @@ func (s *Shared) next(to *node) {
 	s.mutex.Unlock()
 	if len(go_) > 0 {
 		// The newest lookup knows best which process is at the address.
-		s.begin(go_[len(go_)-1].to.node, go_)
+		s.begin(go_[len(go_)-1].node, go_)
 	}
 }
 
-// sharedCall is a call under way. It ends early when all its callers have left.
-type sharedCall struct {
-	end     context.CancelFunc
-	callers atomic.Int64
-}
-
-func (c *sharedCall) leave() {
-	if c.callers.Add(-1) == 0 {
-		c.end()
-	}
-}
-
+// begin makes a call. It ends early when nobody waits for any of its lookups any more.
 func (s *Shared) begin(to *node, entries []*asked) {
-	latest := entries[0].deadline
-	for _, each := range entries[1:] {
-		if each.deadline.After(latest) {
-			latest = each.deadline
+	latest := time.Now()
+	for _, each := range entries {
+		deadline, is := each.ctx.Deadline()
+		if !is {
+			deadline = each.at.Add(longestCall)
+		}
+		if deadline.After(latest) {
+			latest = deadline
 		}
 	}
 	ctx, end := context.WithDeadline(context.Background(), latest)
-	call := &sharedCall{end: end}
-	call.callers.Store(int64(len(entries)))
-	for _, each := range entries {
-		each.call.Store(call)
-		if each.left.Load() { // meanwhile, and has perhaps not seen the call
-			each.leaveCall()
-		}
+	var waiting atomic.Int64
+	waiting.Store(int64(len(entries)))
+	stops := make([]func() bool, len(entries))
+	for i, each := range entries {
+		stops[i] = context.AfterFunc(each.ctx, func() {
+			if waiting.Add(-1) == 0 {
+				end()
+			}
+		})
 	}
 	next := sync.OnceFunc(func() { s.next(to) })
 	timer := time.AfterFunc(longestWait, next)
@@ -270,79 +313,86 @@ func (s *Shared) begin(to *node, entries []*asked) {
 			data, err = s.send(ctx, to.address, getPath, entries[0].body)
 		} else {
 			s.sums.Shared(len(entries))
-			data, err = s.send(ctx, to.address, batchGetPath, framed(entries))
+			bodies := make([][]byte, len(entries))
+			for i, each := range entries {
+				bodies[i] = each.body
+			}
+			data, err = s.send(ctx, to.address, batchGetPath, framed(bodies))
 		}
 		timer.Stop()
 		next()
+		for _, stop := range stops {
+			stop()
+		}
 		give(entries, data, err)
 	}()
 }
 
 // give gives each lookup its outcome.
 func give(entries []*asked, data []byte, err error) {
-	switch {
-	case err != nil:
-		kind := byte(callHasFailed)
-		if code := status.Code(err); len(entries) > 1 && (code == codes.ResourceExhausted || code == codes.InvalidArgument) {
-			kind = unknown
+	all := cameOf(data, err)
+	var results [][]byte
+	if len(entries) > 1 {
+		if code := status.Code(err); code == codes.OK || code == codes.ResourceExhausted || code == codes.InvalidArgument {
+			all = found{kind: unknown}
 		}
-		content := serializedStatus(err)
-		for _, each := range entries {
-			each.done <- found{kind, content}
+		if err == nil {
+			results = elements(data, len(entries))
 		}
-	case len(entries) == 1:
-		entries[0].done <- found{answered, data}
-	default:
-		results, is := elements(data, len(entries))
-		for i, each := range entries {
-			if !is {
-				each.done <- found{unknown, nil}
-			} else if response, is := elements(results[i], 1); is {
-				each.done <- found{answered, response[0]}
-			} else if refusal, is := refusalIn(results[i]); is {
-				each.done <- found{refused, refusal}
-			} else {
-				each.done <- found{unknown, nil}
-			}
+	}
+	for i, entry := range entries {
+		came := all
+		if len(results) == len(entries) {
+			came = resultIn(results[i])
 		}
+		entry.done <- ended{&entry.sent, came}
 	}
 }
 
-// framed returns a BatchGetRequest.
-func framed(entries []*asked) []byte {
-	size := 0
-	for _, each := range entries {
-		size += len(each.body) + 1 + maxDigits + 1
+func cameOf(data []byte, err error) found {
+	if err != nil {
+		return found{callHasFailed, serializedStatus(err)}
 	}
-	data := make([]byte, 0, size)
-	for _, each := range entries {
-		data = protowire.AppendTag(data, 1, protowire.BytesType)
-		data = protowire.AppendBytes(data, each.body)
+	return found{answered, data}
+}
+
+// resultIn returns what a BatchGetResult says.
+func resultIn(data []byte) found {
+	if len(data) > 0 && (data[0] == responseTag || data[0] == refusalTag) {
+		if content, size := protowire.ConsumeBytes(data[1:]); size >= 0 && 1+size == len(data) {
+			if data[0] == responseTag {
+				return found{answered, content}
+			}
+			return found{refused, content}
+		}
+	}
+	return found{kind: unknown}
+}
+
+// framed returns the message whose repeated field 1 has these elements.
+func framed(elements [][]byte) []byte {
+	var data []byte
+	for _, each := range elements {
+		if data == nil { // mostly they are of one size
+			data = make([]byte, 0, (len(each)+8)*len(elements))
+		}
+		data = appendText(data, 1, each)
 	}
 	return data
 }
 
-// elements returns those of field 1 of a message that has nothing but so many of them.
-func elements(data []byte, count int) ([][]byte, bool) {
-	found := make([][]byte, 0, count)
+// elements returns those of field 1 of a message; nil if it has anything else, or more of them.
+func elements(data []byte, most int) [][]byte {
+	found := make([][]byte, 0, min(most, 1+len(data)/16))
 	for len(data) > 0 {
-		if data[0] != 0x0a || len(found) == count {
-			return nil, false
+		if data[0] != elementTag || len(found) == most {
+			return nil
 		}
 		content, size := protowire.ConsumeBytes(data[1:])
 		if size < 0 {
-			return nil, false
+			return nil
 		}
 		found, data = append(found, content), data[1+size:]
 	}
-	return found, len(found) == count
-}
-
-// refusalIn returns the LookupError of a BatchGetResult.
-func refusalIn(data []byte) ([]byte, bool) {
-	if len(data) == 0 || data[0] != 0x12 {
-		return nil, false
-	}
-	content, size := protowire.ConsumeBytes(data[1:])
-	return content, size >= 0 && 1+size == len(data)
+	return found
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"testing"
 )
 
@@ -52,4 +53,67 @@ func FuzzRequestsAreDecidedOrNot(f *testing.F) {
 		f.Add([]byte(each))
 	}
 	f.Fuzz(func(t *testing.T, request []byte) { s.decide(request) })
+}
+
+func FuzzBatchesAreSplitAndKeptWhole(f *testing.F) {
+	s, err := snapshotIn([]byte("\x12\x01!\x1a\x0a\x0a\x01n\x12\x05h:123\x1a\x0a\x0a\x01m\x12\x05h:456\x22\x0a\x0a\x01s\x10\x01\x1a\x03\x01\x00\x02"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	plain := "\x0a\x08\x0a\x01s\x12\x03\x0a\x01"
+	f.Add([]byte(plain+"a"+plain+"b"+plain+"c"+plain+"d"), 100)
+	f.Add([]byte(plain+"a\x0a\x00\x0a\x01x"), 20)
+	f.Add([]byte(plain+"a\x10\x01"), 1000)
+	f.Fuzz(func(t *testing.T, data []byte, maxMessageBytes int) {
+		lookups := elements(data, 50)
+		if len(lookups) > 50 {
+			t.Fatal("too many")
+		}
+		e := &Express{calls: NewShared(nil, nil, maxMessageBytes)}
+		b := e.split(s, lookups)
+		places := map[int]int{}
+		for _, g := range b.groups {
+			sent := elements(g.request, len(g.places))
+			if len(sent) != len(g.places) || (len(g.request) > maxMessageBytes && len(sent) > 1) {
+				t.Fatalf("%d lookups in %d bytes for %d places", len(sent), len(g.request), len(g.places))
+			}
+			for i, place := range g.places {
+				places[place]++
+				to := s.decide(lookups[place])
+				if to == nil || to.node.address != g.node.address || !bytes.Equal(sent[i], append(bytes.Clone(lookups[place]), '!')) {
+					t.Fatalf("lookup %d of %x", place, data)
+				}
+			}
+		}
+		for place, lookup := range lookups {
+			if decides := s.decide(lookup) != nil; (places[place] == 1) != decides || (b.stores[place] != nil) != decides {
+				t.Fatalf("lookup %d of %x is in %d calls", place, data, places[place])
+			}
+		}
+		if len(lookups) > 0 && !bytes.Equal(framed(lookups), framed(elements(framed(lookups), 50))) {
+			t.Fatal("not put together as it was")
+		}
+	})
+}
+
+func FuzzResultsAreTakenWholeOrLeft(f *testing.F) {
+	f.Add([]byte("\x0a\x03\x0a\x01x\x0a\x03\x12\x01y"))
+	f.Add([]byte("\x0a\x00\x0a\x03\x0a\x01x"))
+	f.Add([]byte("\x08"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := &batch{results: make([][]byte, 2)}
+		g := &group{places: []int{1, 0}}
+		g.came = found{answered, data}
+		missing := b.take(g)
+		taken := 0
+		for _, each := range b.results {
+			if each != nil {
+				taken++
+			}
+		}
+		if taken+len(missing) != 2 || (taken > 0 && len(elements(g.came.content, 2)) != len(missing)) {
+			t.Fatalf("%d taken, %d missing, %x left", taken, len(missing), g.came.content)
+		}
+		resultIn(data)
+	})
 }

@@ -10,7 +10,9 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -23,7 +25,7 @@ import (
 // are big-endian. The other end is statehouse/rpc/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 5
+	linkVersion = 6
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -43,16 +45,12 @@ const (
 	cantEncrypt = 10 // why
 	// Of the request of the call of that number, which is to be begun with the rest of it.
 	part = 11
-	// A lookup that was sent straight to a node. After what a call has before its request: how long ago in microseconds,
-	// in four bytes, what came of it, in one, the node's name, after its length in a byte, the content of what came of it,
-	// after its length in four.
+	// A request of which nodes have been asked already. After what a call has before its request: its kind in one byte,
+	// statehouse.control.v1.HandedRequest after its length in four, and the request.
 	handed = 12
-	// What came of the lookup of that number, which was handed over while it was still under way: in a byte, and content.
+	// What came of the call of that number in a HandedRequest: its outcome in a byte, and content.
 	expressEnded = 13
 	expressSums  = 14 // statehouse.control.v1.ExpressSums
-
-	// What came of it: nothing yet, or one of the kinds of `found`.
-	underWay = 4
 
 	// To the proxy.
 	serve   = 1 // the version, in one byte
@@ -71,7 +69,9 @@ const (
 	// A request of more takes the server so long that others have as much time after it, up to a bound.
 	hugeBytes    = 1 << 20
 	longestPause = 250 * time.Millisecond
-	// What is kept of that after it has been written.
+	// Of what came of calls that are told of with a request, so that this is not a huge one.
+	mostKnown = 512 << 10
+	// What is kept of what waited after it has been written.
 	mostSpare = 1 << 20
 )
 
@@ -91,9 +91,10 @@ type Link struct {
 	OnAlive    func(number uint64)
 	Elsewhere  func() uint32
 
-	conn  net.Conn
-	calls *Calls
-	wake  chan struct{}
+	conn    net.Conn
+	calls   *Calls
+	numbers atomic.Uint64 // of calls that are told of with a request
+	wake    chan struct{}
 	// In it when no large request waits to be written: they must not fill what waits, and have small ones refused.
 	turn    chan struct{}
 	writing sync.Mutex
@@ -140,6 +141,13 @@ func (l *Link) Run() error {
 
 // Call has a request answered, which it frees; an error carries a gRPC status. `who` is nil if nothing is known of callers.
 func (l *Link) Call(ctx context.Context, who *Caller, authorization string, kind byte, it *request) ([]byte, error) {
+	return l.call(ctx, who, authorization, kind, it, nil)
+}
+
+// call tells the router what comes of calls to nodes meanwhile. If that is all that was asked for, it counts.
+func (l *Link) call(
+	ctx context.Context, who *Caller, authorization string, kind byte, it *request, later <-chan ended,
+) ([]byte, error) {
 	deadline, hasDeadline := ctx.Deadline()
 	ctx, end := inTime(ctx)
 	defer end()
@@ -179,15 +187,25 @@ func (l *Link) Call(ctx context.Context, who *Caller, authorization string, kind
 		}
 		return nil, err
 	}
-	select {
-	case it := <-done:
-		if it.kind == answer {
-			return it.content, nil
+	for {
+		select {
+		case it := <-done:
+			if it.kind == answer {
+				return it.content, nil
+			}
+			return nil, statusIn(it.content)
+		case it := <-later:
+			l.Send(expressEnded, it.call.number, append([]byte{it.kind}, it.content...))
+			if it.kind == answered && it.call.isWhole {
+				l.mutex.Lock()
+				delete(l.waiting, number)
+				l.mutex.Unlock()
+				return it.content, nil
+			}
+		case <-ctx.Done():
+			l.giveUp(number)
+			return nil, status.FromContextError(ctx.Err()).Err()
 		}
-		return nil, statusIn(it.content)
-	case <-ctx.Done():
-		l.giveUp(number)
-		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
@@ -290,69 +308,20 @@ func (l *Link) Waiting() int {
 	return len(l.waiting)
 }
 
-// Hand has a lookup answered that was sent to a node: nil means that it is still under way there. Whichever of the two
-// answers first counts.
+// Hand has a request answered of which nodes have been asked. What comes of those calls later will be in `done`.
 func (l *Link) Hand(
-	ctx context.Context, who *Caller, authorization string, request []byte, it *asked, came *found,
+	ctx context.Context, who *Caller, authorization string, kind byte, calls []*sent, done <-chan ended, lookups []byte,
 ) ([]byte, error) {
-	timeout := uint32(noDeadline)
-	if deadline, is := ctx.Deadline(); is {
-		timeout = uint32(min(max(time.Until(deadline).Milliseconds(), 0), noDeadline-1))
-	}
-	answers := it.done
-	if came == nil {
-		came = &found{kind: underWay}
-	} else {
-		answers = nil
-	}
-	done := make(chan outcome, 1)
-	defer it.Leave()
-	l.mutex.Lock()
-	if len(l.out) > maxQueued {
-		l.mutex.Unlock()
-		return nil, errTakesNothing
-	}
-	callersNumber, err := l.numberOf(who, authorization)
-	if err != nil {
-		l.mutex.Unlock()
-		return nil, err
-	}
-	l.number++
-	number := l.number
-	l.waiting[number] = done
-	instance := it.to.node.instance
-	l.appendCall(handed, number, timeout, callersNumber, 4+1+1+len(instance)+4+len(came.content)+len(request))
-	l.out = binary.BigEndian.AppendUint32(l.out, uint32(min(time.Since(it.at).Microseconds(), math.MaxUint32)))
-	l.out = append(l.out, came.kind, byte(len(instance)))
-	l.out = append(l.out, instance...)
-	l.out = binary.BigEndian.AppendUint32(l.out, uint32(len(came.content)))
-	l.out = append(l.out, came.content...)
-	l.out = append(l.out, request...)
-	l.mutex.Unlock()
-	l.awaken()
-	for {
-		select {
-		case it := <-done:
-			if it.kind == answer {
-				return it.content, nil
-			}
-			return nil, statusIn(it.content)
-		case came := <-answers:
-			if came.kind != answered {
-				l.Send(expressEnded, number, append([]byte{came.kind}, came.content...))
-				answers = nil
-				continue
-			}
-			l.mutex.Lock()
-			delete(l.waiting, number)
-			l.mutex.Unlock()
-			l.Send(expressEnded, number, []byte{answered})
-			return came.content, nil
-		case <-ctx.Done():
-			l.giveUp(number)
-			return nil, status.FromContextError(ctx.Err()).Err()
+	var known []byte
+	for _, each := range calls {
+		each.number = l.numbers.Add(1)
+		if len(known)+len(each.came.content) > mostKnown {
+			each.came = found{kind: unknown}
 		}
+		known = appendText(known, 1, each.told())
 	}
+	size := binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(known)))
+	return l.call(ctx, who, authorization, handed, &request{data: slices.Concat(size, known, lookups)}, done)
 }
 
 // numberOf returns the number of a caller with an authorization, and tells of one that is new. Under the same lock a

@@ -91,13 +91,11 @@ func Handle(link *Link, express *Express, requests *Requests, forward grpc.Strea
 		} else if err != nil {
 			return err
 		}
-		if kind == get {
-			if data, err, is := express.Get(caller.Context(), who, authorization, request); is {
-				if err != nil {
-					return err
-				}
-				return held.Answer(caller, data)
+		if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+			if err != nil {
+				return err
 			}
+			return held.Answer(caller, data)
 		}
 		inside, err := door.Enter(caller.Context(), placesOf(len(request.data)), longestBeginning)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -30,7 +31,9 @@ type snapshot struct {
 	forwarding []byte
 	nodes      []node
 	stores     map[string]*store
-	maxLookups int
+	maxLookups uint64
+	// Of a batch.
+	maxEntries, batchLateAfterUs uint64
 }
 
 type node struct {
@@ -42,8 +45,8 @@ type store struct {
 	name    string
 	keyForm uint64
 	// Of each partition: the place in `nodes`, from one, or 0.
-	first     []uint32
-	lateAfter time.Duration
+	first       []uint32
+	lateAfterUs uint64
 }
 
 // decided is a lookup that a snapshot decides.
@@ -82,17 +85,9 @@ func (s *store) serialized(text []byte) ([]byte, bool) {
 	case textKeys:
 		return text, true
 	case longKeys:
-		digits := text
-		if len(digits) > 0 && digits[0] == '-' {
-			digits = digits[1:]
-		}
-		if len(digits) == 0 || len(digits) > 19 {
+		digits := strings.TrimPrefix(string(text), "-")
+		if strings.HasPrefix(digits, "+") || len(digits) > 19 {
 			return nil, false
-		}
-		for _, each := range digits {
-			if each < '0' || each > '9' {
-				return nil, false
-			}
 		}
 		number, err := strconv.ParseInt(string(text), 10, 64)
 		return binary.BigEndian.AppendUint64(nil, uint64(number)), err == nil
@@ -148,14 +143,11 @@ func contentOf(data []byte) ([]byte, []byte, bool) {
 }
 
 func number(data []byte) (uint64, []byte, bool) {
-	var found uint64
-	for i, digit := range data[:min(len(data), maxDigits)] {
-		found |= uint64(digit&0x7f) << (7 * i)
-		if digit <= 0x7f {
-			return found, data[i+1:], true
-		}
+	found, size := protowire.ConsumeVarint(data)
+	if size < 0 || size > maxDigits {
+		return 0, nil, false
 	}
-	return 0, nil, false
+	return found, data[size:], true
 }
 
 var errCutOff = errors.New("it is cut off, or not a snapshot")
@@ -163,95 +155,63 @@ var errCutOff = errors.New("it is cut off, or not a snapshot")
 // snapshotIn reads a serialized one.
 func snapshotIn(data []byte) (*snapshot, error) {
 	s := &snapshot{stores: map[string]*store{}}
-	err := fields(data, func(field protowire.Number, value uint64, content []byte) error {
-		switch field {
-		case 1:
-			s.number = value
-		case 2:
-			s.forwarding = content
-		case 3:
-			var it node
-			if err := fields(content, func(field protowire.Number, value uint64, content []byte) error {
-				switch field {
-				case 1:
-					it.instance = string(content)
-				case 2:
-					it.address = string(content)
-				case 3:
-					it.role = value
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-			if it.address == "" || len(it.address) > 255+8 || len(it.instance) > 255 {
-				return fmt.Errorf("node %q has the address %q", it.instance, it.address)
-			}
-			s.nodes = append(s.nodes, it)
-		case 4:
-			it, err := storeIn(content)
-			if err != nil {
-				return err
-			}
-			s.stores[it.name] = it
-		case 5:
-			s.maxLookups = int(value)
-		}
-		return nil
+	err := read(data, fields{
+		1: &s.number, 2: &s.forwarding, 3: s.addNode, 4: s.addStore, 5: &s.maxLookups, 6: &s.maxEntries,
+		7: &s.batchLateAfterUs,
 	})
-	if err != nil {
-		return nil, err
-	}
 	for _, it := range s.stores {
 		for _, place := range it.first {
-			if uint64(place) > uint64(len(s.nodes)) {
-				return nil, fmt.Errorf("store %q has node %d of %d", it.name, place, len(s.nodes))
+			if err == nil && uint64(place) > uint64(len(s.nodes)) {
+				err = fmt.Errorf("store %q has node %d of %d", it.name, place, len(s.nodes))
 			}
 		}
 	}
-	return s, nil
+	return s, err
 }
 
-func storeIn(data []byte) (*store, error) {
+func (s *snapshot) addNode(data []byte) error {
+	var it node
+	err := read(data, fields{1: &it.instance, 2: &it.address, 3: &it.role})
+	if err == nil && (it.address == "" || len(it.address) > 255+8) {
+		err = fmt.Errorf("node %q has the address %q", it.instance, it.address)
+	}
+	s.nodes = append(s.nodes, it)
+	return err
+}
+
+func (s *snapshot) addStore(data []byte) error {
+	var first []byte
 	it := &store{}
-	err := fields(data, func(field protowire.Number, value uint64, content []byte) error {
-		switch field {
-		case 1:
-			it.name = string(content)
-		case 2:
-			it.keyForm = value
-		case 3:
-			for len(content) > 0 {
-				place, size := protowire.ConsumeVarint(content)
-				if size < 0 || place > maxPartitions {
-					return errCutOff
-				}
-				it.first, content = append(it.first, uint32(place)), content[size:]
-			}
-		case 4:
-			it.lateAfter = time.Duration(uint32(value)) * time.Microsecond
+	err := read(data, fields{1: &it.name, 2: &it.keyForm, 3: &first, 4: &it.lateAfterUs})
+	for err == nil && len(first) > 0 {
+		place, size := protowire.ConsumeVarint(first)
+		if size < 0 || place > maxPartitions {
+			return errCutOff
 		}
-		return nil
-	})
+		it.first, first = append(it.first, uint32(place)), first[size:]
+	}
 	if err == nil && (len(it.first) == 0 || len(it.first) > maxPartitions) {
 		err = fmt.Errorf("store %q has %d partitions", it.name, len(it.first))
 	}
-	return it, err
+	s.stores[it.name] = it
+	return err
 }
 
-// fields calls `take` with each field of a message: with its number, or with its bytes.
-func fields(data []byte, take func(field protowire.Number, value uint64, content []byte) error) error {
+// fields says where those of a message go: pointers to what they are, or functions that take their bytes.
+type fields map[protowire.Number]any
+
+func read(data []byte, into fields) error {
 	for len(data) > 0 {
 		field, kind, size := protowire.ConsumeTag(data)
 		if size < 0 {
 			return errCutOff
 		}
 		data = data[size:]
-		var value uint64
+		var number uint64
 		var content []byte
 		switch kind {
 		case protowire.VarintType:
-			value, size = protowire.ConsumeVarint(data)
+			number, size = protowire.ConsumeVarint(data)
 		case protowire.BytesType:
 			content, size = protowire.ConsumeBytes(data)
 		default:
@@ -260,10 +220,23 @@ func fields(data []byte, take func(field protowire.Number, value uint64, content
 		if size < 0 {
 			return errCutOff
 		}
-		if err := take(field, value, content); err != nil {
-			return err
-		}
 		data = data[size:]
+		switch to := into[field].(type) {
+		case *uint64:
+			*to = number
+		case *string:
+			*to = string(content)
+		case *[]byte:
+			*to = content
+		case func([]byte) error:
+			if err := to(content); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+func microseconds(number uint64) time.Duration {
+	return time.Duration(uint32(number)) * time.Microsecond
 }

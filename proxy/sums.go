@@ -12,6 +12,10 @@ const (
 	betweenSums = 100 * time.Millisecond
 	// As many times as the router keeps of a store and a node (router/choice/answer_times.py).
 	maxTimes = 128
+	// Fields of ExpressSums.
+	sumOfGets         = 1
+	sumOfBatchCalls   = 3
+	sumOfBatchLookups = 4
 )
 
 // Sums adds up the lookups that were answered in time, and tells of them at short intervals.
@@ -23,14 +27,16 @@ type Sums struct {
 	isDue  bool
 }
 
+// sumKey is what a sum is of, and the field of ExpressSums that it is for.
 type sumKey struct {
+	field           protowire.Number
 	store, instance string
 	role            uint64
 }
 
 type sum struct {
 	count uint64
-	times []time.Duration // the latest, in a ring
+	times []time.Duration
 }
 
 // NewSums makes one that tells of them, serialized, as statehouse.control.v1.ExpressSums.
@@ -38,9 +44,8 @@ func NewSums(tell func(data []byte)) *Sums {
 	return &Sums{tell: tell, sums: map[sumKey]*sum{}}
 }
 
-// Add counts a lookup.
-func (s *Sums) Add(to *decided, took time.Duration) {
-	key := sumKey{to.store.name, to.node.instance, to.node.role}
+// Add counts lookups, or a call, that took some time.
+func (s *Sums) Add(key sumKey, count uint64, took ...time.Duration) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	it, is := s.sums[key]
@@ -48,12 +53,8 @@ func (s *Sums) Add(to *decided, took time.Duration) {
 		it = &sum{}
 		s.sums[key] = it
 	}
-	if len(it.times) < maxTimes {
-		it.times = append(it.times, took)
-	} else {
-		it.times[it.count%maxTimes] = took
-	}
-	it.count++
+	it.times = append(it.times, took...)
+	it.count += count
 	s.due()
 }
 
@@ -79,22 +80,29 @@ func (s *Sums) flush() {
 	s.mutex.Unlock()
 	var data []byte
 	for key, it := range sums {
-		var each []byte
-		each = protowire.AppendString(protowire.AppendTag(each, 1, protowire.BytesType), key.store)
-		each = protowire.AppendString(protowire.AppendTag(each, 2, protowire.BytesType), key.instance)
-		each = protowire.AppendVarint(protowire.AppendTag(each, 3, protowire.VarintType), key.role)
-		each = protowire.AppendVarint(protowire.AppendTag(each, 4, protowire.VarintType), it.count)
+		each := appendText(nil, 1, key.store)
+		each = appendText(each, 2, key.instance)
+		each = appendNumber(each, 3, key.role)
+		each = appendNumber(each, 4, it.count)
 		var times []byte
-		for _, took := range it.times {
+		for _, took := range it.times[max(0, len(it.times)-maxTimes):] {
 			times = protowire.AppendVarint(times, uint64(took.Microseconds()))
 		}
-		each = protowire.AppendBytes(protowire.AppendTag(each, 5, protowire.BytesType), times)
-		data = protowire.AppendBytes(protowire.AppendTag(data, 1, protowire.BytesType), each)
+		data = appendText(data, key.field, appendText(each, 5, times))
 	}
 	var counts []byte
 	for _, lookups := range shared {
 		counts = protowire.AppendVarint(counts, lookups)
 	}
-	data = protowire.AppendBytes(protowire.AppendTag(data, 2, protowire.BytesType), counts)
+	data = appendText(data, 2, counts)
 	s.tell(data)
+}
+
+func appendNumber(data []byte, field protowire.Number, number uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(data, field, protowire.VarintType), number)
+}
+
+func appendText[T string | []byte](data []byte, field protowire.Number, text T) []byte {
+	data = protowire.AppendVarint(protowire.AppendTag(data, field, protowire.BytesType), uint64(len(text)))
+	return append(data, text...)
 }

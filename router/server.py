@@ -19,6 +19,7 @@ from router.calls.group_calls import GroupCalls
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
+from router.choice.express import ExpressBounds
 from router.choice.hold import HoldLimits, Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
@@ -192,8 +193,11 @@ class RouterServer:
                 self._answer_times,
                 self._budget,
                 self.metrics,
-                attempt_timeout_s=self._settings.attempt_timeout_ms / 1_000,
-                max_lookups=self._settings.max_lookups,
+                bounds=ExpressBounds(
+                    self._settings.max_lookups,
+                    self._settings.router_max_batch_entries,
+                    self._settings.attempt_timeout_ms / 1_000,
+                ),
             )
             self._background.start(self._express.run(), "express way")
         log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")

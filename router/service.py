@@ -125,13 +125,14 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
         started_at = asyncio.get_running_loop().time()
         store = ""
         try:
-            with self.limit.admitted(len(data)) as place:
+            handed = context.handed if isinstance(context, LinkContext) else None
+            with self.limit.admitted(len(data), is_under_way=handed is not None) as place:
                 call = keyed_call(self.tables.current(), method, data)
                 store = call.store
                 if call.freshness.at_least is not None:
                     place.wait_for_positions(len(data))
-                handed = context.handed if isinstance(context, LinkContext) else None
-                answer = await self.dispatcher.dispatch(call, self.deadline(context), handed=handed)
+                asked = handed[0] if handed else None
+                answer = await self.dispatcher.dispatch(call, self.deadline(context), handed=asked)
         except LookupFailure as failure:
             self.observe(store, failure.reason.name, None, started_at)
             raise
@@ -145,7 +146,8 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
     """Answer a BatchGet."""
     try:
-        return await self.batches.batch_get(data, self.deadline(context))
+        handed = context.handed if isinstance(context, LinkContext) else None
+        return await self.batches.batch_get(data, self.deadline(context), handed)
     except LookupFailure as failure:
         self.observe("", failure.reason.name, None, None)
         raise

@@ -16,7 +16,7 @@ from router.fleet.table import RoutedNode
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.failures import from_rpc_error, is_servers
-from statehouse.rpc.link import HandedLookup
+from statehouse.rpc.handed import HandedLookup
 from statehouse.waiting import is_told_to_end
 
 CallOutcome = bytes | LookupFailure

@@ -13,9 +13,9 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from router.calls.health import NodeHealth
-from router.choice.answer_times import AnswerTimes
+from router.choice.answer_times import AnswerTimes, CallKind
 from router.choice.budget import RetryBudget
-from router.choice.express import ExpressCompiler
+from router.choice.express import ExpressBounds, ExpressCompiler
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import StoreRoutes
 from router.telemetry.metrics import RouterMetrics
@@ -27,13 +27,15 @@ _REFRESH_S: Final = 0.25
 # The proxy acts on no snapshot of which it has not heard for three seconds (proxy/express.go).
 _ALIVE_S: Final = 1.0
 _GET: Final = "Get"
+_BATCH_GET: Final[CallKind] = ("", "BatchGet")
 _MICROSECOND: Final = 1e-6
 
 
 class ExpressWay:
     """Keeps a proxy's snapshot as the router's table and health are. Lives on the event loop.
 
-    `attempt_timeout_s`: after how long an answer is late where there is nobody else to ask.
+    `bounds`: as the router has them. A batch is late, and so is an answer where there is nobody else to ask, when the
+    router would give a call up.
     """
 
     def __init__(
@@ -45,13 +47,12 @@ class ExpressWay:
         budget: RetryBudget,
         metrics: RouterMetrics,
         *,
-        attempt_timeout_s: float,
-        max_lookups: int,
+        bounds: ExpressBounds,
     ) -> None:
         self._link, self._tables, self._health = link, tables, health
         self._answer_times, self._budget, self._metrics = answer_times, budget, metrics
-        self._attempt_timeout_s = attempt_timeout_s
-        self._compiler = ExpressCompiler(self._late_after_s, max_lookups=max_lookups)
+        self._attempt_timeout_s = bounds.batch_late_after_s
+        self._compiler = ExpressCompiler(self._late_after_s, bounds)
         link.on_sums = self._take_sums
 
     def refresh(self) -> None:
@@ -79,20 +80,34 @@ class ExpressWay:
             sums = express_pb2.ExpressSums.FromString(data)
         except DecodeError:
             return
-        table = self._tables.table
         now = asyncio.get_running_loop().time()
         for lookups in sums.shared:
             self._metrics.coalesced(lookups)
         for each in sums.sums:
-            known = each.store if table is not None and each.store in table.stores else ""
             times_s = [took_us * _MICROSECOND for took_us in each.took_us]
-            self._metrics.express(known, Role(each.role), times_s, each.count)
-            self._budget.lookups(each.count, now)
-            node = None if table is None else table.nodes.get(each.instance_id)
-            if node is None:
-                continue
-            kind = (each.store, _GET)
-            for took_s in times_s:
+            self._metrics.express(self._known(each), Role(each.role), times_s, each.count)
+            self._take_times(each, (each.store, _GET), now)
+        for each in sums.batch_calls:
+            self._metrics.attempts_well(each.count)
+            self._take_times(each, _BATCH_GET, now)
+        for each in sums.batch_lookups:
+            self._metrics.express_batches(self._known(each), each.count)
+
+    def _known(self, of: express_pb2.ExpressSum) -> str:
+        table = self._tables.table
+        return of.store if table is not None and of.store in table.stores else ""
+
+    def _take_times(self, of: express_pb2.ExpressSum, kind: CallKind, now: float) -> None:
+        """Note that a node has answered calls."""
+        self._budget.lookups(of.count, now)
+        table = self._tables.table
+        node = None if table is None else table.nodes.get(of.instance_id)
+        if node is None:
+            return
+        for took_us in of.took_us:
+            took_s = took_us * _MICROSECOND
+            # A node under suspicion is sent nothing on the express way: these answers came before that.
+            if of.instance_id not in self._health.suspects:
                 self._health.answered(node, took_s)
-                if self._answer_times.answered(kind, each.instance_id, took_s):
-                    self._health.slow(node, self._answer_times.late_after_s(kind))
+            if self._answer_times.answered(kind, of.instance_id, took_s):
+                self._health.slow(node, self._answer_times.late_after_s(kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Final
 
 from router.calls.attempts import AttemptLimits, Attempts, CallOutcome
 from router.choice.answer_times import CallKind
@@ -12,6 +13,10 @@ from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode
 from router.telemetry.metrics import RouterMetrics
 from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.handed import HandedLookup
+
+# Of a call that was handed over when all its time was gone.
+_LEAST_TIMEOUT_S: Final = 0.001
 
 
 class GroupCalls:
@@ -31,17 +36,31 @@ class GroupCalls:
         self.attempt_timeout_s = attempt_timeout_s
 
     async def make(
-        self, node: RoutedNode, method: str, body: bytes, deadline: Deadline, timeout_s: float, *, kind: CallKind | None
+        self,
+        node: RoutedNode,
+        method: str,
+        body: bytes,
+        deadline: Deadline,
+        timeout_s: float,
+        *,
+        kind: CallKind | None,
+        handed: HandedLookup | None = None,
     ) -> CallOutcome:
         """Make one call; return its answer or why there is none.
 
-        `kind`: the kind of call for the answer times; None for calls that may take any time.
+        `kind`: the kind of call for the answer times; None for calls that may take any time. `handed`: the call was
+        made already, and has had a part of `timeout_s`.
         """
+        now = asyncio.get_running_loop().time()
+        waited_s = 0.0 if handed is None else now - handed.sent_at
         limits = AttemptLimits(
-            deadline, timeout_s, partial(self._may_give_up, node), is_lenient=timeout_s < self.attempt_timeout_s
+            deadline,
+            max(timeout_s - waited_s, _LEAST_TIMEOUT_S),
+            partial(self._may_give_up, node),
+            is_lenient=timeout_s < self.attempt_timeout_s,
         )
-        self._budget.lookup(asyncio.get_running_loop().time())
-        return await self._attempts.make(node, method, body, limits, kind=kind)
+        self._budget.lookup(now)
+        return await self._attempts.make(node, method, body, limits, kind=kind, handed=handed)
 
     def _may_give_up(self, node: RoutedNode) -> bool:
         """Whether an overdue call may end: the retry budget pays for the calls that follow it."""

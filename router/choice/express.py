@@ -43,14 +43,23 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
     return None if first.instance_id in suspects or unfit(first) is not None else first
 
 
+@dataclass(frozen=True, slots=True)
+class ExpressBounds:
+    """The router's bounds: lookups at once, and of one batch; and after how long a batch is late."""
+
+    max_lookups: int
+    max_batch_entries: int
+    batch_late_after_s: float
+
+
 class ExpressCompiler:
     """Compiles snapshots of a router's tables.
 
-    `late_after_s(store)`: after how long an answer is late. `max_lookups`: the router's.
+    `late_after_s(store)`: after how long an answer is late. `bounds`: the snapshot's fields that never change.
     """
 
-    def __init__(self, late_after_s: Callable[[StoreRoutes], float], *, max_lookups: int) -> None:
-        self._late_after_s, self._max_lookups = late_after_s, max_lookups
+    def __init__(self, late_after_s: Callable[[StoreRoutes], float], bounds: ExpressBounds) -> None:
+        self._late_after_s, self._bounds = late_after_s, bounds
         self._latest = express_pb2.ExpressSnapshot()
 
     @property
@@ -62,7 +71,12 @@ class ExpressCompiler:
         self, table: RoutingTable | None, suspects: Mapping[str, Suspicion]
     ) -> express_pb2.ExpressSnapshot | None:
         """Return the snapshot if it differs from the last one; without a table it decides nothing."""
-        snapshot = express_pb2.ExpressSnapshot(number=self._latest.number, max_lookups=self._max_lookups)
+        snapshot = express_pb2.ExpressSnapshot(
+            number=self._latest.number,
+            max_lookups=self._bounds.max_lookups,
+            max_batch_entries=self._bounds.max_batch_entries,
+            batch_late_after_us=_rounded(self._bounds.batch_late_after_s * _MICROSECONDS),
+        )
         if table is not None:
             snapshot.forwarding = table.forwarding
             self._add_stores(snapshot, table, suspects)

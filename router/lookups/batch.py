@@ -10,6 +10,7 @@ have the router hold gigabytes.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from router.choice.answer_times import CallKind
 from router.choice.candidates import ask_order
 from router.choice.round_robin import RoundRobin
 from router.fleet.current_table import CurrentTable
-from router.fleet.table import RoutedNode
+from router.fleet.table import RoutedNode, RoutingTable
 from router.lookups.dispatch import Call, Dispatcher
 from router.lookups.limit import LookupLimit, OpenLookups
 from router.lookups.locate import keyed_call
@@ -32,6 +33,7 @@ from router.telemetry.metrics import RouterMetrics
 from statehouse.batches import chunks, is_too_big, kept_within, too_large
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.handed import HandedLookup
 from statehouse.wire import framed, lookups_of, result_of
 
 _GROUP_ROUNDS = 2
@@ -49,6 +51,20 @@ class _BatchEntry:
     """A node refused this entry alone, or would have made it wait: it goes on like a Get."""
     result: bytes = b""
     outcome: str = "OK"
+
+
+@dataclass(slots=True, eq=False)
+class _GroupCall:
+    """A call to a node for these entries; `handed` if the proxy has made it already."""
+
+    node: RoutedNode
+    entries: Sequence[_BatchEntry]
+    handed: HandedLookup | None = None
+
+    def take_handed(self) -> HandedLookup | None:
+        """Return the call that was made already, once: what is asked after it, such as halves, are new calls."""
+        handed, self.handed = self.handed, None
+        return handed
 
 
 class _AnswerCapacity:
@@ -102,8 +118,11 @@ class BatchGetter:
         self._too_large = result_of(too_large(max_message_bytes))
         self._turns = RoundRobin()
 
-    async def batch_get(self, data: bytes, deadline: Deadline) -> bytes:
+    async def batch_get(self, data: bytes, deadline: Deadline, handed: Sequence[HandedLookup] | None = None) -> bytes:
         """Answer a serialized BatchGetRequest with a serialized BatchGetResponse.
+
+        `handed`: calls that the proxy has made for the first lookups, if it has admitted the batch; what comes of them
+        is what comes of our own.
 
         Raises:
             LookupFailure: INVALID_REQUEST, ROUTING_NOT_READY or OVERLOADED.
@@ -113,10 +132,12 @@ class BatchGetter:
             requests = lookups_of(data, self._max_entries)
         except DecodeError as error:
             raise LookupFailure(Reason.INVALID_REQUEST, f"not a BatchGetRequest: {error}") from error
-        with self._limit.admitted(len(data), len(requests)) as place:
-            return await self._answer(requests, place, deadline)
+        with self._limit.admitted(len(data), len(requests), is_under_way=handed is not None) as place:
+            return await self._answer(requests, place, deadline, handed or ())
 
-    async def _answer(self, requests: Sequence[bytes], place: OpenLookups, deadline: Deadline) -> bytes:
+    async def _answer(
+        self, requests: Sequence[bytes], place: OpenLookups, deadline: Deadline, handed: Sequence[HandedLookup]
+    ) -> bytes:
         table = self._tables.current()
         room = _AnswerCapacity(len(requests), self._max_bytes, self._too_large)
         entries: list[_BatchEntry | bytes] = []
@@ -131,8 +152,10 @@ class BatchGetter:
         pending = [entry for entry in entries if isinstance(entry, _BatchEntry)]
         if patient := [len(entry.call.body) for entry in pending if entry.call.freshness.at_least is not None]:
             place.wait_for_positions(sum(patient), len(patient))
+        calls = _made_already(table, entries, handed)
         for _ in range(_GROUP_ROUNDS):
-            await self._grouped_round(pending, room, deadline)
+            await self._grouped_round(pending, room, deadline, calls)
+            calls = []
             pending = [entry for entry in pending if not entry.result]
         await map_bounded(lambda entry: self._alone(entry, room, deadline), pending, at_once=_AT_ONCE)
         outcomes = Counter((entry.call.store, entry.outcome) for entry in entries if isinstance(entry, _BatchEntry))
@@ -147,12 +170,21 @@ class BatchGetter:
         kept = kept_within(sizes, len(self._too_large), self._max_bytes, ENTRY_OVERHEAD)
         return [result if is_kept else self._too_large for result, is_kept in zip(results, kept, strict=True)]
 
-    async def _grouped_round(self, pending: Sequence[_BatchEntry], room: _AnswerCapacity, deadline: Deadline) -> None:
-        """Ask each node once for all entries whose first untried candidate it is."""
+    async def _grouped_round(
+        self,
+        pending: Sequence[_BatchEntry],
+        room: _AnswerCapacity,
+        deadline: Deadline,
+        calls: Sequence[_GroupCall],
+    ) -> None:
+        """Ask each node once for all entries whose first untried candidate it is; `calls` have been made already."""
         table = self._tables.current()
         groups: dict[str, tuple[RoutedNode, list[_BatchEntry]]] = {}
         turns: dict[str, int] = {}  # one for each store, so that its entries stay together
+        asked = {entry for call in calls for entry in call.entries}
         for entry in pending:
+            if entry in asked:
+                continue
             store = table.stores.get(entry.call.store)
             if entry.goes_alone or store is None or entry.call.partition >= len(store.partitions):
                 continue
@@ -164,19 +196,22 @@ class BatchGetter:
                     groups.setdefault(replica.instance_id, (replica.node, []))[1].append(entry)
                     break
         calls = [
-            (node, chunk)
-            for node, group in groups.values()
-            for chunk in chunks(group, lambda entry: len(entry.call.body), partial(room_of_call, self._max_bytes))
+            *calls,
+            *(
+                _GroupCall(node, chunk)
+                for node, group in groups.values()
+                for chunk in chunks(group, lambda entry: len(entry.call.body), partial(room_of_call, self._max_bytes))
+            ),
         ]
         await map_bounded(
-            lambda call: halving(partial(self._ask_for, call[0], table.forwarding, room, deadline), call[1]),
+            lambda call: halving(partial(self._ask_for, call, table.forwarding, room, deadline), call.entries),
             calls,
             at_once=_AT_ONCE,
         )
 
     async def _ask_for(
         self,
-        node: RoutedNode,
+        call: _GroupCall,
         forwarding: bytes,
         room: _AnswerCapacity,
         deadline: Deadline,
@@ -187,9 +222,11 @@ class BatchGetter:
             for entry in entries:
                 room.refuse(entry)
             return True
+        node, handed = call.node, call.take_handed()
         body = framed(entry.call.body + forwarding for entry in entries)
-        timeout_s = min(self._calls.attempt_timeout_s, deadline.remaining_s)
-        answer = await self._calls.make(node, "BatchGet", body, deadline, timeout_s, kind=_KIND)
+        had_s = 0.0 if handed is None else asyncio.get_running_loop().time() - handed.sent_at
+        timeout_s = min(self._calls.attempt_timeout_s, deadline.remaining_s + had_s)
+        answer = await self._calls.make(node, "BatchGet", body, deadline, timeout_s, kind=_KIND, handed=handed)
         failure = self._take(node, entries, room, answer) if isinstance(answer, bytes) else answer
         self._metrics.attempt("OK" if failure is None else failure.reason.name)
         if failure is None:
@@ -236,3 +273,18 @@ class BatchGetter:
             room.end(entry, result_of(failure), failure.reason.name)
         else:
             room.end(entry, result_of(answer.data))
+
+
+def _made_already(
+    table: RoutingTable, entries: Sequence[_BatchEntry | bytes], handed: Sequence[HandedLookup]
+) -> list[_GroupCall]:
+    """Return the calls that the proxy has made; not those that the table has nothing more to do with."""
+    calls = []
+    at = 0
+    for each in handed:
+        its = [entry for entry in entries[at : at + each.lookups] if isinstance(entry, _BatchEntry)]
+        at += each.lookups
+        node = table.nodes.get(each.instance_id)
+        if node is not None and len(its) == each.lookups:
+            calls.append(_GroupCall(node, its, each))
+    return calls

@@ -58,7 +58,7 @@ from statehouse.background import BackgroundWork
 from statehouse.consistency import ANY, Freshness, not_reached
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.link import HandedLookup
+from statehouse.rpc.handed import HandedLookup
 from statehouse.topology import Role
 from statehouse.v1 import errors_pb2
 

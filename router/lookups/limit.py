@@ -39,16 +39,18 @@ class LookupLimit:
         return self._quick.lookups + self._patient.lookups + self._elsewhere()
 
     @contextmanager
-    def admitted(self, size: int, lookups: int = 1) -> Iterator[OpenLookups]:
+    def admitted(self, size: int, lookups: int = 1, *, is_under_way: bool = False) -> Iterator[OpenLookups]:
         """Count lookups for as long as the context lasts. A batch of any size is admitted as long as there is room.
 
-        `size`: bytes of their request.
+        `size`: bytes of their request. `is_under_way`: the proxy has admitted them, and hands them over.
 
         Raises:
             LookupFailure: OVERLOADED.
 
         """
-        self._quick.take(lookups, size, self._elsewhere())
+        if not is_under_way:
+            self._quick.check(self._elsewhere())
+        self._quick.enter(lookups, size)
         place = OpenLookups(self, lookups, size)
         try:
             yield place
@@ -58,7 +60,8 @@ class LookupLimit:
 
     def move(self, place: OpenLookups, lookups: int, size: int) -> None:
         """See `OpenLookups.wait_for_positions`."""
-        self._patient.take(lookups, size)
+        self._patient.check()
+        self._patient.enter(lookups, size)
         self._quick.leave(lookups, size)
         place.quick -= lookups
         place.quick_bytes -= size
@@ -78,8 +81,8 @@ class _Kind:
         self._what, self._max_here, self._setting, self._max_bytes = what, max_here, setting, max_bytes
         self.lookups = self.size = 0
 
-    def take(self, lookups: int, size: int, elsewhere: int = 0) -> None:
-        """Count lookups, if there is room for one beside those that are `elsewhere`."""
+    def check(self, elsewhere: int = 0) -> None:
+        """Refuse a request if there is no room for one lookup beside those that are `elsewhere`."""
         if (count := self.lookups + elsewhere) >= self._max_here:
             raise LookupFailure(
                 Reason.OVERLOADED,
@@ -92,6 +95,9 @@ class _Kind:
                 f"{self.lookups} lookups {self._what} in this router, whose requests have {self.size:,} bytes: at "
                 f"{self._max_bytes:,} no more are admitted",
             )
+
+    def enter(self, lookups: int, size: int) -> None:
+        """Count lookups."""
         self.lookups += lookups
         self.size += size
 

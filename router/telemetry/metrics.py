@@ -23,7 +23,7 @@ class RouterMetrics:
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is the answering node's role
         in the routing table, empty if none answered.
     statehouse_router_express_lookups_total{store}: those of them that the proxy sent to a node by itself and that were
-        answered in time.
+        answered in time; each of a batch counts.
     statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
         failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
         node's stream ended.
@@ -127,9 +127,18 @@ class RouterMetrics:
         """
         self._counter(store, "OK", role).inc(count)
         self._express.labels(store).inc(count)
-        self._attempts("OK").inc(count)
+        self.attempts_well(count)
         for took_s in islice(cycle(times_s), count):
             self._duration.observe(took_s)
+
+    def express_batches(self, store: str, count: int) -> None:
+        """Count lookups of batches that the proxy sent to nodes by itself and that were answered."""
+        self.lookups(store, "OK", count)
+        self._express.labels(store).inc(count)
+
+    def attempts_well(self, number: int) -> None:
+        """Count calls that nodes answered."""
+        self._attempts("OK").inc(number)
 
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
         return self._lookups.labels(store, outcome, "" if role is None else role.name)

@@ -24,22 +24,21 @@ from google.rpc import code_pb2, status_pb2
 from statehouse.background import as_error
 from statehouse.errors import LookupFailure
 from statehouse.rpc.failures import DETAILS_KEY
+from statehouse.rpc.handed import HandedCalls, HandedLookup
 from statehouse.rpc.status import told
 from statehouse.security.shown import NOTHING_SHOWN, Shown
-from statehouse.v1 import errors_pb2
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((5,))
+VERSION: Final = bytes((6,))
 """Of the link. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
 _TIME: Final = struct.Struct(">I")
 # Of a lookup: its timeout, its caller's number, and how many lookups are under way elsewhere.
 _LOOKUP: Final = struct.Struct(">IQI")
-# Of one that was sent to a node: how long ago in microseconds, what came of it, and how long the node's name is.
-_HANDED: Final = struct.Struct(">IBB")
-_LENGTH: Final = struct.Struct(">I")
+# Of one that is handed over: its kind, and how long what is known of it is.
+_HANDED: Final = struct.Struct(">BI")
 _AUTHORIZATION_LENGTH: Final = struct.Struct(">H")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
 # A proxy that takes nothing: it has as much for calls that nobody reads (proxy/link.go).
@@ -78,26 +77,12 @@ class FromProxy(IntEnum):
     """A part of the request of the lookup of that number, which will begin with the rest of it. If that is refused
     before, the proxy says with LEFT that no further part follows, unless it has sent the rest."""
     HANDED = 12
-    """A Get that the proxy has sent to a node. Before the request: microseconds since then (4 bytes), what came of it
-    (`Came`, 1 byte), the node's name (after its length, 1 byte), and the content of what came (after its length, 4)."""
+    """A request of which nodes have been asked. Before it: its kind (1 byte), and a HandedRequest of
+    statehouse.control.v1 (after its length, 4 bytes)."""
     EXPRESS_ENDED = 13
-    """What came of a lookup that was handed over while it was under way: `Came`, and its content."""
+    """What came of the call of that number in a HandedRequest: its HandedOutcome (1 byte), and its content."""
     EXPRESS_SUMS = 14
     """Lookups that nodes answered in time: statehouse.control.v1.ExpressSums."""
-
-
-class Came(IntEnum):
-    """What came of a lookup that the proxy sent to a node."""
-
-    ANSWERED = 0
-    """The caller has the answer."""
-    FAILED = 1
-    """The call failed; the content is a serialized google.rpc.Status."""
-    REFUSED = 2
-    """The node refused; the content is a serialized statehouse.v1.LookupError."""
-    UNKNOWN = 3
-    """Nothing is known of it."""
-    UNDER_WAY = 4
 
 
 class ToProxy(IntEnum):
@@ -125,29 +110,16 @@ CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
 
 
 @dataclass(frozen=True, slots=True)
-class HandedLookup:
-    """A lookup that the proxy has sent to a node, and hands over because it is late or was not answered.
-
-    `sent_at`: when, in the loop's time. `came`: empty bytes, if the caller has got the node's answer; or the node's
-    refusal; None if nothing is known; or CallFailed is raised.
-    """
-
-    instance_id: str
-    sent_at: float
-    came: asyncio.Future[bytes | LookupFailure | None]
-
-
-@dataclass(frozen=True, slots=True)
 class LinkContext:
     """The context of a call over the link, in place of gRPC's. `until`: the caller's deadline, in the loop's time.
 
-    `shown`: what the caller has shown; the same object for all their calls on one connection. `handed`: if the proxy
-    has sent the lookup to a node already.
+    `shown`: what the caller has shown; the same object for all their calls on one connection. `handed`: calls
+    that the proxy has made for it already, of a Get one; None if it comes from the caller straight.
     """
 
     until: float | None
     shown: Shown = NOTHING_SHOWN
-    handed: HandedLookup | None = None
+    handed: tuple[HandedLookup, ...] | None = None
 
     def time_remaining(self) -> float | None:
         """Return the seconds left, None if the caller set no deadline."""
@@ -230,7 +202,7 @@ class Link(asyncio.Protocol):
         # None: the beginning was refused, and the rest doesn't matter.
         self._parts: dict[int, list[bytes] | None] = {}
         self._numbers = itertools.count(1)
-        self._handed: dict[int, asyncio.Future[bytes | LookupFailure | None]] = {}
+        self._handed = HandedCalls(self._loop, lambda status: CallFailed(status_pb2.Status.FromString(status)))
         self.elsewhere = 0
         """How many lookups are under way that the proxy has sent to nodes, as it said last."""
         self.on_sums: Callable[[bytes], None] = lambda _sums: None
@@ -375,25 +347,20 @@ class Link(asyncio.Protocol):
             self._take_over(number, content)
         elif kind == FromProxy.EXPRESS_SUMS:
             self.on_sums(content)
-        elif (came := self._handed.pop(number, None)) is not None and not came.done():
-            _set(came, content[0], content[1:])
+        else:
+            self._handed.ended(number, content)
 
     def _take_over(self, number: int, content: bytes) -> None:
-        """Begin a lookup that the proxy has sent to a node."""
+        """Begin a request of which the proxy has asked nodes."""
         timeout_ms, caller, self.elsewhere = _LOOKUP.unpack_from(content)
-        ago_us, kind, name_size = _HANDED.unpack_from(content, _LOOKUP.size)
+        kind, size = _HANDED.unpack_from(content, _LOOKUP.size)
         at = _LOOKUP.size + _HANDED.size
-        instance_id = content[at : at + name_size].decode()
-        at += name_size
-        (size,) = _LENGTH.unpack_from(content, at)
-        at += _LENGTH.size
-        came: asyncio.Future[bytes | LookupFailure | None] = self._loop.create_future()
-        if kind == Came.UNDER_WAY:
-            self._handed[number] = came
+        handed, numbers = self._handed.take(content[at : at + size])
+        self._begin(*self._handlers[kind], number, content[at + size :], timeout_ms, caller, handed)
+        if (task := self._tasks.get(number)) is not None:
+            task.add_done_callback(lambda _: self._handed.forget(numbers))
         else:
-            _set(came, kind, content[at : at + size])
-        handed = HandedLookup(instance_id, self._loop.time() - ago_us / 1_000_000, came)
-        self._begin(*self._handlers[FromProxy.GET], number, content[at + size :], timeout_ms, caller, handed)
+            self._handed.forget(numbers)
 
     def _end_call(self, kind: int, number: int, content: bytes) -> None:
         """Take what came of a call that the server made."""
@@ -417,7 +384,7 @@ class Link(asyncio.Protocol):
         request: bytes,
         timeout_ms: int,
         caller: int,
-        handed: HandedLookup | None = None,
+        handed: tuple[HandedLookup, ...] | None = None,
     ) -> None:
         """Answer a call."""
         if (shown := self.callers.get(caller)) is None:
@@ -438,7 +405,6 @@ class Link(asyncio.Protocol):
 
     def _done(self, name: str, number: int, task: asyncio.Future[bytes]) -> None:
         del self._tasks[number]
-        self._handed.pop(number, None)
         if task.cancelled():
             return  # nobody waits for it
         if (error := task.exception()) is None:
@@ -448,19 +414,6 @@ class Link(asyncio.Protocol):
 
     def _fail(self, name: str, number: int, error: Exception) -> None:
         self.send(ToProxy.FAILURE, number, told(name, error).SerializeToString())
-
-
-def _set(came: asyncio.Future[bytes | LookupFailure | None], kind: int, content: bytes) -> None:
-    """Say what came of a lookup at a node."""
-    if kind == Came.ANSWERED:
-        came.set_result(b"")
-    elif kind == Came.REFUSED:
-        came.set_result(LookupFailure.from_proto(errors_pb2.LookupError.FromString(content)))
-    elif kind == Came.FAILED:
-        came.set_exception(CallFailed(status_pb2.Status.FromString(content)))
-        came.exception()  # nobody may be left to ask for it
-    else:
-        came.set_result(None)
 
 
 def _short(text: str) -> bytes:

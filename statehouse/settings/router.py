@@ -65,7 +65,7 @@ class RouterSettings(ServerSettings):
     )
     express: bool = setting(
         False,
-        "The proxy sends plain Gets to nodes by itself, as the router has decided. Not with security_rules.",
+        "The proxy sends plain lookups to nodes by itself, as the router has decided. Not with security_rules.",
         SettingGroup.ROUTING,
     )
     max_lookups: int = setting(

@@ -43,6 +43,38 @@ KEY_FORM_LONG: KeyForm.ValueType  # 2
 """A decimal integer of 64 bits, big-endian."""
 Global___KeyForm: _TypeAlias = KeyForm  # noqa: Y015
 
+class _HandedOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HandedOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HandedOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HANDED_OUTCOME_UNSPECIFIED: _HandedOutcome.ValueType  # 0
+    """Nothing yet."""
+    HANDED_OUTCOME_ANSWERED: _HandedOutcome.ValueType  # 1
+    """The node's answer."""
+    HANDED_OUTCOME_FAILED: _HandedOutcome.ValueType  # 2
+    """The call failed: a serialized google.rpc.Status."""
+    HANDED_OUTCOME_REFUSED: _HandedOutcome.ValueType  # 3
+    """The node refused the lookup: a serialized statehouse.v1.LookupError."""
+    HANDED_OUTCOME_UNKNOWN: _HandedOutcome.ValueType  # 4
+    """Nothing is known of this lookup, though the call that it shared is over."""
+
+class HandedOutcome(_HandedOutcome, metaclass=_HandedOutcomeEnumTypeWrapper):
+    """What came of a call that a proxy has sent to a node."""
+
+HANDED_OUTCOME_UNSPECIFIED: HandedOutcome.ValueType  # 0
+"""Nothing yet."""
+HANDED_OUTCOME_ANSWERED: HandedOutcome.ValueType  # 1
+"""The node's answer."""
+HANDED_OUTCOME_FAILED: HandedOutcome.ValueType  # 2
+"""The call failed: a serialized google.rpc.Status."""
+HANDED_OUTCOME_REFUSED: HandedOutcome.ValueType  # 3
+"""The node refused the lookup: a serialized statehouse.v1.LookupError."""
+HANDED_OUTCOME_UNKNOWN: HandedOutcome.ValueType  # 4
+"""Nothing is known of this lookup, though the call that it shared is over."""
+Global___HandedOutcome: _TypeAlias = HandedOutcome  # noqa: Y015
+
 @_typing.final
 class ExpressSnapshot(_message.Message):
     """What a router has decided before any lookup asks, for the proxy in front of
@@ -58,12 +90,20 @@ class ExpressSnapshot(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     STORES_FIELD_NUMBER: _builtins.int
     MAX_LOOKUPS_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_ENTRIES_FIELD_NUMBER: _builtins.int
+    BATCH_LATE_AFTER_US_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Grows with each snapshot of a router's process."""
     forwarding: _builtins.bytes
     """What turns a caller's serialized lookup into a node's: a suffix."""
     max_lookups: _builtins.int
     """The most lookups that may be under way at once, those at the router too."""
+    max_batch_entries: _builtins.int
+    """The most lookups of a batch. A batch of more is the router's to refuse."""
+    batch_late_after_us: _builtins.int
+    """After how long without all its answers the router is told of a batch, in
+    microseconds.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressNode]:
         """The nodes that may be asked."""
@@ -80,10 +120,12 @@ class ExpressSnapshot(_message.Message):
         nodes: _abc.Iterable[Global___ExpressNode] | None = ...,
         stores: _abc.Iterable[Global___ExpressStore] | None = ...,
         max_lookups: _builtins.int = ...,
+        max_batch_entries: _builtins.int = ...,
+        batch_late_after_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwarding", b"forwarding", "max_lookups", b"max_lookups", "nodes", b"nodes", "number", b"number", "stores", b"stores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_late_after_us", b"batch_late_after_us", "forwarding", b"forwarding", "max_batch_entries", b"max_batch_entries", "max_lookups", b"max_lookups", "nodes", b"nodes", "number", b"number", "stores", b"stores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -168,6 +210,8 @@ class ExpressSums(_message.Message):
 
     SUMS_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    BATCH_CALLS_FIELD_NUMBER: _builtins.int
+    BATCH_LOOKUPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressSum]:
         """One element for each store, node and role with lookups."""
@@ -176,15 +220,27 @@ class ExpressSums(_message.Message):
     def shared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How many lookups each call with more than one had."""
 
+    @_builtins.property
+    def batch_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressSum]:
+        """Calls for batches, one element for each node: without store and role."""
+
+    @_builtins.property
+    def batch_lookups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpressSum]:
+        """Lookups of batches, one element for each store, which has nothing else but
+        their count.
+        """
+
     def __init__(
         self,
         *,
         sums: _abc.Iterable[Global___ExpressSum] | None = ...,
         shared: _abc.Iterable[_builtins.int] | None = ...,
+        batch_calls: _abc.Iterable[Global___ExpressSum] | None = ...,
+        batch_lookups: _abc.Iterable[Global___ExpressSum] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shared", b"shared", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_calls", b"batch_calls", "batch_lookups", b"batch_lookups", "shared", b"shared", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -208,7 +264,7 @@ class ExpressSum(_message.Message):
     role: _builtins.int
     """Its role in the snapshot."""
     count: _builtins.int
-    """How many lookups."""
+    """How many lookups, or calls."""
     @_builtins.property
     def took_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How long the latest of them took, in microseconds, and at most so many as
@@ -231,3 +287,73 @@ class ExpressSum(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExpressSum: _TypeAlias = ExpressSum  # noqa: Y015
+
+@_typing.final
+class HandedRequest(_message.Message):
+    """What a router should know of a request that its proxy hands over: which of
+    its lookups nodes have been asked for already.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandedCall]:
+        """The calls, in the order of their lookups in the request. A Get has one.
+        Lookups of a batch that come after theirs were sent to no node.
+        """
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___HandedCall] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandedRequest: _TypeAlias = HandedRequest  # noqa: Y015
+
+@_typing.final
+class HandedCall(_message.Message):
+    """A call that a proxy has sent to a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    TOOK_US_FIELD_NUMBER: _builtins.int
+    LOOKUPS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """The node's stable name."""
+    took_us: _builtins.int
+    """For how long it has been under way, in microseconds; or how long it took."""
+    lookups: _builtins.int
+    """How many lookups of the request it is for."""
+    outcome: Global___HandedOutcome.ValueType
+    """What came of it."""
+    content: _builtins.bytes
+    """What that outcome has to say."""
+    number: _builtins.int
+    """What comes of a call that is under way has this number."""
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        took_us: _builtins.int = ...,
+        lookups: _builtins.int = ...,
+        outcome: Global___HandedOutcome.ValueType = ...,
+        content: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "instance_id", b"instance_id", "lookups", b"lookups", "number", b"number", "outcome", b"outcome", "took_us", b"took_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandedCall: _TypeAlias = HandedCall  # noqa: Y015

@@ -11,13 +11,14 @@ from functools import partial
 import grpc.aio
 import pytest
 
-from router.choice.express import ExpressCompiler, decided
+from router.choice.express import ExpressBounds, ExpressCompiler, decided
 from statehouse.control.v1.express_pb2 import KEY_FORM_TEXT, ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
 from statehouse.rpc.channels import channel
 from statehouse.rpc.failures import from_rpc_error
-from statehouse.rpc.link import CallFailed, HandedLookup, LinkContext, ToProxy
+from statehouse.rpc.handed import HandedLookup
+from statehouse.rpc.link import CallFailed, LinkContext, ToProxy
 from statehouse.topology import Role
 from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import framed, frames, result_of
@@ -79,7 +80,9 @@ async def test_the_program_decides_as_the_function_does() -> None:
         ports = {name: each.server.port for name, each in fleet.items()}
         express = 0
         for _ in range(FLEETS):
-            snapshot = ExpressCompiler(lambda _store: 5.0, max_lookups=1_000).changed(*made_table(rng, ports))
+            snapshot = ExpressCompiler(lambda _store: 5.0, ExpressBounds(1_000, 1_000, 5.0)).changed(
+                *made_table(rng, ports)
+            )
             assert snapshot is not None
             await tell(router, snapshot, fleet["n0"])
             one = partial(is_answered_as_decided, at, snapshot, asyncio.Semaphore(AT_ONCE))
@@ -96,7 +99,7 @@ class Router:
         it.get = self._get  # type: ignore[assignment,method-assign]
 
     def _get(self, _request: bytes, context: LinkContext) -> Awaitable[bytes]:
-        self.handed.put_nowait(context.handed)
+        self.handed.put_nowait(context.handed[0] if context.handed else None)
 
         async def later() -> bytes:
             await self.may_answer.wait()
@@ -144,7 +147,7 @@ async def test_a_late_lookup_is_handed_over_and_the_nodes_answer_may_still_come_
         assert not handed.came.done()
         node.may_go_on.set()
         assert await asked == [b"by the node"]
-        assert await asyncio.wait_for(handed.came, 5) == b""
+        assert await asyncio.wait_for(handed.came, 5) == b"by the node"
         router.may_answer.set()
         assert await call(at, TWICE, b"x") == [b"x", b"x"], "an answer that nobody waits for harms nobody"
         assert it.broken == []

@@ -9,6 +9,7 @@ import pytest
 from router.calls.express_way import ExpressWay
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
+from router.choice.express import ExpressBounds
 from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
 from statehouse.errors import Reason
 from statehouse.rpc.link import ToProxy
@@ -42,8 +43,7 @@ def express_way(fleet: Fleet, link: FakeLink, times: AnswerTimes, budget: RetryB
         times,
         budget,
         router.metrics,
-        attempt_timeout_s=0.25,
-        max_lookups=7,
+        bounds=ExpressBounds(7, 900, 0.25),
     )
 
 
@@ -62,7 +62,7 @@ async def test_a_suspected_node_is_left_out_until_it_is_well(start: Start) -> No
     ]
     (store,) = first.stores
     assert (store.name, list(store.first), store.late_after_us) == (STORE, [1], 50_000)
-    assert first.max_lookups == 7
+    assert (first.max_lookups, first.max_batch_entries, first.batch_late_after_us) == (7, 900, 250_000)
     node = fleet.router.tables.current().nodes["a"]
     fleet.router.health.failed(node, Reason.UNREACHABLE, "refused", float("inf"))
     way.refresh()
@@ -88,3 +88,33 @@ async def test_sums_are_metrics_times_and_income_of_the_budget(start: Start) -> 
     assert times.hedge_delay_s((STORE, "Get")) == pytest.approx(0.1)
     assert sum(budget.retry(0.0) for _ in range(40)) == 30
     link.on_sums(b"\xff")  # not to be read: it harms nobody
+
+
+async def test_batches_in_sums_are_calls_and_lookups_without_a_role(start: Start) -> None:
+    fleet, link, times, budget = await start("a", "b"), FakeLink(), answer_times(), RetryBudget(10, 0)
+    express_way(fleet, link, times, budget)
+    sums = ExpressSums()
+    sums.batch_calls.add(instance_id="a", count=200, took_us=[100_000] * 100)
+    sums.batch_lookups.add(store=STORE, count=5_000)
+    sums.batch_lookups.add(store="gone", count=1)
+    link.on_sums(sums.SerializeToString())
+    value = fleet.router.metrics.registry.get_sample_value
+    assert value("statehouse_router_lookups_total", {"store": STORE, "outcome": "OK", "role": ""}) == 5_000
+    assert value("statehouse_router_express_lookups_total", {"store": STORE}) == 5_000
+    assert value("statehouse_router_express_lookups_total", {"store": ""}) == 1
+    assert value("statehouse_router_attempts_total", {"reason": "OK"}) == 200
+    assert value("statehouse_router_lookup_duration_seconds_count") == 0
+    assert times.hedge_delay_s(("", "BatchGet")) == pytest.approx(0.1)
+    assert sum(budget.retry(0.0) for _ in range(40)) == 20
+
+
+async def test_sums_of_what_was_before_a_suspicion_do_not_end_it(start: Start) -> None:
+    fleet, link = await start("a", "b"), FakeLink()
+    express_way(fleet, link, answer_times(), RetryBudget(10, 0))
+    node = fleet.router.tables.current().nodes["a"]
+    fleet.router.health.failed(node, Reason.UNREACHABLE, "refused", float("inf"))
+    sums = ExpressSums()
+    sums.sums.add(store=STORE, instance_id="a", role=Role.ACTIVE.value, count=1, took_us=[100])
+    sums.batch_calls.add(instance_id="a", count=1, took_us=[100])
+    link.on_sums(sums.SerializeToString())
+    assert "a" in fleet.router.health.suspects

@@ -8,14 +8,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 from google.rpc import code_pb2, status_pb2
 
+from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher, NodeAnswer
 from router.lookups.locate import keyed_call
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import LookupFailure, Reason, reason_name
 from statehouse.rpc.deadline import Deadline
-from statehouse.rpc.link import CallFailed, HandedLookup
+from statehouse.rpc.handed import HandedLookup
+from statehouse.rpc.link import CallFailed
 from statehouse.v1 import query_service_pb2
+from statehouse.wire import framed, result_of
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
+from tests.unit.router.fleets import STORE
 from tests.unit.router.making_calls import body
 
 Start = Callable[..., Awaitable[Fleet]]
@@ -26,6 +30,26 @@ def handed(to: str, ago_s: float = 0.0) -> tuple[HandedLookup, Came]:
     loop = asyncio.get_running_loop()
     came: Came = loop.create_future()
     return HandedLookup(to, loop.time() - ago_s, came), came
+
+
+def handed_batch(to: str, lookups: int, ago_s: float = 0.0) -> tuple[HandedLookup, Came]:
+    lookup, came = handed(to, ago_s)
+    return HandedLookup(to, lookup.sent_at, came, lookups), came
+
+
+async def batch(fleet: Fleet, keys: str, *calls: HandedLookup, is_handed: bool = True) -> list[str]:
+    """Return who answered each of a batch, or why nobody did."""
+    getter: BatchGetter = fleet.router._handlers.batches
+    data = await getter.batch_get(framed(body(key) for key in keys), Deadline.after(5.0), calls if is_handed else None)
+    results = query_service_pb2.BatchGetResponse.FromString(data).results
+    return [
+        each.response.replica.host.instance_id if each.HasField("response") else reason_name(each.error.reason)
+        for each in results
+    ]
+
+
+def metric(fleet: Fleet, name: str, **labels: str) -> float:
+    return fleet.router.metrics.registry.get_sample_value(f"statehouse_router_{name}_total", labels) or 0.0
 
 
 async def answer(fleet: Fleet, lookup: HandedLookup) -> NodeAnswer:
@@ -95,3 +119,75 @@ async def test_a_node_that_the_table_no_longer_names_first_is_not_waited_for_alo
     fleet = await start("a", "b")
     lookup, _came = handed("gone", ago_s=0.1)
     assert by(await answer(fleet, lookup)) == "a"
+
+
+def refusals(*reasons: Reason) -> bytes:
+    return framed(result_of(LookupFailure(reason, "no")) for reason in reasons)
+
+
+async def test_of_a_handed_batch_each_refusal_goes_its_own_way(start: Start) -> None:
+    fleet = await start("a", "b")
+    call, came = handed_batch("a", 3)
+    came.set_result(refusals(Reason.PARTITION_RESTORING, Reason.INVALID_KEY, Reason.WOULD_WAIT))
+    assert await batch(fleet, "1234", call) == ["b", "INVALID_KEY", "a", "a"]
+    assert [[each.key.text for each in batch] for batch in fleet.nodes["a"].batches] == [["4"]]
+    assert [each.key.text for each in fleet.nodes["a"].gets] == ["3"]
+    assert metric(fleet, "lookups", store=STORE, outcome="OK", role="") == 3
+    assert "a" not in fleet.router.health.suspects
+
+
+async def test_a_handed_batch_that_failed_is_asked_elsewhere_in_one_call(start: Start) -> None:
+    fleet = await start("a", "b")
+    call, came = handed_batch("a", 2)
+    came.set_exception(CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection refused")))
+    assert await batch(fleet, "12", call) == ["b", "b"]
+    assert len(fleet.nodes["b"].batches) == 1
+    assert not fleet.nodes["a"].batches
+    assert "a" in fleet.router.health.suspects
+    assert metric(fleet, "attempts", reason="UNREACHABLE") == 1
+
+
+async def test_a_handed_batch_that_was_too_large_is_asked_in_halves(start: Start) -> None:
+    fleet = await start("a", "b")
+    call, came = handed_batch("a", 4)
+    came.set_exception(CallFailed(status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="larger than max")))
+    assert await batch(fleet, "1234", call) == ["a"] * 4
+    assert [len(batch) for batch in fleet.nodes["a"].batches] == [2, 2]
+
+
+async def test_a_late_batch_is_waited_for_as_long_as_an_attempt_may_take_in_all(start: Start) -> None:
+    fleet = await start("a", "b", attempt_timeout_ms=300)
+    answered, came = handed_batch("a", 1, ago_s=0.2)
+    under_way = asyncio.create_task(batch(fleet, "12", answered))
+    await poll_until_async(lambda: fleet.nodes["a"].batches, 5, "the rest to be asked for")
+    came.set_result(framed([result_of(query_service_pb2.GetResponse(found=True).SerializeToString())]))
+    assert await under_way == ["", "a"]
+    silent, _ = handed_batch("a", 1, ago_s=0.25)
+    began = asyncio.get_running_loop().time()
+    assert await batch(fleet, "1", silent) == ["b"]
+    assert asyncio.get_running_loop().time() - began < 0.3, "the time before it was handed over counts"
+    assert fleet.router.health.suspects["a"].reason is Reason.ATTEMPT_TIMED_OUT
+
+
+async def test_calls_to_whom_the_table_no_longer_has_and_of_broken_lookups_are_made_anew(start: Start) -> None:
+    fleet = await start("a", "b")
+    gone, _ = handed_batch("gone", 1)
+    assert await batch(fleet, "12", gone) == ["a", "a"]
+    unread, came = handed_batch("a", 2)
+    came.set_result(b"")
+    getter: BatchGetter = fleet.router._handlers.batches
+    data = await getter.batch_get(framed([b"\xff", body("1")]), Deadline.after(5.0), [unread])
+    first, second = query_service_pb2.BatchGetResponse.FromString(data).results
+    assert first.HasField("error")
+    assert second.response.replica.host.instance_id == "a"
+
+
+async def test_what_the_proxy_has_admitted_is_not_refused_when_it_is_handed_over(start: Start) -> None:
+    fleet = await start("a", "b", max_lookups=1)
+    with fleet.router._handlers.limit.admitted(1):
+        with pytest.raises(LookupFailure):
+            await batch(fleet, "1", is_handed=False)
+        assert await batch(fleet, "1") == ["a"]
+        call, came = handed_batch("a", 1)
+        came.set_result(refusals(Reason.PARTITION_RESTORING))
+        assert await batch(fleet, "1", call) == ["b"]

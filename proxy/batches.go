@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// batch is a BatchGet whose lookups go to the nodes that they are decided for.
+type batch struct {
+	lookups, results [][]byte
+	// Of each lookup; nil if it is the router's.
+	stores []*store
+	groups []*group
+	// The bytes that are left for results in the answer.
+	room int
+}
+
+// group is the lookups of a batch that go to a node in one call.
+type group struct {
+	sent
+	request []byte
+	places  []int
+}
+
+// BatchGet answers a batch; false if that is for the router to do, as if nobody had been asked.
+func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
+	known := e.snapshot.Load()
+	if known == nil {
+		return nil, nil, false
+	}
+	lookups := elements(it.data, int(known.maxEntries))
+	if s := e.now(ctx); s != nil && !it.isLarge() {
+		if b := e.split(s, lookups); len(b.groups) > 0 {
+			data, err := e.answer(ctx, who, authorization, microseconds(s.batchLateAfterUs), b)
+			if err != nil || b.room >= 0 {
+				return data, err, true
+			}
+		}
+	}
+	if more := int64(len(lookups)) - 1; more > 0 {
+		e.passed.Add(more)
+		context.AfterFunc(ctx, func() { e.passed.Add(-more) })
+	}
+	return nil, nil, false
+}
+
+// split groups lookups by their nodes.
+func (e *Express) split(s *snapshot, lookups [][]byte) *batch {
+	b := &batch{lookups: lookups, results: make([][]byte, len(lookups)), stores: make([]*store, len(lookups))}
+	b.room = e.calls.maxMessageBytes - entryOverhead*len(lookups)
+	last := map[string]*group{}
+	for place, lookup := range lookups {
+		to := s.decide(lookup)
+		if to == nil {
+			continue
+		}
+		g, size := last[to.node.address], len(lookup)+len(s.forwarding)+entryOverhead
+		if g == nil || len(g.places) == maxEntries || len(g.request)+size > e.calls.maxMessageBytes {
+			g = &group{sent: sent{node: to.node}}
+			last[to.node.address] = g
+			b.groups = append(b.groups, g)
+		}
+		g.request = appendText(g.request, 1, append(lookup[:len(lookup):len(lookup)], s.forwarding...))
+		g.places = append(g.places, place)
+		b.stores[place] = to.store
+	}
+	return b
+}
+
+// answer asks the nodes, and then the router for what they didn't answer and for the rest. If there is no room for all
+// results, there is no answer: which of them it has then is for the router to say.
+func (e *Express) answer(
+	ctx context.Context, who *Caller, authorization string, late time.Duration, b *batch,
+) ([]byte, error) {
+	inner, end := inTime(ctx)
+	defer end()
+	calls, done := make([]*sent, len(b.groups)), make(chan ended, len(b.groups))
+	for i, g := range b.groups {
+		calls[i], g.at = &g.sent, time.Now()
+		go func() {
+			data, err := e.calls.send(inner, g.node.address, batchGetPath, g.request)
+			done <- ended{&g.sent, cameOf(data, err)}
+		}()
+	}
+	if err := e.await(inner, len(b.lookups), calls, late, done); err != nil {
+		return nil, err
+	}
+	if calls, places := e.unanswered(b); len(places) > 0 && b.room >= 0 {
+		more := int64(len(places)) - 1
+		e.passed.Add(more)
+		defer e.passed.Add(-more)
+		lookups := make([][]byte, len(places))
+		for i, place := range places {
+			lookups[i], b.stores[place] = b.lookups[place], nil
+		}
+		data, err := e.link.Hand(ctx, who, authorization, batchGet, calls, done, framed(lookups))
+		if err != nil {
+			return nil, err
+		}
+		for i, result := range elements(data, len(places)) {
+			b.put(places[i], result)
+		}
+	}
+	if b.room < 0 {
+		return nil, nil
+	}
+	counts := map[*store]uint64{}
+	for _, each := range b.stores {
+		counts[each]++
+	}
+	for each, count := range counts {
+		if each != nil {
+			e.sums.Add(sumKey{field: sumOfBatchLookups, store: each.name}, count)
+		}
+	}
+	return framed(b.results), nil
+}
+
+// unanswered returns the calls that the router has to know of, and the places of the lookups that are for it to answer:
+// those of the calls first.
+func (e *Express) unanswered(b *batch) ([]*sent, []int) {
+	var calls []*sent
+	var places []int
+	for _, g := range b.groups {
+		missing := b.take(g)
+		if g.lookups = len(missing); g.lookups > 0 {
+			calls, places = append(calls, &g.sent), append(places, missing...)
+		} else {
+			e.sums.Add(sumKey{field: sumOfBatchCalls, instance: g.node.instance}, 1, g.took)
+		}
+	}
+	for place, each := range b.stores {
+		if each == nil {
+			places = append(places, place)
+		}
+	}
+	return calls, places
+}
+
+// take keeps the results of a call, and returns the places of those that it doesn't have. They are left as what came of
+// the call.
+func (b *batch) take(g *group) []int {
+	results := elements(g.came.content, len(g.places))
+	if g.came.kind != answered || len(results) != len(g.places) {
+		return g.places
+	}
+	var missing []int
+	var theirs []byte
+	for i, result := range results {
+		if len(result) > 0 && result[0] == responseTag {
+			b.put(g.places[i], result)
+		} else {
+			missing, theirs = append(missing, g.places[i]), appendText(theirs, 1, result)
+		}
+	}
+	g.came.content = theirs
+	return missing
+}
+
+func (b *batch) put(place int, result []byte) {
+	b.results[place] = result
+	b.room -= len(result)
+}
