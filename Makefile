@@ -77,6 +77,7 @@ mutate: setup ## Change the deciding modules in 200 places and see that tests no
 
 test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
+	STATEHOUSE_EXPRESS=no $(PYTEST) -m "not long" tests/integration/routing
 
 # The second run is played also if a check of the first failed: the page has both.
 robustness: setup tools ## Play the robustness scenarios at full size, plain and then with TLS and rules, and write docs/robustness.md (a quiet machine, 40 minutes)
