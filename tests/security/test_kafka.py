@@ -239,6 +239,8 @@ def test_an_application_works_with_the_documented_rights_and_shows_no_secret(
         processor.stop()
     for log in ("n1.log", "router.log", "processor.log"):
         assert "authorization failed" not in (tmp_path / log).read_text().lower(), log
+    # Java ends after the processor, and gives its log another name then.
+    poll_until(lambda: not [*events.rglob("*.inprogress")], SERVED_S, "Spark's log to be whole")
     written = [each for each in tmp_path.rglob("*") if each.is_file() and "rocksdb" not in each.parts]
     assert any(each.is_relative_to(events) for each in written)
     for each in written:
