@@ -65,8 +65,11 @@ func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
 			if ctx.Err() == context.DeadlineExceeded {
 				return // as the other one is then
 			}
-			// Thousands may leave together. Each place is given back after its time, and so they go by and by.
-			_, _ = leaving.Enter(passing, 1, longestBeginning)
+			// Thousands may leave together. Each place is given back after its time, and so they go by and by. If they leave
+			// because the server is silent, they are to be told now.
+			if context.Cause(ctx) != errSilent {
+				_, _ = leaving.Enter(passing, 1, longestBeginning)
+			}
 			end()
 		})
 		over := func() {

@@ -61,7 +61,7 @@ const (
 	leave   = 6 // the call of that number, which nobody waits for
 	drop    = 7 // a connection: the milliseconds that calls may go on, and the address
 	routes  = 8 // statehouse.control.v1.ExpressSnapshot
-	alive   = 9 // the number of the snapshot that holds
+	alive   = 9 // the server lives; the number of the snapshot that holds, or 0
 
 	noDeadline = math.MaxUint32
 	// What may wait to be written: a server that is frozen must not fill the memory.
@@ -90,6 +90,7 @@ type Link struct {
 	OnSnapshot func(data []byte) error
 	OnAlive    func(number uint64)
 	Elsewhere  func() uint32
+	Liveness   *Liveness
 
 	conn    net.Conn
 	calls   *Calls
@@ -117,6 +118,7 @@ func NewLink(conn net.Conn, calls *Calls) *Link {
 		conn: conn, calls: calls, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		waiting: map[uint64]chan outcome{}, making: map[uint64]context.CancelFunc{},
 	}
+	l.Liveness = NewLiveness(l.endWaiting)
 	l.turn <- struct{}{}
 	return l
 }
@@ -157,6 +159,9 @@ func (l *Link) call(
 		case <-ctx.Done():
 			it.free()
 			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-l.Liveness.Spell().Done():
+			it.free()
+			return nil, errSilent
 		}
 	}
 	isHuge := len(it.data) > hugeBytes
@@ -209,6 +214,30 @@ func (l *Link) call(
 	}
 }
 
+// endWaiting has the calls fail that wait for a server which has fallen silent, and tells it that their callers have left.
+func (l *Link) endWaiting() {
+	failed := outcome{failure, serializedStatus(errSilent)}
+	l.mutex.Lock()
+	for number, done := range l.waiting {
+		delete(l.waiting, number)
+		l.appendHead(left, number, 0)
+		done <- failed
+	}
+	l.mutex.Unlock()
+	l.awaken()
+}
+
+// takesNothing returns why the server takes no further call; nil if it does. The mutex is held.
+func (l *Link) takesNothing() error {
+	if l.Liveness.isSilent.Load() {
+		return errSilent
+	}
+	if len(l.out) > maxQueued {
+		return errTakesNothing
+	}
+	return nil
+}
+
 // giveUp tells that the caller of that number has left; nobody waits for what comes of it.
 func (l *Link) giveUp(number uint64) {
 	l.mutex.Lock()
@@ -239,9 +268,9 @@ func (l *Link) sendPieces(ctx context.Context, it *request, done chan outcome) (
 	for len(it.data) > pieceBytes {
 		written := make(chan struct{})
 		l.mutex.Lock()
-		if len(l.out) > maxQueued {
+		if err := l.takesNothing(); err != nil {
 			l.mutex.Unlock()
-			return number, errTakesNothing
+			return number, err
 		}
 		it.written, l.piece = written, written
 		l.appendHead(part, number, pieceBytes)
@@ -253,6 +282,8 @@ func (l *Link) sendPieces(ctx context.Context, it *request, done chan outcome) (
 		case <-written:
 		case <-ctx.Done():
 			return number, status.FromContextError(ctx.Err()).Err()
+		case refused := <-done:
+			return number, statusIn(refused.content)
 		}
 		select {
 		case refused := <-done:
@@ -273,8 +304,8 @@ func (l *Link) queue(
 	isHuge := number != 0
 	// Even if it is refused, the next write gives the turn back; of a huge one that is done when it is over.
 	l.isLarge = l.isLarge || (it.isLarge() && !isHuge)
-	if len(l.out) > maxQueued {
-		return number, errTakesNothing
+	if err := l.takesNothing(); err != nil {
+		return number, err
 	}
 	callersNumber, err := l.numberOf(who, authorization)
 	if err != nil {
@@ -419,6 +450,7 @@ func (l *Link) receive() error {
 		if _, err := io.ReadFull(reader, content); err != nil {
 			return err
 		}
+		l.Liveness.Heard()
 		if isFirst && (kind != serve || !bytes.Equal(content, []byte{linkVersion})) {
 			return errors.New("the server is of another version than this program: build it again")
 		}
@@ -452,6 +484,7 @@ func (l *Link) receive() error {
 				return fmt.Errorf("a snapshot can't be read: %w", err)
 			}
 		case alive:
+			l.Liveness.Expect()
 			l.OnAlive(number)
 		default:
 			return fmt.Errorf("a frame of kind %d: is the proxy of the same version as its server?", kind)

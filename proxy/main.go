@@ -138,7 +138,7 @@ func run(given options) error {
 		how = append(how, grpc.Creds(encrypted))
 	}
 	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
-	all := Handle(link, NewExpress(link, calls, given.maxMessageBytes), requests, Forward(upstream, requests))
+	all := Handle(link, NewExpress(link, calls, given.maxMessageBytes), requests, link.Liveness.Guarded(Forward(upstream, requests)))
 	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all)))...)
 	ended := make(chan error, 2)
 	link.OnServe = func() {

@@ -17,6 +17,7 @@ from router.calls.coalesce import Coalescer
 from router.calls.express_way import ExpressWay
 from router.calls.group_calls import GroupCalls
 from router.calls.health import NodeHealth
+from router.calls.liveness import show_liveness
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressBounds
@@ -185,6 +186,8 @@ class RouterServer:
     async def start(self) -> None:
         """Accept calls; they fail with ROUTING_NOT_READY until the first table."""
         await self._rpc.start()
+        if self._proxy is not None:
+            self._background.start(show_liveness(self._proxy.link), "show liveness")
         if self._proxy is not None and self._settings.express and self._settings.security_rules is None:
             self._express = ExpressWay(
                 self._proxy.link,

@@ -103,7 +103,8 @@ class ToProxy(IntEnum):
     ROUTES = 8
     """What the proxy may send to nodes by itself: statehouse.control.v1.ExpressSnapshot."""
     ALIVE = 9
-    """The snapshot of that number holds. Said often: the proxy acts on none that it has not heard of for a while."""
+    """This process lives; the snapshot of that number holds, if it isn't 0. Once said, it is to be said often: after
+    three seconds without a word of it the proxy acts on no snapshot, and without any word it fails all calls."""
 
 
 CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}

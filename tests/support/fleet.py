@@ -71,7 +71,10 @@ class ServerProcess:
         self.name, self.host, self.port = name, host, port
         self._command = [*prefix, sys.executable, "-m", module, *words]
         for option, value in options.items():
-            self._command += [f"--{option}", str(value)]
+            if value is True:
+                self._command.append(f"--{option}")
+            elif value is not False:
+                self._command += [f"--{option}", str(value)]
         self._log = log_dir / f"{name}.log"
         self.credentials: grpc.ChannelCredentials | None = None
         """What we show to it; None: nothing is encrypted."""

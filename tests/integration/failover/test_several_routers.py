@@ -6,8 +6,9 @@ import asyncio
 import time
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -19,14 +20,20 @@ from statehouse.client import AsyncClient, Client
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.ports import free_port
+from statehouse.rpc.proxy import NONE
 from tests.robustness.figures import percentile
 from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.polling import poll_until, poll_until_async
+from tests.support.proxy import PROXY
 
 log = structlog.get_logger(__name__)
 
 A_SECOND = 100
 A_SECOND_AT_FULL_SIZE = 300
+DEADLINE_S = 20.0
+NO_PROXY: Mapping[str, object] = {"proxy": NONE}
+BY_PROXY: Mapping[str, object] = {"proxy": PROXY}
+EXPRESS: Mapping[str, object] = {**BY_PROXY, "express": True}
 FAULTS = ("frozen", "killed", "restarting")
 KEYS = {f"k{number}": str(number) for number in range(50)}
 
@@ -41,9 +48,9 @@ def fleet(kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Pat
         yield fleet
 
 
-def started(fleet: Fleet, name: str, port: int) -> ServerProcess:
+def started(fleet: Fleet, name: str, port: int, **options: object) -> ServerProcess:
     """Start a router, and wait until it answers."""
-    router = fleet.router(name, port=port)
+    router = fleet.router(name, port=port, **options)
     router.port = port
     poll_until(lambda: is_answering(router.target), 30, f"{name} to answer")
     return router
@@ -113,14 +120,17 @@ class Callers:
             self.answers.append(Answered(due_at, time.monotonic() - due_at))
 
 
-async def disturbed(fleet: Fleet, a_second: int, seconds: float, rounds: int) -> dict[str, list[float]]:
-    """Freeze, kill and restart each of two routers in turn.
+async def disturbed(
+    fleet: Fleet, a_second: int, seconds: float, rounds: int, options: Mapping[str, object] = NO_PROXY
+) -> dict[str, list[float]]:
+    """Freeze, kill and restart each of two routers in turn. A proxy of a frozen one runs on.
 
     Return how long lookups took by what there was when they were due, in seconds: "frozen", "killed" as long as nothing
     is there in place of the router, "restarting" until it answers, and "calm".
     """
     ports = {"r1": free_port(), "r2": free_port()}
-    routers = {name: await asyncio.to_thread(started, fleet, name, port) for name, port in ports.items()}
+    start = partial(started, fleet, **options)
+    routers = {name: await asyncio.to_thread(start, name, port) for name, port in ports.items()}
     began_at: list[tuple[float, str]] = [(0.0, "calm")]
 
     def begins(what: str) -> None:
@@ -139,7 +149,7 @@ async def disturbed(fleet: Fleet, a_second: int, seconds: float, rounds: int) ->
                 routers[name].kill()
                 await callers.goes_on(seconds)
                 begins("restarting")
-                routers[name] = await asyncio.to_thread(started, fleet, f"{name}-{number}", port)
+                routers[name] = await asyncio.to_thread(start, f"{name}-{number}", port)
                 begins("calm")
                 await callers.goes_on(seconds)
     assert not callers.failures, callers.failures[:3]
@@ -154,10 +164,33 @@ async def test_no_lookup_fails_while_either_router_is_killed_frozen_or_restarted
     assert took_s.keys() == {"calm", *FAULTS}
 
 
+@pytest.mark.parametrize("options", [BY_PROXY, EXPRESS], ids=("proxy", "express"))
+async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_the_others_in_time(
+    fleet: Fleet, options: Mapping[str, object]
+) -> None:
+    """Only Python is frozen: its proxy goes on, by itself for a moment, and then says that nobody is there."""
+    start = partial(started, fleet, **options)
+    frozen, other = [await asyncio.to_thread(start, name, free_port()) for name in ("r1", "r2")]
+    async with Callers(f"{frozen.target},{other.target}") as callers:
+        frozen.freeze()
+        began = time.monotonic()
+        for _ in range(2):  # one that waits, and one that comes then
+            with pytest.raises(LookupFailure, match="doesn't respond") as failed:
+                await asyncio.to_thread(frozen.get, "k1", timeout=DEADLINE_S, active_only=True)
+            assert failed.value.reason is Reason.UNREACHABLE
+            assert time.monotonic() - began < DEADLINE_S / 2
+        await callers.goes_on()
+        frozen.thaw()
+        await poll_until_async(lambda: is_answering(frozen.target), 20, "the router to answer again")
+        await callers.goes_on()
+    assert not callers.failures, callers.failures[:3]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_at_full_size_none_fails_and_few_wait(fleet: Fleet) -> None:
-    took_s = await disturbed(fleet, A_SECOND_AT_FULL_SIZE, seconds=5.0, rounds=3)
+@pytest.mark.parametrize("options", [NO_PROXY, BY_PROXY, EXPRESS], ids=("grpcio", "proxy", "express"))
+async def test_at_full_size_none_fails_and_few_wait(fleet: Fleet, options: Mapping[str, object]) -> None:
+    took_s = await disturbed(fleet, A_SECOND_AT_FULL_SIZE, seconds=5.0, rounds=3, options=options)
     took_s["faults"] = [each for fault in FAULTS for each in took_s[fault]]
     for what, each in took_s.items():
         p50, p99, most = (percentile(sorted(each), share) * 1000 for share in (0.5, 0.99, 1.0))
