@@ -20,10 +20,10 @@ from router.calls.health import NodeHealth
 from router.calls.liveness import show_liveness
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
-from router.choice.express import ExpressBounds
+from router.choice.express import NO_SNAPSHOT, ExpressBounds, Obstacle, standing_obstacle
 from router.choice.hold import HoldLimits, Holds
 from router.fleet.current_table import CurrentTable
-from router.fleet.table import RoutingTable
+from router.fleet.table import PartitionRoutes, RoutingTable
 from router.fleet.tracker import FleetTracker
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
@@ -51,7 +51,7 @@ from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
-from statehouse.v1 import fleet_service_pb2_grpc
+from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +77,9 @@ class RouterServer:
         proxy = proxy_for(settings, bind, on_broken, share_port=share_port, server_name=settings.tls_node_name)
         self._proxy, self._background = proxy, BackgroundWork()
         self._express: ExpressWay | None = None
+        self._express_obstacle = standing_obstacle(
+            is_on=settings.express, has_proxy=proxy is not None, has_rules=settings.security_rules is not None
+        )
         self.channels = NodeChannels(
             proxy,
             max_message_bytes=settings.max_message_bytes,
@@ -158,7 +161,8 @@ class RouterServer:
             self.inputs,
             self.queries,
             self.controller,
-            Explainer(self.tables, limit, dispatcher, self._answer_times),
+            Explainer(self.tables, limit, dispatcher, self._answer_times, self._express_obstacle_to),
+            served_by=self._served_by,
             times=times,
             max_watches=settings.max_watches,
         )
@@ -188,7 +192,7 @@ class RouterServer:
         await self._rpc.start()
         if self._proxy is not None:
             self._background.start(show_liveness(self._proxy.link), "show liveness")
-        if self._proxy is not None and self._settings.express and self._settings.security_rules is None:
+        if self._proxy is not None and self._express_obstacle is None:
             self._express = ExpressWay(
                 self._proxy.link,
                 self.tables,
@@ -224,6 +228,19 @@ class RouterServer:
     def _refresh_express(self) -> None:
         if self._express is not None:
             self._express.refresh()
+
+    @property
+    def _served_by(self) -> fleet_service_pb2.ServedBy.ValueType:
+        if self._proxy is None:
+            return fleet_service_pb2.SERVED_BY_GRPCIO
+        if self._express_obstacle is not None:
+            return fleet_service_pb2.SERVED_BY_PROXY
+        return fleet_service_pb2.SERVED_BY_PROXY_WITH_EXPRESS_WAY
+
+    def _express_obstacle_to(self, request: bytes, routes: PartitionRoutes) -> Obstacle | None:
+        if self._express is None:
+            return self._express_obstacle or NO_SNAPSHOT
+        return self._express.obstacle_to(request, routes)
 
     def _lookups_elsewhere(self) -> int:
         return 0 if self._express is None or self._proxy is None else self._proxy.link.elsewhere

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from router.calls.channels import QUERY_SERVICE
+from router.calls.express_way import why_handed
 from router.calls.health import NodeHealth
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
@@ -131,8 +132,10 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
                 store = call.store
                 if call.freshness.at_least is not None:
                     place.wait_for_positions(len(data))
-                asked = handed[0] if handed else None
-                answer = await self.dispatcher.dispatch(call, self.deadline(context), handed=asked)
+                for asked in handed or ():
+                    self.metrics.handed(why_handed(asked))
+                first = handed[0] if handed else None
+                answer = await self.dispatcher.dispatch(call, self.deadline(context), handed=first)
         except LookupFailure as failure:
             self.observe(store, failure.reason.name, None, started_at)
             raise
@@ -147,6 +150,8 @@ async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> byte
     """Answer a BatchGet."""
     try:
         handed = context.handed if isinstance(context, LinkContext) else None
+        for asked in handed or ():
+            self.metrics.handed(why_handed(asked), asked.lookups)
         return await self.batches.batch_get(data, self.deadline(context), handed)
     except LookupFailure as failure:
         self.observe("", failure.reason.name, None, None)
@@ -212,7 +217,7 @@ async def _counted(
 
 
 class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
-    """FleetService. `times`: how long requests may take."""
+    """FleetService. `served_by`: what takes the router's calls; `times`: how long requests may take."""
 
     def __init__(
         self,
@@ -225,13 +230,14 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         controller: ControllerReport,
         explainer: Explainer,
         *,
+        served_by: fleet_service_pb2.ServedBy.ValueType,
         times: RequestTimes,
         max_watches: int,
     ) -> None:
         self._application_id, self._tables = application_id, tables
         self._tracker, self._health = tracker, health
         self._inputs, self._queries, self._explainer = inputs, queries, explainer
-        self._controller = controller
+        self._controller, self._served_by = controller, served_by
         self._times = times
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
@@ -244,6 +250,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         """Describe the fleet, the processor's queries, and who assigns."""
         table = self._tables.current()
         response = self._describe(table)
+        response.served_by = self._served_by
         now_s, epoch_ms = time.monotonic(), time.time() * 1_000
         response.queries.extend(self._queries.describe(table.assignment.stores, now_s, epoch_ms))
         if (controller := self._controller.describe(now_s)) is not None:

@@ -10,16 +10,20 @@ import asyncio
 import itertools
 from typing import Final
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes, CallKind
 from router.choice.budget import RetryBudget
-from router.choice.express import ExpressBounds, ExpressCompiler
+from router.choice.express import ExpressBounds, ExpressCompiler, Obstacle, obstacle_to
 from router.fleet.current_table import CurrentTable
-from router.fleet.table import StoreRoutes
+from router.fleet.table import PartitionRoutes, StoreRoutes
 from router.telemetry.metrics import RouterMetrics
 from statehouse.control.v1 import express_pb2
+from statehouse.errors import LookupFailure
+from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.handed import HandedLookup
 from statehouse.rpc.link import Link, ToProxy
 from statehouse.topology import Role
 
@@ -29,6 +33,18 @@ _ALIVE_S: Final = 1.0
 _GET: Final = "Get"
 _BATCH_GET: Final[CallKind] = ("", "BatchGet")
 _MICROSECOND: Final = 1e-6
+
+
+def why_handed(handed: HandedLookup) -> str:
+    """Return why the proxy hands over what it has sent to a node: LATE, a reason, PARTLY or UNKNOWN."""
+    if not handed.came.done():
+        return "LATE"
+    if isinstance(error := handed.came.exception(), grpc.RpcError):
+        return from_rpc_error(error).reason.name
+    came = handed.came.result()
+    if isinstance(came, LookupFailure):
+        return came.reason.name
+    return "UNKNOWN" if came is None else "PARTLY"
 
 
 class ExpressWay:
@@ -61,12 +77,16 @@ class ExpressWay:
         if snapshot is not None:
             self._link.send(ToProxy.ROUTES, 0, snapshot.SerializeToString())
 
+    def obstacle_to(self, request: bytes, routes: PartitionRoutes) -> Obstacle | None:
+        """Return what keeps a serialized GetRequest from the express way now, None if nothing does."""
+        return obstacle_to(self._compiler.latest, request, routes, self._health.suspects)
+
     async def run(self) -> None:
         """Refresh the snapshot, and say that it holds, for ever."""
         for nth in itertools.count():
             self.refresh()
             if nth % round(_ALIVE_S / _REFRESH_S) == 0:
-                self._link.send(ToProxy.ALIVE, self._compiler.number)
+                self._link.send(ToProxy.ALIVE, self._compiler.latest.number)
             await asyncio.sleep(_REFRESH_S)
 
     def _late_after_s(self, store: StoreRoutes) -> float:

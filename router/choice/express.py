@@ -2,7 +2,8 @@
 
 A router compiles what it has decided into a snapshot, and its proxy acts on that. `decided` is the rule, for one
 lookup: the proxy's program does the same in Go, and tests hold the two together. Only plain lookups are decided, those
-for which `ask_order` begins with a node that is well by all that is known; everything else is the router's.
+for which `ask_order` begins with a node that is well by all that is known; everything else is the router's, for a
+reason: an obstacle.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from router.choice.candidates import Suspicion, unfit
@@ -18,6 +20,7 @@ from statehouse.control.v1 import express_pb2
 from statehouse.partitioning import partition_for
 from statehouse.serdes import SERDES, LongSerde, StringSerde
 from statehouse.topology import Role
+from statehouse.v1 import fleet_service_pb2
 
 _MICROSECONDS: Final = 1_000_000
 # Tags of GetRequest's fields that a plain lookup may have, and of Key's.
@@ -32,15 +35,58 @@ _FORMS: Final[dict[type, express_pb2.KeyForm.ValueType]] = {
 }
 
 
-def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> RoutedReplica | None:
-    """Return the replica that `ask_order` puts first for any lookup without bounds, if it is well; None if that varies.
+class ObstacleKind(Enum):
+    """Why a lookup is the router's, as in statehouse.v1.ExpressObstacle."""
+
+    OFF = fleet_service_pb2.EXPRESS_OBSTACLE_OFF
+    NO_PROXY = fleet_service_pb2.EXPRESS_OBSTACLE_NO_PROXY
+    SECURITY_RULES = fleet_service_pb2.EXPRESS_OBSTACLE_SECURITY_RULES
+    NO_SNAPSHOT = fleet_service_pb2.EXPRESS_OBSTACLE_NO_SNAPSHOT
+    NOT_PLAIN = fleet_service_pb2.EXPRESS_OBSTACLE_NOT_PLAIN
+    UNKNOWN_STORE = fleet_service_pb2.EXPRESS_OBSTACLE_UNKNOWN_STORE
+    KEY_SERDE = fleet_service_pb2.EXPRESS_OBSTACLE_KEY_SERDE
+    KEY_TEXT = fleet_service_pb2.EXPRESS_OBSTACLE_KEY_TEXT
+    UNDECIDED = fleet_service_pb2.EXPRESS_OBSTACLE_UNDECIDED
+    TURNS = fleet_service_pb2.EXPRESS_OBSTACLE_TURNS
+    NO_ADDRESS = fleet_service_pb2.EXPRESS_OBSTACLE_NO_ADDRESS
+    SUSPECTED = fleet_service_pb2.EXPRESS_OBSTACLE_SUSPECTED
+    UNFIT = fleet_service_pb2.EXPRESS_OBSTACLE_UNFIT
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a lookup is the router's, and what people should know about it."""
+
+    kind: ObstacleKind
+    detail: str
+
+
+def standing_obstacle(*, is_on: bool, has_proxy: bool, has_rules: bool) -> Obstacle | None:
+    """Return what keeps all lookups of a router from the express way as long as the process lives."""
+    if not is_on:
+        return Obstacle(ObstacleKind.OFF, "the router's setting express is off")
+    if not has_proxy:
+        return Obstacle(ObstacleKind.NO_PROXY, "the router has no proxy")
+    if has_rules:
+        return Obstacle(ObstacleKind.SECURITY_RULES, "rules say for each call who may look up what")
+    return None
+
+
+def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> RoutedReplica | Obstacle:
+    """Return the replica that `ask_order` puts first for any lookup without bounds, if it is well and doesn't vary.
 
     Copies of a global store are asked in turn, so it varies there.
     """
-    if routes.equals > 1 or not routes.callable:
-        return None
+    if routes.equals > 1:
+        return Obstacle(ObstacleKind.TURNS, f"{routes.equals} copies are equally good and asked in turn")
+    if not routes.callable:
+        return Obstacle(ObstacleKind.NO_ADDRESS, "no replica's address is known")
     first = routes.callable[0]
-    return None if first.instance_id in suspects or unfit(first) is not None else first
+    if (suspicion := suspects.get(first.instance_id)) is not None:
+        return Obstacle(ObstacleKind.SUSPECTED, f"{first.instance_id} is asked last: {suspicion.detail}")
+    if (unwell := unfit(first)) is not None:
+        return Obstacle(ObstacleKind.UNFIT, f"{first.instance_id}: {unwell[1]}")
+    return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +109,9 @@ class ExpressCompiler:
         self._latest = express_pb2.ExpressSnapshot()
 
     @property
-    def number(self) -> int:
-        """The last snapshot's."""
-        return self._latest.number
+    def latest(self) -> express_pb2.ExpressSnapshot:
+        """The last snapshot; the first has the number 1."""
+        return self._latest
 
     def changed(
         self, table: RoutingTable | None, suspects: Mapping[str, Suspicion]
@@ -104,7 +150,7 @@ def _place(
     suspects: Mapping[str, Suspicion],
 ) -> int:
     first = first_asked(routes, suspects)
-    if first is None or first.node is None:
+    if isinstance(first, Obstacle) or first.node is None:
         return 0
     place = (first.instance_id, first.role)
     if place not in places:
@@ -133,21 +179,47 @@ class Decided:
     node: express_pb2.ExpressNode
 
 
-def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | None:
-    """Return whom the snapshot has a serialized GetRequest sent to; None if that is for the router to say."""
+NO_SNAPSHOT: Final = Obstacle(ObstacleKind.NO_SNAPSHOT, "the proxy has been given no snapshot yet")
+_NOT_PLAIN: Final = Obstacle(ObstacleKind.NOT_PLAIN, "it has bounds, or more than a store and a key")
+_UNKNOWN_STORE: Final = Obstacle(ObstacleKind.UNKNOWN_STORE, "the snapshot has nothing of the store")
+_KEY_SERDE: Final = Obstacle(ObstacleKind.KEY_SERDE, "only the serdes string and long are the proxy's: give a raw key")
+_KEY_TEXT: Final = Obstacle(ObstacleKind.KEY_TEXT, "the key is not written as the proxy reads integers")
+_UNDECIDED: Final = Obstacle(ObstacleKind.UNDECIDED, "the snapshot leaves the partition to the router")
+
+
+def decided(snapshot: express_pb2.ExpressSnapshot, request: bytes) -> Decided | Obstacle:
+    """Return whom the snapshot has a serialized GetRequest sent to, or why that is for the router to say."""
     plain = _plain(request)
     if plain is None:
-        return None
+        return _NOT_PLAIN
     name, is_text, key = plain
     store = next((each for each in snapshot.stores if each.name.encode() == name), None)
     if store is None:
-        return None
+        return _UNKNOWN_STORE
     serialized = _serialized(store.key_form, key) if is_text else key
     if serialized is None:
-        return None
+        return _KEY_SERDE if store.key_form == express_pb2.KEY_FORM_UNSPECIFIED else _KEY_TEXT
     partition = partition_for(serialized, len(store.first))
     node = store.first[partition]
-    return Decided(store.name, partition, snapshot.nodes[node - 1]) if node else None
+    return Decided(store.name, partition, snapshot.nodes[node - 1]) if node else _UNDECIDED
+
+
+def obstacle_to(
+    snapshot: express_pb2.ExpressSnapshot, request: bytes, routes: PartitionRoutes, suspects: Mapping[str, Suspicion]
+) -> Obstacle | None:
+    """Return what keeps a serialized GetRequest from the express way, None if nothing does.
+
+    Of a partition that the snapshot leaves to the router, `routes` say why.
+    """
+    found = decided(snapshot, request)
+    if isinstance(found, Decided):
+        return None
+    if not snapshot.number:
+        return NO_SNAPSHOT
+    if found in {_UNKNOWN_STORE, _UNDECIDED}:
+        first = first_asked(routes, suspects)
+        return first if isinstance(first, Obstacle) else found
+    return found
 
 
 def _serialized(form: express_pb2.KeyForm.ValueType, text: bytes) -> bytes | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from router.choice.answer_times import AnswerTimes
 from router.choice.attempt_log import AttemptLog, AttemptRecord
 from router.choice.candidates import judge
+from router.choice.express import Obstacle
 from router.fleet.current_table import CurrentTable
+from router.fleet.table import PartitionRoutes
 from router.lookups.dispatch import Dispatcher
 from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
@@ -17,13 +20,22 @@ from statehouse.v1 import errors_pb2, fleet_service_pb2, types_pb2
 
 
 class Explainer:
-    """Answers ExplainGet. Lives on the event loop."""
+    """Answers ExplainGet. Lives on the event loop.
+
+    `obstacle_to(request, routes)`: what keeps a serialized GetRequest from the express way, None if nothing does.
+    """
 
     def __init__(
-        self, tables: CurrentTable, limit: LookupLimit, dispatcher: Dispatcher, answer_times: AnswerTimes
+        self,
+        tables: CurrentTable,
+        limit: LookupLimit,
+        dispatcher: Dispatcher,
+        answer_times: AnswerTimes,
+        obstacle_to: Callable[[bytes, PartitionRoutes], Obstacle | None],
     ) -> None:
         self._tables, self._limit = tables, limit
         self._dispatcher, self._answer_times = dispatcher, answer_times
+        self._obstacle_to = obstacle_to
 
     async def explain_get(
         self, request: fleet_service_pb2.ExplainGetRequest, deadline: Deadline
@@ -40,10 +52,15 @@ class Explainer:
         lookup = request.lookup.SerializeToString()
         call = keyed_call(table, "Get", lookup)
         routes = table.store(call.store).partition(call.partition)
+        obstacle = self._obstacle_to(lookup, routes)
         explained = fleet_service_pb2.ExplainGetResponse(
             route=routes.route(),
             candidates=[verdict.to_proto() for verdict in judge(routes, call.freshness, self._dispatcher.suspects)],
             hedge_after_ms=self._answer_times.hedge_delay_s((call.store, call.method)) * 1_000,
+            express_obstacle=fleet_service_pb2.ExpressObstacle.ValueType(
+                0 if obstacle is None else obstacle.kind.value
+            ),
+            express_detail="" if obstacle is None else obstacle.detail,
         )
         attempt_log = AttemptLog(attempts=[])
         try:

@@ -22,8 +22,11 @@ class RouterMetrics:
 
     statehouse_router_lookups_total{store, outcome, role}: outcome is OK or a reason; role is the answering node's role
         in the routing table, empty if none answered.
-    statehouse_router_express_lookups_total{store}: those of them that the proxy sent to a node by itself and that were
-        answered in time; each of a batch counts.
+    statehouse_router_express_lookups_total{store, role}: those of them that the proxy sent to a node by itself and that
+        were answered in time; each of a batch counts, without a role.
+    statehouse_router_express_handed_total{reason}: lookups that the proxy sent to a node and then handed over: "LATE",
+        the node had not answered in time; the reason of its refusal or of the failed call; "PARTLY", the node answered
+        the batch but not all of it; or "UNKNOWN", nothing is known of it.
     statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
         failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
         node's stream ended.
@@ -58,7 +61,13 @@ class RouterMetrics:
         self._express = Counter(
             "statehouse_router_express_lookups",
             "Lookups that the proxy sent to a node by itself and that were answered in time",
-            ("store",),
+            ("store", "role"),
+            registry=self.registry,
+        )
+        self._handed = Counter(
+            "statehouse_router_express_handed",
+            "Lookups that the proxy sent to a node and handed over to the router, by the reason",
+            ("reason",),
             registry=self.registry,
         )
         self._hedges = Counter(
@@ -126,7 +135,7 @@ class RouterMetrics:
         `times_s`: the latest of their `count` times. All count in the histogram, the earlier ones as if like these.
         """
         self._counter(store, "OK", role).inc(count)
-        self._express.labels(store).inc(count)
+        self._express.labels(store, role.name).inc(count)
         self.attempts_well(count)
         for took_s in islice(cycle(times_s), count):
             self._duration.observe(took_s)
@@ -134,11 +143,15 @@ class RouterMetrics:
     def express_batches(self, store: str, count: int) -> None:
         """Count lookups of batches that the proxy sent to nodes by itself and that were answered."""
         self.lookups(store, "OK", count)
-        self._express.labels(store).inc(count)
+        self._express.labels(store, "").inc(count)
 
     def attempts_well(self, number: int) -> None:
         """Count calls that nodes answered."""
         self._attempts("OK").inc(number)
+
+    def handed(self, reason: str, lookups: int = 1) -> None:
+        """Count lookups that the proxy sent to a node and handed over."""
+        self._handed.labels(reason).inc(lookups)
 
     def _labelled(self, store: str, outcome: str, role: Role | None) -> Counter:
         return self._lookups.labels(store, outcome, "" if role is None else role.name)

@@ -82,6 +82,7 @@ def _print_fleet(fleet: Fleet, failing: dict[str, int]) -> None:
     output.print_facts(
         [
             ("application", fleet.application_id),
+            ("router served by", fleet.served_by or "not known"),
             ("controller", _controller(fleet.controller)),
             ("epoch", fleet.epoch),
             ("reason", fleet.reason),

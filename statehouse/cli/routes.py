@@ -46,8 +46,16 @@ def print_explanation(told: Explanation) -> None:
             ("took", _milliseconds(told.took_ms)),
             ("hedge after", _milliseconds(told.hedge_after_ms)),
             ("budget refused", told.retry_budget_refused or "nothing"),
+            ("express way", _express_way(told)),
         ]
     )
+
+
+def _express_way(told: Explanation) -> str:
+    """Say whether the proxy would send such a lookup to a node by itself."""
+    if told.takes_express_way is None:
+        return "not known"
+    return "yes" if told.takes_express_way else f"no: {told.express_obstacle}, {told.express_detail}"
 
 
 def _row(attempt: Attempt) -> tuple[object, ...]:

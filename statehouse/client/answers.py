@@ -387,6 +387,10 @@ class Explanation:
         took_ms: from the lookup's arrival at the router to its end.
         hedge_after_ms: the router sends a hedge after this time without an answer.
         retry_budget_refused: what the retry budget did not allow, "hedge" or "retry"; None if nothing was refused.
+        takes_express_way: whether the router's proxy sends such a lookup to a node by itself; None if an earlier
+            version doesn't say.
+        express_obstacle: why it doesn't; empty if it does.
+        express_detail: the same in words.
 
     """
 
@@ -397,6 +401,9 @@ class Explanation:
     took_ms: float
     hedge_after_ms: float
     retry_budget_refused: str | None
+    takes_express_way: bool | None = None
+    express_obstacle: str = ""
+    express_detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +534,10 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The newest assignment, the nodes and their last reports, as the router knows them."""
+    """The newest assignment, the nodes and their last reports, as the router knows them.
+
+    `served_by`: what takes the router's calls, "grpcio", "proxy" or "proxy with express way".
+    """
 
     application_id: str
     epoch: int
@@ -537,3 +547,4 @@ class Fleet:
     tasks: tuple[Task, ...]
     queries: tuple[ProcessorQuery, ...] = ()
     controller: Controller | None = None
+    served_by: str | None = None

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TypedDict
 
 from google.protobuf import struct_pb2
+from google.protobuf.descriptor import EnumDescriptor
 
 from statehouse.client.answers import (
     Answer,
@@ -50,7 +51,9 @@ from statehouse.serdes import JsonValue, from_json_value, json_value
 from statehouse.v1 import errors_pb2, fleet_service_pb2, query_service_pb2, types_pb2
 
 _ROLE_PREFIX = "REPLICA_ROLE_"
-_OUTCOME_PREFIX = "ATTEMPT_OUTCOME_"
+_OUTCOMES = fleet_service_pb2.AttemptOutcome.DESCRIPTOR
+_OBSTACLES = fleet_service_pb2.ExpressObstacle.DESCRIPTOR
+_SERVED_BY = fleet_service_pb2.ServedBy.DESCRIPTOR
 
 
 def to_key(key: KeyLike) -> types_pb2.Key:
@@ -377,6 +380,9 @@ def from_explain(response: fleet_service_pb2.ExplainGetResponse) -> Explanation:
         response.took_ms,
         response.hedge_after_ms,
         response.retry_budget_refused or None,
+        not response.express_obstacle if response.HasField("express_obstacle") else None,
+        _name(_OBSTACLES, response.express_obstacle, "EXPRESS_OBSTACLE_") if response.express_obstacle else "",
+        response.express_detail,
     )
 
 
@@ -399,18 +405,16 @@ def _attempt(attempt: fleet_service_pb2.LookupAttempt) -> Attempt:
         attempt.hedge,
         attempt.sent_after_ms,
         attempt.took_ms,
-        _outcome_name(attempt.outcome),
+        _name(_OUTCOMES, attempt.outcome, "ATTEMPT_OUTCOME_"),
         reason_name(attempt.reason) if attempt.reason else None,
         attempt.detail,
     )
 
 
-def _outcome_name(outcome: int) -> str:
-    try:
-        name = fleet_service_pb2.AttemptOutcome.Name(fleet_service_pb2.AttemptOutcome.ValueType(outcome))
-    except ValueError:
-        return f"OUTCOME_{outcome}"
-    return name.removeprefix(_OUTCOME_PREFIX)
+def _name(kind: EnumDescriptor, number: int, prefix: str) -> str:
+    """Return a number's name without the prefix that all of its kind have; of a newer version's, the number itself."""
+    known = kind.values_by_number.get(number)
+    return f"NUMBER_{number}" if known is None else str(known.name).removeprefix(prefix)
 
 
 def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
@@ -424,6 +428,7 @@ def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
         tuple(map(_task, response.tasks)),
         tuple(map(_query, response.queries)),
         _controller(response.controller) if response.HasField("controller") else None,
+        _name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ") if response.served_by else None,
     )
 
 

@@ -22,6 +22,108 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ServedBy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ServedByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServedBy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SERVED_BY_UNSPECIFIED: _ServedBy.ValueType  # 0
+    """Unknown."""
+    SERVED_BY_GRPCIO: _ServedBy.ValueType  # 1
+    """The router's own process, by grpcio."""
+    SERVED_BY_PROXY: _ServedBy.ValueType  # 2
+    """The proxy, which passes all calls on to the router's process."""
+    SERVED_BY_PROXY_WITH_EXPRESS_WAY: _ServedBy.ValueType  # 3
+    """The proxy, which sends to nodes by itself what the router has decided."""
+
+class ServedBy(_ServedBy, metaclass=_ServedByEnumTypeWrapper):
+    """What takes a router's calls."""
+
+SERVED_BY_UNSPECIFIED: ServedBy.ValueType  # 0
+"""Unknown."""
+SERVED_BY_GRPCIO: ServedBy.ValueType  # 1
+"""The router's own process, by grpcio."""
+SERVED_BY_PROXY: ServedBy.ValueType  # 2
+"""The proxy, which passes all calls on to the router's process."""
+SERVED_BY_PROXY_WITH_EXPRESS_WAY: ServedBy.ValueType  # 3
+"""The proxy, which sends to nodes by itself what the router has decided."""
+Global___ServedBy: _TypeAlias = ServedBy  # noqa: Y015
+
+class _ExpressObstacle:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExpressObstacle.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXPRESS_OBSTACLE_UNSPECIFIED: _ExpressObstacle.ValueType  # 0
+    """Nothing: it does."""
+    EXPRESS_OBSTACLE_OFF: _ExpressObstacle.ValueType  # 1
+    """The router's setting `express` is off."""
+    EXPRESS_OBSTACLE_NO_PROXY: _ExpressObstacle.ValueType  # 2
+    """The router has no proxy."""
+    EXPRESS_OBSTACLE_SECURITY_RULES: _ExpressObstacle.ValueType  # 3
+    """The router has security rules, which say for each call who may make it."""
+    EXPRESS_OBSTACLE_NO_SNAPSHOT: _ExpressObstacle.ValueType  # 4
+    """The proxy has been given nothing to act on yet."""
+    EXPRESS_OBSTACLE_NOT_PLAIN: _ExpressObstacle.ValueType  # 5
+    """The lookup has bounds, or more than a store and a key."""
+    EXPRESS_OBSTACLE_UNKNOWN_STORE: _ExpressObstacle.ValueType  # 6
+    """The proxy knows nothing of the store."""
+    EXPRESS_OBSTACLE_KEY_SERDE: _ExpressObstacle.ValueType  # 7
+    """The key is text, and the store's key serde is neither string nor long."""
+    EXPRESS_OBSTACLE_KEY_TEXT: _ExpressObstacle.ValueType  # 8
+    """The store's keys are longs, and the text is not a plain decimal number."""
+    EXPRESS_OBSTACLE_UNDECIDED: _ExpressObstacle.ValueType  # 9
+    """The proxy has been told to leave the partition to the router."""
+    EXPRESS_OBSTACLE_TURNS: _ExpressObstacle.ValueType  # 10
+    """Several copies of a global store are equally good, and asked in turn."""
+    EXPRESS_OBSTACLE_NO_ADDRESS: _ExpressObstacle.ValueType  # 11
+    """No replica has an address."""
+    EXPRESS_OBSTACLE_SUSPECTED: _ExpressObstacle.ValueType  # 12
+    """The node to ask first is slow, silent or down, and is asked last."""
+    EXPRESS_OBSTACLE_UNFIT: _ExpressObstacle.ValueType  # 13
+    """By its last report the node to ask first can't answer: its task restores, has
+    failed, or leaves.
+    """
+
+class ExpressObstacle(_ExpressObstacle, metaclass=_ExpressObstacleEnumTypeWrapper):
+    """Why a router's proxy doesn't send a lookup to a node by itself, but hands it
+    to the router.
+    """
+
+EXPRESS_OBSTACLE_UNSPECIFIED: ExpressObstacle.ValueType  # 0
+"""Nothing: it does."""
+EXPRESS_OBSTACLE_OFF: ExpressObstacle.ValueType  # 1
+"""The router's setting `express` is off."""
+EXPRESS_OBSTACLE_NO_PROXY: ExpressObstacle.ValueType  # 2
+"""The router has no proxy."""
+EXPRESS_OBSTACLE_SECURITY_RULES: ExpressObstacle.ValueType  # 3
+"""The router has security rules, which say for each call who may make it."""
+EXPRESS_OBSTACLE_NO_SNAPSHOT: ExpressObstacle.ValueType  # 4
+"""The proxy has been given nothing to act on yet."""
+EXPRESS_OBSTACLE_NOT_PLAIN: ExpressObstacle.ValueType  # 5
+"""The lookup has bounds, or more than a store and a key."""
+EXPRESS_OBSTACLE_UNKNOWN_STORE: ExpressObstacle.ValueType  # 6
+"""The proxy knows nothing of the store."""
+EXPRESS_OBSTACLE_KEY_SERDE: ExpressObstacle.ValueType  # 7
+"""The key is text, and the store's key serde is neither string nor long."""
+EXPRESS_OBSTACLE_KEY_TEXT: ExpressObstacle.ValueType  # 8
+"""The store's keys are longs, and the text is not a plain decimal number."""
+EXPRESS_OBSTACLE_UNDECIDED: ExpressObstacle.ValueType  # 9
+"""The proxy has been told to leave the partition to the router."""
+EXPRESS_OBSTACLE_TURNS: ExpressObstacle.ValueType  # 10
+"""Several copies of a global store are equally good, and asked in turn."""
+EXPRESS_OBSTACLE_NO_ADDRESS: ExpressObstacle.ValueType  # 11
+"""No replica has an address."""
+EXPRESS_OBSTACLE_SUSPECTED: ExpressObstacle.ValueType  # 12
+"""The node to ask first is slow, silent or down, and is asked last."""
+EXPRESS_OBSTACLE_UNFIT: ExpressObstacle.ValueType  # 13
+"""By its last report the node to ask first can't answer: its task restores, has
+failed, or leaves.
+"""
+Global___ExpressObstacle: _TypeAlias = ExpressObstacle  # noqa: Y015
+
 class _AttemptOutcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -81,12 +183,17 @@ class GetFleetResponse(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
     CONTROLLER_FIELD_NUMBER: _builtins.int
+    SERVED_BY_FIELD_NUMBER: _builtins.int
     application_id: _builtins.str
     """Application id."""
     epoch: _builtins.int
     """Epoch of the assignment. Always set."""
     reason: _builtins.str
     """Why this epoch was published."""
+    served_by: Global___ServedBy.ValueType
+    """What takes this router's calls. Unspecified in WatchFleet's answers, and by
+    routers of earlier versions.
+    """
     @_builtins.property
     def stores(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreInfo]:
         """The stores."""
@@ -122,10 +229,11 @@ class GetFleetResponse(_message.Message):
         tasks: _abc.Iterable[Global___TaskInfo] | None = ...,
         queries: _abc.Iterable[Global___QueryInfo] | None = ...,
         controller: Global___ControllerInfo | None = ...,
+        served_by: Global___ServedBy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "controller", b"controller", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "controller", b"controller", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "application_id", b"application_id", "controller", b"controller", "epoch", b"epoch", "nodes", b"nodes", "queries", b"queries", "reason", b"reason", "served_by", b"served_by", "stores", b"stores", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -774,6 +882,8 @@ class ExplainGetResponse(_message.Message):
     TOOK_MS_FIELD_NUMBER: _builtins.int
     HEDGE_AFTER_MS_FIELD_NUMBER: _builtins.int
     RETRY_BUDGET_REFUSED_FIELD_NUMBER: _builtins.int
+    EXPRESS_OBSTACLE_FIELD_NUMBER: _builtins.int
+    EXPRESS_DETAIL_FIELD_NUMBER: _builtins.int
     took_ms: _builtins.float
     """Milliseconds from the lookup's arrival at the router to its end. Always
     set.
@@ -784,6 +894,14 @@ class ExplainGetResponse(_message.Message):
     """
     retry_budget_refused: _builtins.str
     """What the retry budget refused: "hedge" or "retry". Empty: nothing."""
+    express_obstacle: Global___ExpressObstacle.ValueType
+    """What keeps such a lookup from the express way at this moment: unspecified if
+    nothing does, and the router's proxy sends it to a node by itself. The
+    explained lookup itself never takes it. Always set, but by routers of
+    earlier versions.
+    """
+    express_detail: _builtins.str
+    """The same in words."""
     @_builtins.property
     def response(self) -> _query_service_pb2.GetResponse:
         """The answer."""
@@ -817,17 +935,23 @@ class ExplainGetResponse(_message.Message):
         took_ms: _builtins.float | None = ...,
         hedge_after_ms: _builtins.float | None = ...,
         retry_budget_refused: _builtins.str = ...,
+        express_obstacle: Global___ExpressObstacle.ValueType | None = ...,
+        express_detail: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hedge_after_ms", b"_hedge_after_ms", "_took_ms", b"_took_ms", "error", b"error", "hedge_after_ms", b"hedge_after_ms", "outcome", b"outcome", "response", b"response", "route", b"route", "took_ms", b"took_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_express_obstacle", b"_express_obstacle", "_hedge_after_ms", b"_hedge_after_ms", "_took_ms", b"_took_ms", "error", b"error", "express_obstacle", b"express_obstacle", "hedge_after_ms", b"hedge_after_ms", "outcome", b"outcome", "response", b"response", "route", b"route", "took_ms", b"took_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hedge_after_ms", b"_hedge_after_ms", "_took_ms", b"_took_ms", "attempts", b"attempts", "candidates", b"candidates", "error", b"error", "hedge_after_ms", b"hedge_after_ms", "outcome", b"outcome", "response", b"response", "retry_budget_refused", b"retry_budget_refused", "route", b"route", "took_ms", b"took_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_express_obstacle", b"_express_obstacle", "_hedge_after_ms", b"_hedge_after_ms", "_took_ms", b"_took_ms", "attempts", b"attempts", "candidates", b"candidates", "error", b"error", "express_detail", b"express_detail", "express_obstacle", b"express_obstacle", "hedge_after_ms", b"hedge_after_ms", "outcome", b"outcome", "response", b"response", "retry_budget_refused", b"retry_budget_refused", "route", b"route", "took_ms", b"took_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__express_obstacle: _TypeAlias = _typing.Literal["express_obstacle"]  # noqa: Y015
+    _WhichOneofArgType__express_obstacle: _TypeAlias = _typing.Literal["_express_obstacle", b"_express_obstacle"]  # noqa: Y015
     _WhichOneofReturnType__hedge_after_ms: _TypeAlias = _typing.Literal["hedge_after_ms"]  # noqa: Y015
     _WhichOneofArgType__hedge_after_ms: _TypeAlias = _typing.Literal["_hedge_after_ms", b"_hedge_after_ms"]  # noqa: Y015
     _WhichOneofReturnType__took_ms: _TypeAlias = _typing.Literal["took_ms"]  # noqa: Y015
     _WhichOneofArgType__took_ms: _TypeAlias = _typing.Literal["_took_ms", b"_took_ms"]  # noqa: Y015
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__express_obstacle) -> _WhichOneofReturnType__express_obstacle | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hedge_after_ms) -> _WhichOneofReturnType__hedge_after_ms | None: ...
     @_typing.overload

@@ -69,6 +69,9 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.updates: list[query_service_pb2.WatchResponse] = []
         self.ending: LookupFailure | None = None
         self.nodes = [NODE]
+        self.served_by: fleet_service_pb2.ServedBy.ValueType | None = None
+        self.obstacle: fleet_service_pb2.ExpressObstacle.ValueType | None = None
+        """What keeps lookups from the express way; None: it is of a version that doesn't say."""
         self.controller: fleet_service_pb2.ControllerInfo | None = fleet_service_pb2.ControllerInfo(
             host="driver-1:42", record_age_ms=300
         )
@@ -287,6 +290,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             candidates=[UNREACHABLE],
             took_ms=2.5,
             hedge_after_ms=50.0,
+            express_obstacle=self.obstacle,
+            express_detail="gone" if self.obstacle else "",
         )
         gone = types_pb2.Host(instance_id="node-b")
         told.attempts.add(
@@ -329,6 +334,8 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
                 input_rows_per_second=99.6, backlog=5_000, backlog_eta_ms=50_400, watermark_ms=61_500, state_rows=1_234
             )
         )
+        if self.served_by is not None:
+            response.served_by = self.served_by
         if self.controller is not None:
             response.controller.CopyFrom(self.controller)
         actives, self.nodes = next(self.fleets, (1, self.nodes))

@@ -320,6 +320,46 @@ def test_status_says_who_assigns(run: Run, router: FakeRouter, controller: dict[
     assert re.search(rf"^controller +{said}$", run("status").stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("served_by", "said"),
+    [
+        (fleet_service_pb2.SERVED_BY_GRPCIO, "grpcio"),
+        (fleet_service_pb2.SERVED_BY_PROXY_WITH_EXPRESS_WAY, "proxy with express way"),
+        (None, "not known"),
+    ],
+)
+def test_status_says_what_serves(
+    run: Run, router: FakeRouter, served_by: fleet_service_pb2.ServedBy.ValueType | None, said: str
+):
+    router.served_by = served_by
+    assert re.search(rf"^router served by +{said}$", run("status").stdout, re.MULTILINE)
+    document = json.loads(run("status", "-o", "json").stdout)
+    assert document["fleet"]["served_by"] == (said if served_by else None)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "said", "takes"),
+    [
+        (fleet_service_pb2.EXPRESS_OBSTACLE_UNSPECIFIED, "yes", True),
+        (fleet_service_pb2.EXPRESS_OBSTACLE_SUSPECTED, "no: SUSPECTED, gone", False),
+        (None, "not known", None),
+    ],
+)
+def test_get_explains_the_express_way(
+    run: Run,
+    router: FakeRouter,
+    obstacle: fleet_service_pb2.ExpressObstacle.ValueType | None,
+    said: str,
+    takes: bool | None,
+):
+    router.obstacle = obstacle
+    shown = run("get", "boards", "1", "--explain").stdout
+    assert re.search(rf"^express way +{said}$", shown, re.MULTILINE)
+    told = json.loads(run("get", "boards", "1", "--explain", "-o", "json").stdout)
+    assert told["takes_express_way"] is takes
+    assert told["express_obstacle"] == ("SUSPECTED" if obstacle else "")
+
+
 def test_get_explains_what_was_done(run: Run, router: FakeRouter):
     shown = run("get", "boards", "1", "--explain", "--max-lag", "7")
     assert shown.exit_code == ExitCode.DONE

@@ -1,0 +1,125 @@
+"""What keeps a lookup from the express way is told by the rule that decides it."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.choice.candidates import Suspicion
+from router.choice.express import (
+    Decided,
+    ExpressBounds,
+    ExpressCompiler,
+    Obstacle,
+    ObstacleKind,
+    decided,
+    obstacle_to,
+    standing_obstacle,
+)
+from router.fleet.table import RoutingTable, compile_table
+from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.control.v1.express_pb2 import ExpressSnapshot
+from statehouse.errors import Reason
+from statehouse.membership import GlobalReport, Member, NodeState, StorePosition, TaskState
+from statehouse.topology import StoreSpec
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
+from tests.unit.router.fleets import STORE, assignment, member, members, report
+
+WELL = members(member("a", {0: report()}), member("b", {0: report()}))
+HOLDERS = [TaskAssignment("a", ("b",))]
+PLAIN = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="7"))
+
+
+def table(key_serde: str = "string", known: dict[str, Member] = WELL) -> RoutingTable:
+    return compile_table(assignment(HOLDERS, key_serde=key_serde), known)
+
+
+def told(
+    table: RoutingTable,
+    request: query_service_pb2.GetRequest = PLAIN,
+    suspects: dict[str, Suspicion] | None = None,
+    snapshot: ExpressSnapshot | None = None,
+) -> Obstacle | None:
+    """Return what keeps a request from the express way, by the snapshot of this moment or by an older one."""
+    suspects = suspects or {}
+    if snapshot is None:
+        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressBounds(9, 1_000, 0.25)).changed(table, suspects)
+        assert snapshot is not None
+    data = request.SerializeToString()
+    found = obstacle_to(snapshot, data, table.store(request.store).partition(0), suspects)
+    assert (found is None) == isinstance(decided(snapshot, data), Decided)
+    return found
+
+
+def kind_of(found: Obstacle | None) -> ObstacleKind | None:
+    return None if found is None else found.kind
+
+
+def test_nothing_keeps_a_plain_lookup() -> None:
+    assert told(table()) is None
+    assert told(table("long")) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "serde", "kind"),
+    [
+        ({"freshness": types_pb2.Freshness(max_lag=3)}, "string", ObstacleKind.NOT_PLAIN),
+        ({"key": types_pb2.Key(text="7")}, "json", ObstacleKind.KEY_SERDE),
+        ({"key": types_pb2.Key(text=" 7")}, "long", ObstacleKind.KEY_TEXT),
+        ({"key": types_pb2.Key(raw=b"7")}, "json", None),
+    ],
+)
+def test_what_the_request_has_may_keep_it(fields: dict[str, object], serde: str, kind: ObstacleKind | None) -> None:
+    request = query_service_pb2.GetRequest(**{"store": STORE, "key": PLAIN.key, **fields})  # type: ignore[arg-type]
+    assert kind_of(told(table(serde), request)) is kind
+
+
+def test_a_suspected_node_keeps_it_and_is_named() -> None:
+    assert told(table(), suspects={"b": Suspicion(Reason.UNREACHABLE, "refused")}) is None
+    found = told(table(), suspects={"a": Suspicion(Reason.UNREACHABLE, "refused")})
+    assert found == Obstacle(ObstacleKind.SUSPECTED, "a is asked last: refused")
+
+
+def test_a_node_that_restores_or_has_no_address_keeps_it() -> None:
+    restoring = members(*(member(name, {0: report(state=TaskState.RESTORING)}) for name in ("a", "b")))
+    found = told(table(known=restoring))
+    assert found == Obstacle(ObstacleKind.UNFIT, "a: it reported its task as restoring")
+    assert kind_of(told(table(known={}))) is ObstacleKind.NO_ADDRESS
+
+
+def test_copies_of_a_global_store_take_turns() -> None:
+    copy = {STORE: GlobalReport(TaskState.RUNNING, {0: StorePosition(5, 5)})}
+    copies = members(
+        *(Member(name, "i", "127.0.0.1", 1, state=NodeState.RUNNING, global_replicas=copy) for name in ("a", "b"))
+    )
+    store = StoreSpec(STORE, "source", 1, 0, is_global=True)
+    found = told(compile_table(Assignment(1, stores={STORE: store}), copies))
+    assert kind_of(found) is ObstacleKind.TURNS
+    one = {"a": copies["a"]}
+    assert told(compile_table(Assignment(1, stores={STORE: store}), one)) is None
+
+
+def test_what_an_older_snapshot_lacks_keeps_it_though_the_table_has_it() -> None:
+    assert kind_of(told(table(), snapshot=ExpressSnapshot())) is ObstacleKind.NO_SNAPSHOT
+    assert kind_of(told(table(), snapshot=ExpressSnapshot(number=1))) is ObstacleKind.UNKNOWN_STORE
+    older = ExpressSnapshot(number=1)
+    older.stores.add(name=STORE, first=[0])
+    raw = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(raw=b"7"))
+    assert kind_of(told(table(), raw, snapshot=older)) is ObstacleKind.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("is_on", "has_proxy", "has_rules", "kind"),
+    [
+        (True, True, False, None),
+        (False, True, False, ObstacleKind.OFF),
+        (True, False, False, ObstacleKind.NO_PROXY),
+        (True, True, True, ObstacleKind.SECURITY_RULES),
+    ],
+)
+def test_settings_keep_all(*, is_on: bool, has_proxy: bool, has_rules: bool, kind: ObstacleKind | None) -> None:
+    found = standing_obstacle(is_on=is_on, has_proxy=has_proxy, has_rules=has_rules)
+    assert kind_of(found) is kind
+
+
+def test_the_contract_has_each_kind() -> None:
+    assert {each.value for each in ObstacleKind} == set(fleet_service_pb2.ExpressObstacle.values()) - {0}
