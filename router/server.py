@@ -20,7 +20,7 @@ from router.calls.health import NodeHealth
 from router.calls.liveness import show_liveness
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
-from router.choice.express import NO_SNAPSHOT, ExpressBounds, Obstacle, standing_obstacle
+from router.choice.express import NO_SNAPSHOT, ExpressLimits, Obstacle, standing_obstacle
 from router.choice.hold import HoldLimits, Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes, RoutingTable
@@ -200,7 +200,7 @@ class RouterServer:
                 self._answer_times,
                 self._budget,
                 self.metrics,
-                bounds=ExpressBounds(
+                bounds=ExpressLimits(
                     self._settings.max_lookups,
                     self._settings.router_max_batch_entries,
                     self._settings.attempt_timeout_ms / 1_000,

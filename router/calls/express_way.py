@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes, CallKind
 from router.choice.budget import RetryBudget
-from router.choice.express import ExpressBounds, ExpressCompiler, Obstacle, obstacle_to
+from router.choice.express import ExpressCompiler, ExpressLimits, Obstacle, obstacle_to
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes, StoreRoutes
 from router.telemetry.metrics import RouterMetrics
@@ -63,7 +63,7 @@ class ExpressWay:
         budget: RetryBudget,
         metrics: RouterMetrics,
         *,
-        bounds: ExpressBounds,
+        bounds: ExpressLimits,
     ) -> None:
         self._link, self._tables, self._health = link, tables, health
         self._answer_times, self._budget, self._metrics = answer_times, budget, metrics

@@ -90,8 +90,8 @@ def first_asked(routes: PartitionRoutes, suspects: Mapping[str, Suspicion]) -> R
 
 
 @dataclass(frozen=True, slots=True)
-class ExpressBounds:
-    """The router's bounds: lookups at once, and of one batch; and after how long a batch is late."""
+class ExpressLimits:
+    """The router's limits: lookups at once, and of one batch; and after how long a batch is late."""
 
     max_lookups: int
     max_batch_entries: int
@@ -104,7 +104,7 @@ class ExpressCompiler:
     `late_after_s(store)`: after how long an answer is late. `bounds`: the snapshot's fields that never change.
     """
 
-    def __init__(self, late_after_s: Callable[[StoreRoutes], float], bounds: ExpressBounds) -> None:
+    def __init__(self, late_after_s: Callable[[StoreRoutes], float], bounds: ExpressLimits) -> None:
         self._late_after_s, self._bounds = late_after_s, bounds
         self._latest = express_pb2.ExpressSnapshot()
 

@@ -11,7 +11,7 @@ from functools import partial
 import grpc.aio
 import pytest
 
-from router.choice.express import Decided, ExpressBounds, ExpressCompiler, decided
+from router.choice.express import Decided, ExpressCompiler, ExpressLimits, decided
 from statehouse.control.v1.express_pb2 import KEY_FORM_TEXT, ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
@@ -81,7 +81,7 @@ async def test_the_program_decides_as_the_function_does() -> None:
         ports = {name: each.server.port for name, each in fleet.items()}
         express = 0
         for _ in range(FLEETS):
-            snapshot = ExpressCompiler(lambda _store: 5.0, ExpressBounds(1_000, 1_000, 5.0)).changed(
+            snapshot = ExpressCompiler(lambda _store: 5.0, ExpressLimits(1_000, 1_000, 5.0)).changed(
                 *made_table(rng, ports)
             )
             assert snapshot is not None

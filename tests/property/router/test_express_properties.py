@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.choice.candidates import ask_order
-from router.choice.express import Decided, ExpressBounds, ExpressCompiler, Obstacle, decided
+from router.choice.express import Decided, ExpressCompiler, ExpressLimits, Obstacle, decided
 from router.lookups.locate import keyed_call
 from statehouse.consistency import ANY
 from tests.support.express_cases import made_request, made_table
@@ -21,7 +21,7 @@ REQUESTS = 50
 def test_what_is_decided_is_what_the_router_asks_first(seed: int) -> None:
     rng = random.Random(seed)
     table, suspects = made_table(rng, PORTS)
-    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressBounds(9, 1_000, 0.25)).changed(table, suspects)
+    snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
     assert snapshot is not None
     for _ in range(REQUESTS):
         request = made_request(rng)
@@ -43,7 +43,7 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
     count = 0
     for _ in range(200):
         table, suspects = made_table(rng, PORTS)
-        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressBounds(9, 1_000, 0.25)).changed(table, suspects)
+        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
         assert snapshot is not None
         count += sum(isinstance(decided(snapshot, made_request(rng)), Decided) for _ in range(REQUESTS))
     assert count > 200 * REQUESTS * 0.2
@@ -52,7 +52,7 @@ def test_most_lookups_of_a_fleet_that_is_well_are_decided() -> None:
 def test_a_snapshot_is_made_only_when_something_has_changed() -> None:
     table, suspects = made_table(random.Random(1), PORTS)
     late_after_s = 0.05
-    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressBounds(9, 1_000, 0.25))
+    compiler = ExpressCompiler(lambda _store: late_after_s, ExpressLimits(9, 1_000, 0.25))
     first = compiler.changed(table, suspects)
     assert first is not None
     assert compiler.changed(table, suspects) is None

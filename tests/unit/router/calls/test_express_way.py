@@ -9,7 +9,7 @@ import pytest
 from router.calls.express_way import ExpressWay
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
-from router.choice.express import ExpressBounds
+from router.choice.express import ExpressLimits
 from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
 from statehouse.errors import Reason
 from statehouse.rpc.link import ToProxy
@@ -43,7 +43,7 @@ def express_way(fleet: Fleet, link: FakeLink, times: AnswerTimes, budget: RetryB
         times,
         budget,
         router.metrics,
-        bounds=ExpressBounds(7, 900, 0.25),
+        bounds=ExpressLimits(7, 900, 0.25),
     )
 
 

@@ -7,8 +7,8 @@ import pytest
 from router.choice.candidates import Suspicion
 from router.choice.express import (
     Decided,
-    ExpressBounds,
     ExpressCompiler,
+    ExpressLimits,
     Obstacle,
     ObstacleKind,
     decided,
@@ -42,7 +42,7 @@ def told(
     """Return what keeps a request from the express way, by the snapshot of this moment or by an older one."""
     suspects = suspects or {}
     if snapshot is None:
-        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressBounds(9, 1_000, 0.25)).changed(table, suspects)
+        snapshot = ExpressCompiler(lambda _store: 0.05, ExpressLimits(9, 1_000, 0.25)).changed(table, suspects)
         assert snapshot is not None
     data = request.SerializeToString()
     found = obstacle_to(snapshot, data, table.store(request.store).partition(0), suspects)
