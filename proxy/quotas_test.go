@@ -441,7 +441,7 @@ func TestManyCallsOfHeadersOnlyAreRefusedAndAnotherConnectionIsNot(t *testing.T)
 	// One of two messages, which would lie there until the call is answered.
 	id := other.begin(aGet, false)
 	other.WriteData(id, false, []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	waitFor(t, "a refusal", func() bool { return other.outcome("3") == 1 })
+	waitFor(t, "a refusal", func() bool { return other.outcome("12") == 1 })
 	flooder.Close()
 	has := func(bytes int) bool {
 		quotas.mutex.Lock()

@@ -96,7 +96,7 @@ func (i *incoming) Only(most int) (*request, error) {
 	}
 	// What follows would lie there, and count nowhere, until the call is answered.
 	if err := i.next(); err == nil {
-		return nil, i.tell(status.Error(codes.InvalidArgument, "a lookup is one message"))
+		return nil, i.tell(status.Error(codes.Unimplemented, "a lookup is one message"))
 	} else if err != io.EOF {
 		return nil, i.tell(err)
 	}

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,12 @@ class Served:
         except LookupFailure:  # no assignment yet
             return False
         restored = [view.restored for node in fleet.nodes.values() for view in node.replicas.values()]
+        # While a hand-over waits for its second epoch there is nothing to do, either.
+        actives = Counter(task.active for task in fleet.assignment.tasks.values())
         return (
             fleet.nodes.keys() == {"big", "small"}
             and restored == [True] * 12
+            and actives == {"big": 4, "small": 2}
             and preview(fleet, {}, [], SETTINGS.planner).summary == "nothing to do"
         )
 

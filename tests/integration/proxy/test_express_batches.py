@@ -94,7 +94,7 @@ async def pair(**options: Any) -> AsyncIterator[Pair]:
 
         async def is_express() -> bool:
             await both.answers(batch_of(KEYS[:1]))
-            return both.count("express_lookups_total", store=STORE) > 0
+            return both.count("express_lookups_total", store=STORE, role="") > 0
 
         until = asyncio.get_running_loop().time() + 10
         while not await is_express():
@@ -148,7 +148,7 @@ async def test_batches_are_answered_as_by_a_router_without_a_proxy() -> None:
                 await nodes["c"].kill()
             express, plain = await both.answers(made_batch(rng))
             assert express == plain, nth
-        assert both.count("express_lookups_total", store=STORE) > BATCHES
+        assert both.count("express_lookups_total", store=STORE, role="") > BATCHES
         assert both.handed > BATCHES * 0.1
         assert both.passed < BATCHES * 0.4
 
@@ -157,7 +157,7 @@ async def test_answers_too_large_for_a_message_are_the_routers_to_choose() -> No
     async with pair(max_message_bytes=100_000) as both:
         for node in both.express.nodes.values():
             node.padding = 4_000
-        before, passed = both.count("express_lookups_total", store=STORE), both.passed
+        before, passed = both.count("express_lookups_total", store=STORE, role=""), both.passed
         express, plain = await both.answers(batch_of(KEYS))
         for each in (express, plain):
             assert isinstance(each, query_service_pb2.BatchGetResponse)
@@ -165,7 +165,7 @@ async def test_answers_too_large_for_a_message_are_the_routers_to_choose() -> No
             assert 0 < len(refused) < len(KEYS)
             assert each.ByteSize() <= 100_000
         assert both.passed == passed + 1
-        assert both.count("express_lookups_total", store=STORE) == before
+        assert both.count("express_lookups_total", store=STORE, role="") == before
 
 
 async def test_a_batch_of_too_many_is_refused_by_the_router() -> None:

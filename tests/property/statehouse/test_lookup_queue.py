@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -77,7 +78,7 @@ class Script:
             case "ask":
                 key = f"{len(self.callers)}-".ljust(number, "x")
                 request = query_service_pb2.GetRequest(key=types_pb2.Key(text=key))
-                self.callers[key] = asyncio.create_task(self.calls.queue.ask(request, 0.0))
+                self.callers[key] = asyncio.create_task(self.calls.queue.ask(request, math.inf))
             case "answer" | "fail":
                 self.calls.end(number, well=step == "answer")
             case "leave" if self.callers:

@@ -100,8 +100,8 @@ async def test_batches_in_sums_are_calls_and_lookups_without_a_role(start: Start
     link.on_sums(sums.SerializeToString())
     value = fleet.router.metrics.registry.get_sample_value
     assert value("statehouse_router_lookups_total", {"store": STORE, "outcome": "OK", "role": ""}) == 5_000
-    assert value("statehouse_router_express_lookups_total", {"store": STORE}) == 5_000
-    assert value("statehouse_router_express_lookups_total", {"store": ""}) == 1
+    assert value("statehouse_router_express_lookups_total", {"store": STORE, "role": ""}) == 5_000
+    assert value("statehouse_router_express_lookups_total", {"store": "", "role": ""}) == 1
     assert value("statehouse_router_attempts_total", {"reason": "OK"}) == 200
     assert value("statehouse_router_lookup_duration_seconds_count") == 0
     assert times.hedge_delay_s(("", "BatchGet")) == pytest.approx(0.1)
