@@ -48,7 +48,10 @@ class Lookup:
 
     def request(self) -> bytes:
         return query_service_pb2.GetRequest(
-            store=self.store, key=types_pb2.Key(text=self.key), freshness=self.bound, raw=True
+            store=self.store,
+            key=types_pb2.Key(text=self.key),
+            freshness=self.bound if self.bound.ListFields() else None,
+            raw=True,
         ).SerializeToString()
 
     def __str__(self) -> str:
@@ -129,6 +132,8 @@ class Clients:
             return failure
         world.counts["found" if response.found else "not found"] += 1
         stamp = response.replica
+        if not stamp.HasField("position"):
+            world.break_rule("what a caller gets is a node's answer", f"{router.name}, {lookup}: {response}")
         world.note(
             router.name,
             "{} {} by {} as {} at epoch {}, position {}",

@@ -11,6 +11,7 @@ from statehouse.membership import TaskState
 from tests.simulation.controller import STEPS
 from tests.simulation.fleet import Fleet
 from tests.simulation.node import SimulatedNode
+from tests.simulation.proxy import SNAPSHOT_HOLDS_S
 from tests.simulation.world import KAFKA
 
 _PAUSE_S = 0.8
@@ -44,6 +45,7 @@ KINDS = (
     "controller cut from kafka",
     "router restarts",
     "router cut from kafka",
+    "proxy hears late",
     "control topics are compacted",
 )
 
@@ -78,6 +80,7 @@ class Faults:
                     ("controller", self._controller),
                     ("router restarts", self._restart_router),
                     ("router cut", self._cut_router),
+                    ("proxy hears late", self._delay_proxy),
                     ("control topics", self._compact),
                 )
                 if kind.startswith(prefix)
@@ -309,6 +312,20 @@ class Faults:
     def _cut_router(self, _kind: str) -> bool:
         name = self._world.rng.choice(self._fleet.routers).machine
         self._cut((name, KAFKA), (KAFKA, name))
+        return True
+
+    def _delay_proxy(self, _kind: str) -> bool:
+        """What a router tells its proxy comes late, up to as long as a snapshot holds and a little longer."""
+        proxy = self._world.rng.choice(self._fleet.routers).proxy
+        if proxy is None or proxy.delay_s:
+            return False
+        proxy.delay_s = self._world.rng.uniform(0.2, 1.2 * SNAPSHOT_HOLDS_S)
+
+        def mend() -> None:
+            proxy.delay_s = 0.0
+
+        seconds = self._for_a_while(mend)
+        self._world.note("FAULT", "a proxy hears {:.1f} s late for {:.1f} s", proxy.delay_s, seconds)
         return True
 
     def _compact(self, _kind: str) -> bool:

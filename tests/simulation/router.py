@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
 from query_service.reads.position_waits import PositionNotReached
 from router.calls.attempts import Attempts
 from router.calls.coalesce import Coalescer
+from router.calls.express_way import ExpressWay
 from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
+from router.choice.express import ExpressLimits
 from router.choice.hold import HoldLimits, Holds
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, RoutingTable
@@ -25,17 +27,21 @@ from statehouse.assignment import AssignmentReader
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import decode_member
 from statehouse.rpc.deadline import Deadline
+from statehouse.rpc.handed import HandedLookup
+from statehouse.rpc.link import Link
 from statehouse.rpc.status import to_status
 from statehouse.v1 import query_service_pb2
 from tests.simulation.callers import HEALTH_CHECK, QUERY, RulesFile, SimulatedGate
 from tests.simulation.checks import READER, ROUTER, Checks
 from tests.simulation.kafka import Follower, Kafka
 from tests.simulation.node import SimulatedNode
+from tests.simulation.proxy import SimulatedProxy
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import Process, World, epoch_ms, settle
 
 ATTEMPT_TIMEOUT_S = 0.25
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+_MAX_LOOKUPS = 2_000
 
 
 class _RpcError(grpc.RpcError):
@@ -74,19 +80,32 @@ class SimulatedRouter(Process):
         self._nodes, self._checks = nodes, checks
         self.gate = SimulatedGate(self, rules, checks)
         self.tables = CurrentTable()
-        self.health = NodeHealth(self._probe, probe_timeout_s=ATTEMPT_TIMEOUT_S)
+        self.health = NodeHealth(self._probe, probe_timeout_s=ATTEMPT_TIMEOUT_S, on_change=self._refresh_express)
         self.tracker = FleetTracker(self.tables, self._on_table, session_timeout_s=settings.session_timeout_s)
         self._answer_times = AnswerTimes(quantile=0.95, least_s=0.01, most_s=ATTEMPT_TIMEOUT_S)
-        metrics = RouterMetrics()
+        metrics, budget = RouterMetrics(), RetryBudget(10.0, 5)
         coalescer = Coalescer(self._call, metrics, max_message_bytes=_MAX_MESSAGE_BYTES)
         self._dispatcher = Dispatcher(
             self.tables,
             Attempts(coalescer.ask, self.health, self._answer_times),
-            RetryBudget(10.0, 5),
+            budget,
             metrics,
             attempt_timeout_s=ATTEMPT_TIMEOUT_S,
             holds=Holds(HoldLimits(window_s=settings.hold_window_s, most=10, min_interval_s=5.0)),
         )
+        self.proxy: SimulatedProxy | None = None
+        if settings.express:
+            self.proxy = SimulatedProxy(world, name, self._call, self._look_up, _MAX_MESSAGE_BYTES)
+            self._express = ExpressWay(
+                cast(Link, self.proxy),
+                self.tables,
+                self.health,
+                self._answer_times,
+                budget,
+                metrics,
+                bounds=ExpressLimits(_MAX_LOOKUPS, _MAX_LOOKUPS, ATTEMPT_TIMEOUT_S),
+            )
+            self._express_task = world.task(self._express.run())
         self._reader = AssignmentReader()
         self._members_log = Follower(
             self, kafka.members, self._member_record, on_contact=lambda: self.tracker.on_caught_up("members")
@@ -102,6 +121,8 @@ class SimulatedRouter(Process):
     async def close(self) -> None:
         self._members_log.close()
         self._assignment_log.close()
+        if self.proxy is not None:
+            self._express_task.cancel()
         self.tracker.close()
         await self.health.close()
 
@@ -113,13 +134,24 @@ class SimulatedRouter(Process):
 
         """
         self.gate.admit(READER, f"{QUERY}Get", data)
+        if self.proxy is None:
+            answer = await self._look_up(data, Deadline.after(timeout_s), None)
+        else:
+            answer = await self.proxy.get(data, timeout_s)
+        return query_service_pb2.GetResponse.FromString(answer)
+
+    async def _look_up(self, data: bytes, deadline: Deadline, handed: HandedLookup | None) -> bytes:
         call = keyed_call(self.tables.current(), "Get", data)
-        answer = await self._dispatcher.dispatch(call, Deadline.after(timeout_s))
-        return query_service_pb2.GetResponse.FromString(answer.data)
+        return (await self._dispatcher.dispatch(call, deadline, handed=handed)).data
 
     def _on_table(self, table: RoutingTable) -> None:
         self.health.retain(table.nodes)
         self._answer_times.retain(table.nodes.keys(), table.stores.keys())
+        self._refresh_express()
+
+    def _refresh_express(self) -> None:
+        if self.proxy is not None:
+            self._express.refresh()
 
     def _assignment_record(self, key: bytes, value: bytes | None, _written_at: float) -> None:
         assignment = self._reader.feed(key, value)

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
+import grpc
 import pytest
 
 import processor.ownership.planner
 import query_service.reads.admission
+import router.calls.attempts
 import statehouse.security.denial
 import statehouse.security.rules
 from processor.ownership.model import LiveNodes, Readiness, Slot
@@ -25,9 +27,11 @@ from query_service.states.faults import Fault
 from query_service.states.ownership import claimed_role
 from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
 from query_service.states.task_machine import TaskMachine
+from router.calls.attempts import CallOutcome
 from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
 from statehouse.processor_reports import ProcessorReport
+from statehouse.rpc.handed import HandedLookup
 from statehouse.security.identities import ANYBODY, KnownCaller, KnownCallers
 from statehouse.security.rights import Right
 from statehouse.security.rules import EVERYTHING, Grant, may
@@ -36,6 +40,7 @@ from statehouse.topology import AnyTaskId, Role
 from tests.simulation.__main__ import outcomes
 from tests.simulation.controller import STEPS
 from tests.simulation.faults import KINDS
+from tests.simulation.proxy import SimulatedProxy
 from tests.simulation.run import Outcome, run_seed
 
 SEEDS = 12
@@ -66,6 +71,8 @@ def test_a_few_seeds_are_clean() -> None:
         assert counts[what] > 20, what
     for what in ("answered within the processor's age", "refused by the processor's age"):
         assert counts[what] > 5, what
+    for what in ("answered", "handed over, late", "handed over, not answered", "UNDECIDED"):
+        assert counts[f"express: {what}"] > 5, what
     assert sum(counts[f"fault: {kind}"] > 0 for kind in KINDS) > len(KINDS) * 0.7
 
 
@@ -96,13 +103,20 @@ def test_thousands_of_seeds_are_clean() -> None:
         "allowed: guest",
         "denied: PERMISSION_DENIED",
         "denied: UNAUTHENTICATED",
+        "express: answered",
+        "express: answered late",
+        "express: handed over, late",
+        "express: handed over, not answered",
+        "express: no snapshot holds",
+        "express: UNDECIDED",
+        "express: UNKNOWN_STORE",
     ):
         assert counts[what] > LONG_SEEDS / 100, what
 
 
 def test_a_seed_decides_everything() -> None:
     """Not even the order of sets, which changes with the hash seed of each process, has a say."""
-    program = "from tests.simulation.run import run_seed; print(*run_seed(3, is_traced=True).trace, sep='\\n')"
+    program = "from tests.simulation.run import run_seed; print(*run_seed(4, is_traced=True).trace, sep='\\n')"
     digests = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -255,6 +269,23 @@ def read_no_patterns() -> AbstractContextManager[object]:
     return patch.object(statehouse.security.rules, "matches", lambda pattern, name: pattern == name)
 
 
+def take_a_handed_refusal_for_an_answer() -> AbstractContextManager[object]:
+    """What a node has told the proxy goes to the caller, whatever it is."""
+
+    async def outcome_of(handed: HandedLookup) -> CallOutcome | None:
+        try:
+            return await handed.came
+        except grpc.RpcError:
+            return b""
+
+    return patch.object(router.calls.attempts, "_outcome_of", outcome_of)
+
+
+def wait_for_late_answers_on_the_express_way() -> AbstractContextManager[object]:
+    """A proxy hands over what a node refuses, and waits for what is late."""
+    return patch.object(SimulatedProxy, "_late_after_s", lambda *_: None)
+
+
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     """Return the first seed that a variant breaks a rule with."""
     with variant():
@@ -286,6 +317,8 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         (take_a_right_for_one_store_for_all, ("who may not call is refused",)),
         (know_whoever_shows_a_token, ("who may not call is refused", "forwarding is believed from routers only")),
         (read_no_patterns, ("who may call is not refused",)),
+        (take_a_handed_refusal_for_an_answer, ("what a caller gets is a node's answer",)),
+        (wait_for_late_answers_on_the_express_way, ("a lookup that a replica could answer does not fail",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),
