@@ -26,7 +26,7 @@ class RouterMetrics:
         were answered in time; each of a batch counts, without a role.
     statehouse_router_express_handed_total{reason}: lookups that the proxy sent to a node and then handed over: "LATE",
         the node had not answered in time; the reason of its refusal or of the failed call; "PARTLY", the node answered
-        the batch but not all of it; or "UNKNOWN", nothing is known of it.
+        them, but others of the batch, there or elsewhere, did not go well; or "UNKNOWN", nothing is known of it.
     statehouse_router_attempts_total{reason}: calls to nodes, where each coalesced lookup counts: OK, the reason of the
         failure, or CANCELLED if another answer came first or a hedge's caller left. For a watch: the reason why a
         node's stream ended.

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from google.rpc import code_pb2, status_pb2
 
-from router.calls.express_way import ExpressWay, count_handed
+from router.calls.express_way import ExpressWay, why_handed
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import ExpressLimits
-from router.telemetry.metrics import RouterMetrics
 from statehouse.control.v1.express_pb2 import ExpressSnapshot, ExpressSums
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.handed import HandedLookup
@@ -124,23 +123,18 @@ async def test_sums_of_what_was_before_a_suspicion_do_not_end_it(start: Start) -
     assert "a" in fleet.router.health.suspects
 
 
-async def test_what_is_handed_over_counts_by_its_reason() -> None:
-    def handed(came: bytes | LookupFailure | Exception | None, lookups: int) -> HandedLookup:
+async def test_what_is_handed_over_has_a_reason() -> None:
+    def handed(came: bytes | LookupFailure | CallFailed | None) -> HandedLookup:
         future = asyncio.get_running_loop().create_future()
         if isinstance(came, CallFailed):
             future.set_exception(came)
         else:
             future.set_result(came)
-        return HandedLookup("a", 0.0, future, lookups)
+        return HandedLookup("a", 0.0, future)
 
-    metrics = RouterMetrics()
+    assert why_handed(HandedLookup("a", 0.0, asyncio.get_running_loop().create_future())) == "LATE"
+    assert why_handed(handed(LookupFailure(Reason.NOT_ACTIVE, "not here"))) == "NOT_ACTIVE"
     gone = CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="refused"))
-    late = HandedLookup("a", 0.0, asyncio.get_running_loop().create_future(), 5)
-    refused = LookupFailure(Reason.NOT_ACTIVE, "not here")
-    count_handed(metrics, [late, handed(refused, 1), handed(gone, 7), handed(None, 1), handed(b"an answer", 9)])
-    expected = {"LATE": 5, "NOT_ACTIVE": 1, "UNREACHABLE": 7, "UNKNOWN": 1}
-    for reason, number in expected.items():
-        labels = {"reason": reason}
-        assert metrics.registry.get_sample_value("statehouse_router_express_handed_total", labels) == number
-    counted = [each for family in metrics.registry.collect() for each in family.samples if "handed_total" in each.name]
-    assert sum(each.value for each in counted) == sum(expected.values())
+    assert why_handed(handed(gone)) == "UNREACHABLE"
+    assert why_handed(handed(b"an answer to some of a batch")) == "PARTLY"
+    assert why_handed(handed(None)) == "UNKNOWN"
