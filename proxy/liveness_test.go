@@ -62,8 +62,12 @@ func TestASilentServerFailsWhatWaitsAndWhatComesUntilItIsHeard(t *testing.T) {
 	}
 	link.Liveness.Heard()
 	go ask(1)
-	if kind, _ := frameFrom(t, reader); kind != get || link.Waiting() != 1 {
-		t.Fatal("a server that is heard again gets no calls")
+	kind := byte(left) // as of the huge one, which may have had a number
+	for kind == left {
+		kind, _ = frameFrom(t, reader)
+	}
+	if kind != get || link.Waiting() != 1 {
+		t.Fatalf("a server that is heard again gets %d, and %d calls wait", kind, link.Waiting())
 	}
 }
 
