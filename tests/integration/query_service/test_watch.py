@@ -287,6 +287,8 @@ def test_pages_of_current_values_and_the_changes_meanwhile(serve: Serve) -> None
         last = str(len(updates))
         watcher.wait_for(lambda each: last in each.values[-1:] or last in each.current_values.values(), "the last")
         writer.join()
+        # If all was written before the first page, that has the last update, and others follow.
+        watcher.wait_for(lambda each: "k3499" in each.current_values, "the last page")
         assert len(watcher.current) >= 2
         assert [response.begins for response in watcher.current] == [True] + [False] * (len(watcher.current) - 1)
         assert watcher.gaps == 0
