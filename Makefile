@@ -43,6 +43,8 @@ DEBIAN_TOOLS := mvn:maven ip:iproute2 nft:nftables
 # The public package must stay compatible in source (buf.yaml); the control topics on the wire.
 CONTROL_RULES := {"version":"v2","modules":[{"path":"protos"}],"breaking":{"use":["WIRE_JSON"],"ignore":["protos/statehouse/v1"]}}
 PYTEST := $(BIN)/pytest
+# What must hold with the express way, as `make test` has it, without it, and without the proxy.
+ROUTED := $(addprefix tests/integration/,routing failover faults fuzz)
 export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 # With compiled modules processes start a sixth sooner, and tests start hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -77,7 +79,9 @@ mutate: setup ## Change the deciding modules in 200 places and see that tests no
 
 test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
-	STATEHOUSE_EXPRESS=no $(PYTEST) -m "not long" tests/integration/routing
+	for how in STATEHOUSE_EXPRESS=no STATEHOUSE_PROXY=none; do \
+	  env $$how $(PYTEST) -m "not long" $(ROUTED) || exit 1; \
+	done
 
 # The second run is played also if a check of the first failed: the page has both.
 robustness: setup tools ## Play the robustness scenarios at full size, plain and then with TLS and rules, and write docs/robustness.md (a quiet machine, 40 minutes)

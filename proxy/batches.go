@@ -22,6 +22,10 @@ type group struct {
 	places  []int
 }
 
+// bytesOfResult is what a batch takes for each answer of a node. Stores whose answers have more are the router's, by which
+// each call takes one message.
+const bytesOfResult = 4 << 10
+
 // BatchGet answers a batch; false if that is for the router to do, as if nobody had been asked.
 func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization string, it *request) ([]byte, error, bool) {
 	known := e.snapshot.Load()
@@ -30,7 +34,7 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 	}
 	lookups := elements(it.data, int(known.maxEntries))
 	if s := e.now(ctx); s != nil && !it.isLarge() {
-		if b := e.split(s, lookups); len(b.groups) > 0 {
+		if b := e.split(s, lookups); len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
 			data, err := e.answer(ctx, who, authorization, microseconds(s.batchLateAfterUs), b)
 			if err != nil || b.room >= 0 {
 				return data, err, true
@@ -51,7 +55,7 @@ func (e *Express) split(s *snapshot, lookups [][]byte) *batch {
 	last := map[string]*group{}
 	for place, lookup := range lookups {
 		to := s.decide(lookup)
-		if to == nil {
+		if to == nil || to.store.isLarge.Load() {
 			continue
 		}
 		g, size := last[to.node.address], len(lookup)+len(s.forwarding)+entryOverhead
@@ -67,6 +71,18 @@ func (e *Express) split(s *snapshot, lookups [][]byte) *batch {
 	return b
 }
 
+// answerBytes returns how many bytes the answer of a call may have.
+func (g *group) answerBytes(most int) int { return min(most, bytesOfResult*len(g.places)) }
+
+// answerBytes returns how many bytes all answers may have.
+func (b *batch) answerBytes(most int) int {
+	bytes := 0
+	for _, g := range b.groups {
+		bytes += g.answerBytes(most)
+	}
+	return bytes
+}
+
 // answer asks the nodes, and then the router for what they didn't answer and for the rest. If there is no room for all
 // results, there is no answer: which of them it has then is for the router to say.
 func (e *Express) answer(
@@ -78,7 +94,7 @@ func (e *Express) answer(
 	for i, g := range b.groups {
 		calls[i], g.at = &g.sent, time.Now()
 		go func() {
-			data, err := e.calls.send(inner, g.node.address, batchGetPath, g.request)
+			data, err := e.calls.send(inner, g.node.address, batchGetPath, g.request, g.answerBytes(e.calls.maxMessageBytes))
 			done <- ended{&g.sent, cameOf(data, err)}
 		}()
 	}
@@ -140,6 +156,11 @@ func (e *Express) unanswered(b *batch) ([]*sent, []int) {
 // take keeps the results of a call, and returns the places of those that it doesn't have. They are left as what came of
 // the call.
 func (b *batch) take(g *group) []int {
+	if g.came.kind == unknown {
+		for _, place := range g.places {
+			b.stores[place].isLarge.Store(true)
+		}
+	}
 	results := elements(g.came.content, len(g.places))
 	if g.came.kind != answered || len(results) != len(g.places) {
 		return g.places

@@ -2,17 +2,24 @@ package main
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 )
 
 // A connection that is replaced is closed after this time: its calls have ended by then.
 const longestCall = time.Minute
+
+// errLargeAnswer says that an answer has more bytes than its call may take.
+var errLargeAnswer = errors.New("the answer is too large")
 
 // Calls makes calls to other servers for the process behind the proxy: one connection an address, made on first use.
 type Calls struct {
@@ -53,14 +60,27 @@ func messages(maxBytes int) grpc.DialOption {
 		grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(maxBytes), grpc.MaxCallSendMsgSize(maxBytes))
 }
 
+// MakeWithin calls a method whose answer has at most so many bytes, else the error is errLargeAnswer. Others are as Make's.
+func (c *Calls) MakeWithin(ctx context.Context, target, method string, request []byte, most int) ([]byte, error) {
+	data, err := c.Make(ctx, target, method, request, grpc.MaxCallRecvMsgSize(most))
+	// gRPC has no other mark of it. A server that can't take a request has other words.
+	if it, is := status.FromError(err); is && it.Code() == codes.ResourceExhausted &&
+		strings.HasPrefix(it.Message(), "grpc: received message larger than max") {
+		return nil, errLargeAnswer
+	}
+	return data, err
+}
+
 // Make calls a method, by its path; an error carries a gRPC status.
-func (c *Calls) Make(ctx context.Context, target, method string, request []byte) ([]byte, error) {
+func (c *Calls) Make(
+	ctx context.Context, target, method string, request []byte, options ...grpc.CallOption,
+) ([]byte, error) {
 	conn, err := c.conn(target)
 	if err != nil {
 		return nil, err
 	}
 	var reply message
-	err = conn.Invoke(ctx, method, &message{data: request}, &reply)
+	err = conn.Invoke(ctx, method, &message{data: request}, &reply, options...)
 	return reply.data, err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"sync"
@@ -40,7 +41,7 @@ type Express struct {
 func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
 	e := &Express{link: link, began: time.Now()}
 	e.sums = NewSums(func(data []byte) { link.Send(expressSums, 0, data) })
-	e.calls = NewShared(calls.Make, e.sums, maxMessageBytes)
+	e.calls = NewShared(calls.MakeWithin, e.sums, maxMessageBytes)
 	link.OnSnapshot = func(data []byte) error {
 		s, err := snapshotIn(data)
 		if err == nil {
@@ -145,7 +146,7 @@ const (
 	callHasFailed = 2
 	// the node refused the lookup: a serialized statehouse.v1.LookupError; or
 	refused = 3
-	// the call was too large for what it carried, or its answer can't be read: nothing is known of this lookup.
+	// the call or its answer was too large for what it carried, or can't be read: nothing is known of this lookup.
 	unknown = 4
 )
 
@@ -194,10 +195,13 @@ type asked struct {
 	done chan ended
 }
 
+// sender makes a call whose answer has at most so many bytes; see Calls.MakeWithin.
+type sender func(ctx context.Context, target, method string, request []byte, most int) ([]byte, error)
+
 // Shared makes calls to nodes: while one is under way, further lookups wait for its return, and then go together. The
 // rules are those of router/calls/coalesce.py.
 type Shared struct {
-	send            func(ctx context.Context, target, method string, request []byte) ([]byte, error)
+	send            sender
 	sums            *Sums
 	maxMessageBytes int
 	mutex           sync.Mutex
@@ -219,9 +223,7 @@ const (
 )
 
 // NewShared makes calls by `send`.
-func NewShared(
-	send func(ctx context.Context, target, method string, request []byte) ([]byte, error), sums *Sums, maxMessageBytes int,
-) *Shared {
+func NewShared(send sender, sums *Sums, maxMessageBytes int) *Shared {
 	return &Shared{send: send, sums: sums, maxMessageBytes: maxMessageBytes, queues: map[string]*queue{}}
 }
 
@@ -310,14 +312,14 @@ func (s *Shared) begin(to *node, entries []*asked) {
 		var data []byte
 		var err error
 		if len(entries) == 1 {
-			data, err = s.send(ctx, to.address, getPath, entries[0].body)
+			data, err = s.send(ctx, to.address, getPath, entries[0].body, s.maxMessageBytes)
 		} else {
 			s.sums.Shared(len(entries))
 			bodies := make([][]byte, len(entries))
 			for i, each := range entries {
 				bodies[i] = each.body
 			}
-			data, err = s.send(ctx, to.address, batchGetPath, framed(bodies))
+			data, err = s.send(ctx, to.address, batchGetPath, framed(bodies), s.maxMessageBytes)
 		}
 		timer.Stop()
 		next()
@@ -344,12 +346,18 @@ func give(entries []*asked, data []byte, err error) {
 		came := all
 		if len(results) == len(entries) {
 			came = resultIn(results[i])
+			if len(data) > smallBytes { // whoever is slow to take its own must not keep that of all
+				came.content = bytes.Clone(came.content)
+			}
 		}
 		entry.done <- ended{&entry.sent, came}
 	}
 }
 
 func cameOf(data []byte, err error) found {
+	if err == errLargeAnswer {
+		return found{kind: unknown}
+	}
 	if err != nil {
 		return found{callHasFailed, serializedStatus(err)}
 	}

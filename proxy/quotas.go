@@ -185,6 +185,13 @@ func (h *holding) take(bytes int) bool {
 	return true
 }
 
+// reserve takes so many bytes for what the call will have; false if there is no room.
+func (h *holding) reserve(bytes int) bool {
+	h.quota.all.mutex.Lock()
+	defer h.quota.all.mutex.Unlock()
+	return h.take(bytes)
+}
+
 // see returns whether this is the first one to look at the call.
 func (h *holding) see() bool {
 	all := h.quota.all
@@ -247,9 +254,7 @@ func (h *holding) receive(bytes int) error {
 	if bytes <= h.largest {
 		return nil
 	}
-	h.quota.all.mutex.Lock()
-	defer h.quota.all.mutex.Unlock()
-	if !h.take(bytes - h.largest) {
+	if !h.reserve(bytes - h.largest) {
 		return errTooMuch
 	}
 	h.largest = bytes

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -25,7 +26,7 @@ const (
 	maxDigits = 4
 )
 
-// snapshot is what the router has decided, of statehouse.control.v1.ExpressSnapshot. It doesn't change.
+// snapshot is what the router has decided, of statehouse.control.v1.ExpressSnapshot. What it says doesn't change.
 type snapshot struct {
 	number     uint64
 	forwarding []byte
@@ -47,6 +48,8 @@ type store struct {
 	// Of each partition: the place in `nodes`, from one, or 0.
 	first       []uint32
 	lateAfterUs uint64
+	// Set when answers to a batch were larger than it takes them: as long as the snapshot lasts, its batches are the router's.
+	isLarge atomic.Bool
 }
 
 // decided is a lookup that a snapshot decides.

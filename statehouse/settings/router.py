@@ -64,7 +64,7 @@ class RouterSettings(ServerSettings):
         5, "Hedges and retries that may be sent in a second however few lookups there are.", SettingGroup.ROUTING, ge=0
     )
     express: bool = setting(
-        False,
+        True,
         "The proxy sends plain lookups to nodes by itself, as the router has decided. Not with security_rules.",
         SettingGroup.ROUTING,
     )

@@ -293,6 +293,44 @@ async def test_an_answer_that_cant_be_read_is_handed_over_as_it_is(answer: bytes
         assert (handed.lookups, await handed.came) == (2, answer)
 
 
+async def test_stores_with_large_answers_are_the_routers_as_long_as_the_snapshot_lasts() -> None:
+    snapshots: list[ExpressSnapshot] = []
+
+    def batch(request: bytes) -> bytes:
+        return framed(result_of(bytes(5_000)) for _ in frames(request))
+
+    async with scripted(batch, change=snapshots.append) as (node, it, router, at):
+        node.may_go_on.set()
+        router.may_answer.set()
+        asked, by_routers = framed([REQUEST] * 2), [framed([by_router(REQUEST)] * 2)]
+        assert await call(at, BATCH_GET, asked) == by_routers
+        _, (handed,) = await router.calls()
+        assert (handed.lookups, await handed.came) == (2, None)
+        assert await call(at, BATCH_GET, asked) == by_routers
+        assert await router.handed.get() == (asked, None)
+        await tell(it, snapshots[0], node)
+        assert await call(at, BATCH_GET, asked) == by_routers
+        assert len((await router.calls())[1]) == 1
+
+
+async def test_batches_are_the_routers_when_there_is_no_room_for_their_answers() -> None:
+    def change(snapshot: ExpressSnapshot) -> None:
+        snapshot.max_lookups = 1_000_000
+
+    async with scripted(change=change) as (node, _it, router, at):
+        router.may_answer.set()
+        asked = framed([REQUEST] * 1_000)
+        calls = [asyncio.ensure_future(call(at, BATCH_GET, asked)) for _ in range(100)]
+        # A connection alone may have a third of 192 MiB, and each answer has up to a message of 1 MB.
+        for _ in range(30):
+            assert await asyncio.wait_for(router.handed.get(), 5) == (asked, None)
+        node.may_go_on.set()
+        answers = await asyncio.gather(*calls)
+        by_routers = answers.count([framed([by_router(REQUEST)] * 1_000)])
+        assert 30 <= by_routers <= 40
+        assert answers.count([framed([by_node(REQUEST)] * 1_000)]) == 100 - by_routers
+
+
 async def test_a_late_batch_is_handed_over_and_the_router_hears_of_the_answer() -> None:
     async with scripted(late_after_s=0.05) as (node, it, router, at):
         asked = asyncio.ensure_future(call(at, BATCH_GET, framed([REQUEST, REQUEST])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,16 +13,6 @@ from tests.integration.routing.routed import Links
 from tests.support.fault_proxy import FaultProxy
 from tests.support.fleet import Fleet
 from tests.support.kafka_doors import Door, KafkaWithDoors
-
-_EXPRESS = "STATEHOUSE_EXPRESS"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_the_express_way() -> Iterator[None]:
-    """Routers have the express way, unless STATEHOUSE_EXPRESS says otherwise: routes are the same with it."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(_EXPRESS, os.environ.get(_EXPRESS, "yes"))
-        yield
 
 
 @pytest.fixture(scope="session")
