@@ -18,6 +18,7 @@ STALLING_DISK := $(TOOLS)/stalling_disk
 # What serves gRPC in front of nodes and routers.
 PROXY_SOURCE := proxy
 PROXY := $(TOOLS)/statehouse-proxy
+EXPRESS_PROTO := $(CURDIR)/protos --path $(CURDIR)/protos/statehouse/control/v1/express.proto
 # The programs of docs/other-languages.md.
 GO_CLIENT_SOURCE := tests/interop/clients/go
 GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go
@@ -105,6 +106,8 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
+	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(EXPRESS_PROTO) --output $$fresh && \
+	  diff -r gen $$fresh/gen || { echo "the proxy's generated code differs from protos/: run make proto" >&2; exit 1; }
 	$(BIN)/python -m tools.generate_errors_doc --check
 	$(BIN)/python -m tools.generate_settings_doc --check
 	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
@@ -125,8 +128,9 @@ fmt: setup $(BUF) ## Format the code and the contract
 	gofmt -w $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go
 	$(BUF) format --write
 
-proto: setup ## Generate the Python modules of the contract
+proto: setup $(BUF) ## Generate the Python modules of the contract, and the proxy's part of it in Go
 	$(BIN)/python tools/generate_protos.py
+	cd $(PROXY_SOURCE) && buf generate $(EXPRESS_PROTO)
 
 docs: setup ## Write the pages that are made from code
 	$(BIN)/python -m tools.generate_errors_doc
@@ -166,7 +170,7 @@ debian-tools:
 	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } || \
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
 
-$(PROXY): $(wildcard $(PROXY_SOURCE)/*.go $(PROXY_SOURCE)/go.*)
+$(PROXY): $(shell find $(PROXY_SOURCE) -name '*.go') $(wildcard $(PROXY_SOURCE)/go.*)
 	GOBIN=$(CURDIR)/$(TOOLS) go -C $(PROXY_SOURCE) install -buildvcs=false .
 
 $(GRPCURL):

@@ -32,10 +32,10 @@ func (e *Express) BatchGet(ctx context.Context, who *Caller, authorization strin
 	if known == nil {
 		return nil, nil, false
 	}
-	lookups := elements(it.data, int(known.maxEntries))
+	lookups := elements(it.data, int(known.MaxBatchEntries))
 	if s := e.now(ctx); s != nil && !it.isLarge() {
 		if b := e.split(s, lookups); len(b.groups) > 0 && holdingIn(ctx).reserve(b.answerBytes(e.calls.maxMessageBytes)) {
-			data, err := e.answer(ctx, who, authorization, microseconds(s.batchLateAfterUs), b)
+			data, err := e.answer(ctx, who, authorization, microseconds(s.BatchLateAfterUs), b)
 			if err != nil || b.room >= 0 {
 				return data, err, true
 			}
@@ -58,13 +58,13 @@ func (e *Express) split(s *snapshot, lookups [][]byte) *batch {
 		if to == nil || to.store.isLarge.Load() {
 			continue
 		}
-		g, size := last[to.node.address], len(lookup)+len(s.forwarding)+entryOverhead
+		g, size := last[to.node.Address], len(lookup)+len(s.Forwarding)+entryOverhead
 		if g == nil || len(g.places) == maxEntries || len(g.request)+size > e.calls.maxMessageBytes {
 			g = &group{sent: sent{node: to.node}}
-			last[to.node.address] = g
+			last[to.node.Address] = g
 			b.groups = append(b.groups, g)
 		}
-		g.request = appendText(g.request, 1, append(lookup[:len(lookup):len(lookup)], s.forwarding...))
+		g.request = appendElement(g.request, append(lookup[:len(lookup):len(lookup)], s.Forwarding...))
 		g.places = append(g.places, place)
 		b.stores[place] = to.store
 	}
@@ -94,7 +94,7 @@ func (e *Express) answer(
 	for i, g := range b.groups {
 		calls[i], g.at = &g.sent, time.Now()
 		go func() {
-			data, err := e.calls.send(inner, g.node.address, batchGetPath, g.request, g.answerBytes(e.calls.maxMessageBytes))
+			data, err := e.calls.send(inner, g.node.Address, batchGetPath, g.request, g.answerBytes(e.calls.maxMessageBytes))
 			done <- ended{&g.sent, cameOf(data, err)}
 		}()
 	}
@@ -120,13 +120,13 @@ func (e *Express) answer(
 	if b.room < 0 {
 		return nil, nil
 	}
-	counts := map[*store]uint64{}
+	counts := map[*store]int{}
 	for _, each := range b.stores {
 		counts[each]++
 	}
 	for each, count := range counts {
 		if each != nil {
-			e.sums.Add(sumKey{field: sumOfBatchLookups, store: each.name}, count)
+			e.sums.Add(sumKey{of: sumOfBatchLookups, store: each.Name}, count)
 		}
 	}
 	return framed(b.results), nil
@@ -142,7 +142,7 @@ func (e *Express) unanswered(b *batch) ([]*sent, []int) {
 		if g.lookups = len(missing); g.lookups > 0 {
 			calls, places = append(calls, &g.sent), append(places, missing...)
 		} else {
-			e.sums.Add(sumKey{field: sumOfBatchCalls, instance: g.node.instance}, 1, g.took)
+			e.sums.Add(sumKey{of: sumOfBatchCalls, instance: g.node.InstanceId}, 1, g.took)
 		}
 	}
 	for place, each := range b.stores {
@@ -171,7 +171,7 @@ func (b *batch) take(g *group) []int {
 		if len(result) > 0 && result[0] == responseTag {
 			b.put(g.places[i], result)
 		} else {
-			missing, theirs = append(missing, g.places[i]), appendText(theirs, 1, result)
+			missing, theirs = append(missing, g.places[i]), appendElement(theirs, result)
 		}
 	}
 	g.came.content = theirs

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 const (
@@ -51,7 +52,7 @@ func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
 		return err
 	}
 	link.OnAlive = func(number uint64) {
-		if s := e.snapshot.Load(); s != nil && s.number == number {
+		if s := e.snapshot.Load(); s != nil && s.Number == number {
 			e.hold()
 		}
 	}
@@ -64,10 +65,10 @@ func (e *Express) hold() { e.holds.Store(int64(time.Since(e.began) + snapshotHol
 // now returns the snapshot to act on, nil if there is none for a call, or no room.
 func (e *Express) now(ctx context.Context) *snapshot {
 	s := e.snapshot.Load()
-	if s == nil || len(s.stores) == 0 || int64(time.Since(e.began)) > e.holds.Load() {
+	if s == nil || len(s.Stores) == 0 || int64(time.Since(e.began)) > e.holds.Load() {
 		return nil
 	}
-	if uint64(e.open.Load()+e.passed.Load())+uint64(e.link.Waiting()) >= s.maxLookups {
+	if uint64(e.open.Load()+e.passed.Load())+uint64(e.link.Waiting()) >= uint64(s.MaxLookups) {
 		return nil // the router refuses, or has room
 	}
 	if len(metadata.ValueFromIncomingContext(ctx, traceParent)) > 0 {
@@ -98,13 +99,13 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 	}
 	inner, end := inTime(ctx)
 	defer end()
-	asked := e.calls.Ask(inner, to, append(it.data[:len(it.data):len(it.data)], s.forwarding...))
+	asked := e.calls.Ask(inner, to, append(it.data[:len(it.data):len(it.data)], s.Forwarding...))
 	calls := []*sent{&asked.sent}
-	if err := e.await(inner, 1, calls, microseconds(to.store.lateAfterUs), asked.done); err != nil {
+	if err := e.await(inner, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
 		return nil, err, true
 	}
 	if asked.came.kind == answered {
-		e.sums.Add(sumKey{sumOfGets, to.store.name, to.node.instance, to.node.role}, 1, asked.took)
+		e.sums.Add(sumKey{sumOfGets, to.store.Name, to.node.InstanceId, to.node.Role}, 1, asked.took)
 		return asked.came.content, nil, true
 	}
 	data, err := e.link.Hand(ctx, who, authorization, get, calls, asked.done, it.data)
@@ -138,16 +139,17 @@ func (e *Express) await(
 	return nil
 }
 
-// What came of a call to a node, of statehouse.control.v1.HandedOutcome: nothing yet, or its answer, or
+// What came of a call to a node.
 const (
-	underWay = 0
-	answered = 1
-	// the call failed: a serialized google.rpc.Status; or
-	callHasFailed = 2
-	// the node refused the lookup: a serialized statehouse.v1.LookupError; or
-	refused = 3
-	// the call or its answer was too large for what it carried, or can't be read: nothing is known of this lookup.
-	unknown = 4
+	underWay = byte(controlv1.HandedOutcome_HANDED_OUTCOME_UNSPECIFIED)
+	// Its answer.
+	answered = byte(controlv1.HandedOutcome_HANDED_OUTCOME_ANSWERED)
+	// A serialized google.rpc.Status.
+	callHasFailed = byte(controlv1.HandedOutcome_HANDED_OUTCOME_FAILED)
+	// A serialized statehouse.v1.LookupError.
+	refused = byte(controlv1.HandedOutcome_HANDED_OUTCOME_REFUSED)
+	// The call or its answer was too large for what it carried, or can't be read.
+	unknown = byte(controlv1.HandedOutcome_HANDED_OUTCOME_UNKNOWN)
 )
 
 type found struct {
@@ -157,7 +159,7 @@ type found struct {
 
 // sent is what a node is asked for: a lookup, or some of a batch.
 type sent struct {
-	node    *node
+	node    *controlv1.ExpressNode
 	lookups int
 	isWhole bool // its answer is the caller's
 	at      time.Time
@@ -167,18 +169,16 @@ type sent struct {
 	number uint64 // of what comes of it later
 }
 
-// told returns a HandedCall.
-func (c *sent) told() []byte {
+// told returns what the router hears of it.
+func (c *sent) told() *controlv1.HandedCall {
 	took := c.took
 	if c.came.kind != answered {
 		took = time.Since(c.at)
 	}
-	data := appendText(nil, 1, c.node.instance)
-	data = appendNumber(data, 2, uint64(min(took.Microseconds(), math.MaxUint32)))
-	data = appendNumber(data, 3, uint64(c.lookups))
-	data = appendNumber(data, 4, uint64(c.came.kind))
-	data = appendText(data, 5, c.came.content)
-	return appendNumber(data, 6, c.number)
+	return &controlv1.HandedCall{
+		InstanceId: c.node.InstanceId, TookUs: inMicroseconds(took), Lookups: uint32(c.lookups),
+		Outcome: controlv1.HandedOutcome(c.came.kind), Content: c.came.content, Number: c.number,
+	}
 }
 
 // ended says what came of it.
@@ -238,10 +238,10 @@ func (s *Shared) Ask(ctx context.Context, to *decided, body []byte) *asked {
 	a := &asked{ctx: ctx, body: body, done: make(chan ended, 1)}
 	a.sent = sent{node: to.node, lookups: 1, isWhole: true, at: time.Now()}
 	s.mutex.Lock()
-	q, is := s.queues[to.node.address]
+	q, is := s.queues[to.node.Address]
 	if !is {
 		q = &queue{}
-		s.queues[to.node.address] = q
+		s.queues[to.node.Address] = q
 	}
 	if q.underWay > 0 {
 		q.waiting = append(q.waiting, a)
@@ -255,9 +255,9 @@ func (s *Shared) Ask(ctx context.Context, to *decided, body []byte) *asked {
 }
 
 // next is called when a call no longer makes others wait.
-func (s *Shared) next(to *node) {
+func (s *Shared) next(to *controlv1.ExpressNode) {
 	s.mutex.Lock()
-	q := s.queues[to.address]
+	q := s.queues[to.Address]
 	q.underWay--
 	var go_ []*asked
 	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(go_) < maxEntries; q.waiting = q.waiting[1:] {
@@ -273,7 +273,7 @@ func (s *Shared) next(to *node) {
 	if len(go_) > 0 {
 		q.underWay++
 	} else if q.underWay == 0 {
-		delete(s.queues, to.address)
+		delete(s.queues, to.Address)
 	}
 	s.mutex.Unlock()
 	if len(go_) > 0 {
@@ -283,7 +283,7 @@ func (s *Shared) next(to *node) {
 }
 
 // begin makes a call. It ends early when nobody waits for any of its lookups any more.
-func (s *Shared) begin(to *node, entries []*asked) {
+func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
 	latest := time.Now()
 	for _, each := range entries {
 		deadline, is := each.ctx.Deadline()
@@ -312,14 +312,14 @@ func (s *Shared) begin(to *node, entries []*asked) {
 		var data []byte
 		var err error
 		if len(entries) == 1 {
-			data, err = s.send(ctx, to.address, getPath, entries[0].body, s.maxMessageBytes)
+			data, err = s.send(ctx, to.Address, getPath, entries[0].body, s.maxMessageBytes)
 		} else {
 			s.sums.Shared(len(entries))
 			bodies := make([][]byte, len(entries))
 			for i, each := range entries {
 				bodies[i] = each.body
 			}
-			data, err = s.send(ctx, to.address, batchGetPath, framed(bodies), s.maxMessageBytes)
+			data, err = s.send(ctx, to.Address, batchGetPath, framed(bodies), s.maxMessageBytes)
 		}
 		timer.Stop()
 		next()
@@ -384,9 +384,13 @@ func framed(elements [][]byte) []byte {
 		if data == nil { // mostly they are of one size
 			data = make([]byte, 0, (len(each)+8)*len(elements))
 		}
-		data = appendText(data, 1, each)
+		data = appendElement(data, each)
 	}
 	return data
+}
+
+func appendElement(data, element []byte) []byte {
+	return append(protowire.AppendVarint(append(data, elementTag), uint64(len(element))), element...)
 }
 
 // elements returns those of field 1 of a message; nil if it has anything else, or more of them.

@@ -80,7 +80,7 @@ func FuzzBatchesAreSplitAndKeptWhole(f *testing.F) {
 			for i, place := range g.places {
 				places[place]++
 				to := s.decide(lookups[place])
-				if to == nil || to.node.address != g.node.address || !bytes.Equal(sent[i], append(bytes.Clone(lookups[place]), '!')) {
+				if to == nil || to.node.Address != g.node.Address || !bytes.Equal(sent[i], append(bytes.Clone(lookups[place]), '!')) {
 					t.Fatalf("lookup %d of %x", place, data)
 				}
 			}

@@ -12,3 +12,5 @@ require (
 )
 
 require golang.org/x/text v0.27.0 // indirect
+
+tool google.golang.org/protobuf/cmd/protoc-gen-go

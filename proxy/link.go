@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 // A frame is the length of what follows in four bytes, its kind in one, a call's number in eight, and a content; numbers
@@ -343,14 +345,16 @@ func (l *Link) Waiting() int {
 func (l *Link) Hand(
 	ctx context.Context, who *Caller, authorization string, kind byte, calls []*sent, done <-chan ended, lookups []byte,
 ) ([]byte, error) {
-	var known []byte
+	told, room := &controlv1.HandedRequest{}, mostKnown
 	for _, each := range calls {
 		each.number = l.numbers.Add(1)
-		if len(known)+len(each.came.content) > mostKnown {
+		if len(each.came.content) > room {
 			each.came = found{kind: unknown}
 		}
-		known = appendText(known, 1, each.told())
+		room -= len(each.came.content)
+		told.Calls = append(told.Calls, each.told())
 	}
+	known, _ := proto.Marshal(told) // names came from a snapshot, and so are text
 	size := binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(known)))
 	return l.call(ctx, who, authorization, handed, &request{data: slices.Concat(size, known, lookups)}, done)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,14 +10,16 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 const (
 	// As a store has at most (statehouse/checked.py).
 	maxPartitions = 1_000_000
-	// Of statehouse.control.v1.KeyForm.
-	textKeys = 1
-	longKeys = 2
+	// As an address has at most: a host's name and a port.
+	maxAddressBytes = 255 + 8
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 	storeTag, keyTag, rawTag = 0x0a, 0x12, 0x20
 	textKeyTag, rawKeyTag    = 0x0a, 0x12
@@ -26,28 +27,15 @@ const (
 	maxDigits = 4
 )
 
-// snapshot is what the router has decided, of statehouse.control.v1.ExpressSnapshot. What it says doesn't change.
+// snapshot is what the router has decided. What it says doesn't change.
 type snapshot struct {
-	number     uint64
-	forwarding []byte
-	nodes      []node
-	stores     map[string]*store
-	maxLookups uint64
-	// Of a batch.
-	maxEntries, batchLateAfterUs uint64
+	*controlv1.ExpressSnapshot
+	byName map[string]*store
 }
 
-type node struct {
-	instance, address string
-	role              uint64
-}
-
+// store is one of a snapshot.
 type store struct {
-	name    string
-	keyForm uint64
-	// Of each partition: the place in `nodes`, from one, or 0.
-	first       []uint32
-	lateAfterUs uint64
+	*controlv1.ExpressStore
 	// Set when answers to a batch were larger than it takes them: as long as the snapshot lasts, its batches are the router's.
 	isLarge atomic.Bool
 }
@@ -56,7 +44,7 @@ type store struct {
 type decided struct {
 	store     *store
 	partition int
-	node      *node
+	node      *controlv1.ExpressNode
 }
 
 // decide returns whom a serialized GetRequest is sent to; nil if that is for the router to say. It is the same rule as
@@ -66,7 +54,7 @@ func (s *snapshot) decide(request []byte) *decided {
 	if !is {
 		return nil
 	}
-	found, is := s.stores[string(name)]
+	found, is := s.byName[string(name)]
 	if !is {
 		return nil
 	}
@@ -75,19 +63,19 @@ func (s *snapshot) decide(request []byte) *decided {
 			return nil
 		}
 	}
-	partition := partitionOf(key, len(found.first))
-	place := found.first[partition]
+	partition := partitionOf(key, len(found.First))
+	place := found.First[partition]
 	if place == 0 {
 		return nil
 	}
-	return &decided{found, partition, &s.nodes[place-1]}
+	return &decided{found, partition, s.Nodes[place-1]}
 }
 
 func (s *store) serialized(text []byte) ([]byte, bool) {
-	switch s.keyForm {
-	case textKeys:
+	switch s.KeyForm {
+	case controlv1.KeyForm_KEY_FORM_TEXT:
 		return text, true
-	case longKeys:
+	case controlv1.KeyForm_KEY_FORM_LONG:
 		digits := strings.TrimPrefix(string(text), "-")
 		if strings.HasPrefix(digits, "+") || len(digits) > 19 {
 			return nil, false
@@ -153,93 +141,29 @@ func number(data []byte) (uint64, []byte, bool) {
 	return found, data[size:], true
 }
 
-var errCutOff = errors.New("it is cut off, or not a snapshot")
-
 // snapshotIn reads a serialized one.
 func snapshotIn(data []byte) (*snapshot, error) {
-	s := &snapshot{stores: map[string]*store{}}
-	err := read(data, fields{
-		1: &s.number, 2: &s.forwarding, 3: s.addNode, 4: s.addStore, 5: &s.maxLookups, 6: &s.maxEntries,
-		7: &s.batchLateAfterUs,
-	})
-	for _, it := range s.stores {
-		for _, place := range it.first {
-			if err == nil && uint64(place) > uint64(len(s.nodes)) {
-				err = fmt.Errorf("store %q has node %d of %d", it.name, place, len(s.nodes))
+	s := &snapshot{&controlv1.ExpressSnapshot{}, map[string]*store{}}
+	if err := proto.Unmarshal(data, s.ExpressSnapshot); err != nil {
+		return nil, err
+	}
+	for _, it := range s.Nodes {
+		if it.Address == "" || len(it.Address) > maxAddressBytes {
+			return nil, fmt.Errorf("node %q has the address %q", it.InstanceId, it.Address)
+		}
+	}
+	for _, it := range s.Stores {
+		if len(it.First) == 0 || len(it.First) > maxPartitions {
+			return nil, fmt.Errorf("store %q has %d partitions", it.Name, len(it.First))
+		}
+		for _, place := range it.First {
+			if uint64(place) > uint64(len(s.Nodes)) {
+				return nil, fmt.Errorf("store %q has node %d of %d", it.Name, place, len(s.Nodes))
 			}
 		}
+		s.byName[it.Name] = &store{ExpressStore: it}
 	}
-	return s, err
+	return s, nil
 }
 
-func (s *snapshot) addNode(data []byte) error {
-	var it node
-	err := read(data, fields{1: &it.instance, 2: &it.address, 3: &it.role})
-	if err == nil && (it.address == "" || len(it.address) > 255+8) {
-		err = fmt.Errorf("node %q has the address %q", it.instance, it.address)
-	}
-	s.nodes = append(s.nodes, it)
-	return err
-}
-
-func (s *snapshot) addStore(data []byte) error {
-	var first []byte
-	it := &store{}
-	err := read(data, fields{1: &it.name, 2: &it.keyForm, 3: &first, 4: &it.lateAfterUs})
-	for err == nil && len(first) > 0 {
-		place, size := protowire.ConsumeVarint(first)
-		if size < 0 || place > maxPartitions {
-			return errCutOff
-		}
-		it.first, first = append(it.first, uint32(place)), first[size:]
-	}
-	if err == nil && (len(it.first) == 0 || len(it.first) > maxPartitions) {
-		err = fmt.Errorf("store %q has %d partitions", it.name, len(it.first))
-	}
-	s.stores[it.name] = it
-	return err
-}
-
-// fields says where those of a message go: pointers to what they are, or functions that take their bytes.
-type fields map[protowire.Number]any
-
-func read(data []byte, into fields) error {
-	for len(data) > 0 {
-		field, kind, size := protowire.ConsumeTag(data)
-		if size < 0 {
-			return errCutOff
-		}
-		data = data[size:]
-		var number uint64
-		var content []byte
-		switch kind {
-		case protowire.VarintType:
-			number, size = protowire.ConsumeVarint(data)
-		case protowire.BytesType:
-			content, size = protowire.ConsumeBytes(data)
-		default:
-			size = protowire.ConsumeFieldValue(field, kind, data)
-		}
-		if size < 0 {
-			return errCutOff
-		}
-		data = data[size:]
-		switch to := into[field].(type) {
-		case *uint64:
-			*to = number
-		case *string:
-			*to = string(content)
-		case *[]byte:
-			*to = content
-		case func([]byte) error:
-			if err := to(content); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func microseconds(number uint64) time.Duration {
-	return time.Duration(uint32(number)) * time.Microsecond
-}
+func microseconds(number uint32) time.Duration { return time.Duration(number) * time.Microsecond }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"math"
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 const (
@@ -12,49 +15,50 @@ const (
 	betweenSums = 100 * time.Millisecond
 	// As many times as the router keeps of a store and a node (router/choice/answer_times.py).
 	maxTimes = 128
-	// Fields of ExpressSums.
-	sumOfGets         = 1
-	sumOfBatchCalls   = 3
-	sumOfBatchLookups = 4
+)
+
+// What a sum is of.
+type sumOf int
+
+const (
+	sumOfGets sumOf = iota
+	sumOfBatchCalls
+	sumOfBatchLookups
 )
 
 // Sums adds up the lookups that were answered in time, and tells of them at short intervals.
 type Sums struct {
 	tell   func(data []byte)
 	mutex  sync.Mutex
-	sums   map[sumKey]*sum
-	shared []uint64
+	sums   map[sumKey]*controlv1.ExpressSum
+	shared []uint32
 	isDue  bool
 }
 
-// sumKey is what a sum is of, and the field of ExpressSums that it is for.
 type sumKey struct {
-	field           protowire.Number
+	of              sumOf
 	store, instance string
-	role            uint64
-}
-
-type sum struct {
-	count uint64
-	times []time.Duration
+	role            uint32
 }
 
 // NewSums makes one that tells of them, serialized, as statehouse.control.v1.ExpressSums.
 func NewSums(tell func(data []byte)) *Sums {
-	return &Sums{tell: tell, sums: map[sumKey]*sum{}}
+	return &Sums{tell: tell, sums: map[sumKey]*controlv1.ExpressSum{}}
 }
 
 // Add counts lookups, or a call, that took some time.
-func (s *Sums) Add(key sumKey, count uint64, took ...time.Duration) {
+func (s *Sums) Add(key sumKey, count int, took ...time.Duration) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	it, is := s.sums[key]
 	if !is {
-		it = &sum{}
+		it = &controlv1.ExpressSum{Store: key.store, InstanceId: key.instance, Role: key.role}
 		s.sums[key] = it
 	}
-	it.times = append(it.times, took...)
-	it.count += count
+	for _, each := range took {
+		it.TookUs = append(it.TookUs, inMicroseconds(each))
+	}
+	it.Count += uint32(count)
 	s.due()
 }
 
@@ -62,7 +66,7 @@ func (s *Sums) Add(key sumKey, count uint64, took ...time.Duration) {
 func (s *Sums) Shared(lookups int) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.shared = append(s.shared, uint64(lookups))
+	s.shared = append(s.shared, uint32(lookups))
 	s.due()
 }
 
@@ -75,34 +79,24 @@ func (s *Sums) due() {
 
 func (s *Sums) flush() {
 	s.mutex.Lock()
-	sums, shared := s.sums, s.shared
-	s.sums, s.shared, s.isDue = map[sumKey]*sum{}, nil, false
+	sums, told := s.sums, &controlv1.ExpressSums{Shared: s.shared}
+	s.sums, s.shared, s.isDue = map[sumKey]*controlv1.ExpressSum{}, nil, false
 	s.mutex.Unlock()
-	var data []byte
 	for key, it := range sums {
-		each := appendText(nil, 1, key.store)
-		each = appendText(each, 2, key.instance)
-		each = appendNumber(each, 3, key.role)
-		each = appendNumber(each, 4, it.count)
-		var times []byte
-		for _, took := range it.times[max(0, len(it.times)-maxTimes):] {
-			times = protowire.AppendVarint(times, uint64(took.Microseconds()))
+		it.TookUs = it.TookUs[max(0, len(it.TookUs)-maxTimes):]
+		switch key.of {
+		case sumOfGets:
+			told.Sums = append(told.Sums, it)
+		case sumOfBatchCalls:
+			told.BatchCalls = append(told.BatchCalls, it)
+		case sumOfBatchLookups:
+			told.BatchLookups = append(told.BatchLookups, it)
 		}
-		data = appendText(data, key.field, appendText(each, 5, times))
 	}
-	var counts []byte
-	for _, lookups := range shared {
-		counts = protowire.AppendVarint(counts, lookups)
-	}
-	data = appendText(data, 2, counts)
+	data, _ := proto.Marshal(told) // names came from a snapshot, and so are text
 	s.tell(data)
 }
 
-func appendNumber(data []byte, field protowire.Number, number uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(data, field, protowire.VarintType), number)
-}
-
-func appendText[T string | []byte](data []byte, field protowire.Number, text T) []byte {
-	data = protowire.AppendVarint(protowire.AppendTag(data, field, protowire.BytesType), uint64(len(text)))
-	return append(data, text...)
+func inMicroseconds(took time.Duration) uint32 {
+	return uint32(min(took.Microseconds(), math.MaxUint32))
 }
