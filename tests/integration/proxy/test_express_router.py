@@ -82,8 +82,8 @@ def all_counted(fleet: Fleet) -> float:
 @pytest.mark.parametrize(
     ("options", "obstacle", "served_by"),
     [
-        ({"proxy": str(PROXY)}, "OFF", fleet_service_pb2.SERVED_BY_PROXY),
-        ({"proxy": NONE, "express": True}, "NO_PROXY", fleet_service_pb2.SERVED_BY_GRPCIO),
+        ({"proxy": str(PROXY), "express": False}, "OFF", fleet_service_pb2.SERVED_BY_PROXY),
+        ({"proxy": NONE}, "NO_PROXY", fleet_service_pb2.SERVED_BY_GRPCIO),
     ],
 )
 async def test_what_a_router_lacks_for_it_is_told(options: dict[str, Any], obstacle: str, served_by: int) -> None:
