@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
@@ -19,14 +21,21 @@ from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import commits_topic
-from tests.integration.processor.support import commits
+from tests.integration.processor.backlogs import fill
+from tests.integration.processor.support import ProcessorProcess, commits
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
+
+log = structlog.get_logger(__name__)
 
 pytestmark = pytest.mark.timeout(240)
 
 EVENTS = 6_000
 FIRST_LIMIT = 200
+BACKLOG = 1_000_000
+MAX_BATCH_MS = 5_000
+# Batches of the first start and of the second: together they don't read the whole backlog.
+BATCHES = (6, 6)
 
 
 @pytest.mark.long
@@ -77,6 +86,32 @@ def test_a_start_reads_what_the_last_run_could_process_in_time(
     assert full
     assert set(full) == {limit}
     assert last <= limit
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_of_a_large_backlog_each_batch_but_the_first_is_done_in_time(tmp_path: Path) -> None:
+    """The leaderboard, in a process of its own. From commit to commit it takes a batch, and what lies between two."""
+    with EmbeddedKafka() as broker:
+        fill(broker, "examples.leaderboard.topology", BACKLOG)
+        for nth, count in enumerate(BATCHES):
+            driver = ProcessorProcess(
+                "examples.leaderboard.topology", broker.bootstrap, tmp_path, "--max-batch-ms", str(MAX_BATCH_MS)
+            )
+            driver.start()
+            began = time.time()
+            try:
+                ends = [
+                    datetime.fromisoformat(each["timestamp"]) for each in driver.wait_for("batch committed", count, 300)
+                ]
+                (limited,) = driver.events("batches are limited")
+            finally:
+                driver.stop()
+            first_s = ends[0].timestamp() - began
+            later_s = [round((to - since).total_seconds(), 1) for since, to in pairwise(ends)]
+            log.info("a backlog", start=nth, limit=limited, start_and_first_batch_s=round(first_s, 1), later_s=later_s)
+            assert max(later_s) <= 1.5 * MAX_BATCH_MS / 1000
+        assert limited["last_rate"] is not None, "the second start knows the rate of the first"
 
 
 def test_a_rate_that_cannot_be_read_is_none(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ Nothing about rates is asserted: on a machine with as many cores as workers the 
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -18,24 +16,19 @@ import pytest
 import structlog
 
 from bench.cores import CoresLimit
-from examples.leaderboard import sample
-from examples.leaderboard.produce import create_source_topics
-from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import descendants, stat
-from tests.integration.processor import counters
+from tests.integration.processor.backlogs import fill
 from tests.integration.processor.support import ProcessorProcess
-from tests.support.kafka import PlacedRecord, create_topic, produce, produce_placed
 from tests.support.spark_cluster import ENVIRONMENT, SparkCluster, process_on
 
 log = structlog.get_logger(__name__)
 
-PARTITIONS, BATCHES, WARM_UP = 4, 8, 3
+BATCHES, WARM_UP = 8, 3
 # Python state does some tenth of what native aggregates do.
 COUNTED_A_BATCH, SCORES_A_BATCH = 50_000, 10_000
 # What a batch costs whatever is in it is the driver's, and half a core doesn't show it.
 TIMES_WITH_HALF_A_CORE = 5
-KEYS, PLAYER_COUNT, PRODUCT_COUNT = 5_000, 2_000, 500
 
 
 @pytest.mark.long
@@ -95,36 +88,3 @@ def used_s(pid: int) -> float:
     """Return a process's user and system time in seconds; 0 if it has ended."""
     fields = stat(pid)
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def fill(broker: EmbeddedKafka, topology: str, count: int) -> None:
-    """Write a backlog."""
-    if topology.endswith("counters"):
-        create_topic(broker.bootstrap, counters.EVENTS, PARTITIONS)
-        in_parts(broker, counters.EVENTS, numbers(count))
-        return
-    create_source_topics(broker.bootstrap, PARTITIONS)
-    produce(broker.bootstrap, PLAYERS, [sample.named_row(player, f"Player {player}") for player in range(PLAYER_COUNT)])
-    produce(broker.bootstrap, PRODUCTS, [sample.named_row(game, f"Game {game}") for game in range(PRODUCT_COUNT)])
-    in_parts(broker, SCORES, scores(count))
-
-
-def in_parts(broker: EmbeddedKafka, topic: str, records: Iterator[PlacedRecord]) -> None:
-    """Write no more at once than a producer's queue takes."""
-    while part := list(islice(records, 50_000)):
-        produce_placed(broker.bootstrap, topic, part)
-
-
-def numbers(count: int) -> Iterator[PlacedRecord]:
-    rng = random.Random(1)
-    for nth in range(count):
-        yield nth % PARTITIONS, f"key-{rng.randrange(KEYS)}".encode(), str(rng.randrange(100)).encode(), 0
-
-
-def scores(count: int) -> Iterator[PlacedRecord]:
-    rng = random.Random(1)
-    for nth in range(count):
-        key, value = sample.score_event(
-            rng.randrange(PRODUCT_COUNT), rng.randrange(PLAYER_COUNT), rng.randrange(50_000)
-        )
-        yield nth % PARTITIONS, key, value, 0
