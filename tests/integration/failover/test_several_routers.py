@@ -32,8 +32,8 @@ A_SECOND = 100
 A_SECOND_AT_FULL_SIZE = 300
 DEADLINE_S = 20.0
 NO_PROXY: Mapping[str, object] = {"proxy": NONE}
-BY_PROXY: Mapping[str, object] = {"proxy": PROXY, "express": "no"}
-EXPRESS: Mapping[str, object] = {"proxy": PROXY, "express": "yes"}
+BY_PROXY: Mapping[str, object] = {"proxy": PROXY, "no_express": True}
+EXPRESS: Mapping[str, object] = {"proxy": PROXY}
 FAULTS = ("frozen", "killed", "restarting")
 KEYS = {f"k{number}": str(number) for number in range(50)}
 
