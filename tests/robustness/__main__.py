@@ -12,8 +12,10 @@ from typing import Final
 from tests.robustness.figures import figures
 from tests.robustness.report import machine, write_report
 from tests.robustness.scenario import Outcome, played
+from tests.robustness.soak import SOAK
 from tests.robustness.suite import SCENARIOS
 
+_BY_NAME: Final = {**SCENARIOS, SOAK.name: SOAK}
 # For all scenarios together; each has a limit of its own beside it.
 _LIMIT_S: Final = 20 * 60
 
@@ -31,10 +33,10 @@ def main() -> int:
     ends_at = time.monotonic() + _LIMIT_S
     for name in options.scenarios or SCENARIOS:
         began_at = time.monotonic()
-        say(f"{name}: {SCENARIOS[name].story}")
+        say(f"{name}: {_BY_NAME[name].story}")
         left_s = max(1, int(ends_at - began_at))
         outcome = played(
-            SCENARIOS[name], directory / name, full=not options.small, limit_s=left_s, secured=options.secured
+            _BY_NAME[name], directory / name, full=not options.small, limit_s=left_s, secured=options.secured
         )
         outcomes.append(outcome)
         numbers = figures(outcome.history)
@@ -60,7 +62,9 @@ def say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.robustness", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS], metavar="SCENARIO", help="default: all")
+    parser.add_argument(
+        "scenarios", nargs="*", choices=[[], *_BY_NAME], metavar="SCENARIO", help="default: all but soak"
+    )
     parser.add_argument(
         "--report", type=Path, metavar="PAGE", help="the Markdown page whose last run, plain or secured, is replaced"
     )

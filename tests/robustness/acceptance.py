@@ -32,12 +32,12 @@ def killed_nodes(size: Size, directory: Path) -> History:
     with Run("killed-nodes", size, directory) as run:
         cluster = run.cluster
         for name in list(cluster.nodes)[: size.restarts]:
-            _kill_for_good(run, name)
+            kill_for_good(run, name)
             with run.fault("start", name):
                 cluster.restart(name)
                 cluster.wait_settled()
         _grow(run)
-        _kill_for_good(run, "n1")
+        kill_for_good(run, "n1")
         cluster.wait_settled()
     return run.history
 
@@ -66,7 +66,7 @@ def _grow(run: Run) -> None:
             run.cluster.wait_settled()
 
 
-def _kill_for_good(run: Run, name: str) -> None:
+def kill_for_good(run: Run, name: str) -> None:
     """Kill a node and wait until others have its tasks; nobody is active for them until its session has run out."""
     with run.fault("SIGKILL", name, may_fail=(ACTIVE_ONLY,)):
         run.cluster.kill(name)

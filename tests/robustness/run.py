@@ -51,6 +51,7 @@ class Size:
         calm_s: traffic before the first fault and after the last.
         outage_s: how long what passes by itself lasts, at least.
         succession: session timeouts within which a standby controller must have replaced a controller and a node.
+        lookups: a soak has at least so many.
 
     """
 
@@ -63,6 +64,7 @@ class Size:
     calm_s: float = 5.0
     outage_s: float = 30
     succession: float = 2.0
+    lookups: int = 0
 
 
 class Run:

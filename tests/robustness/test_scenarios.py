@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.robustness.scenario import Scenario, played
+from tests.robustness.soak import SOAK
 from tests.robustness.suite import SCENARIOS
 
 _NORMAL = [name for name, scenario in SCENARIOS.items() if not scenario.is_long]
@@ -35,3 +36,10 @@ def test_holds_with_tls_and_rules(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(330)
 def test_holds_at_full_size(scenario: Scenario, tmp_path: Path) -> None:
     assert played(scenario, tmp_path, full=True).violations == ()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=("small", "full"))
+@pytest.mark.long
+@pytest.mark.timeout(1_500)
+def test_an_hours_lookups_hold_while_nodes_die(tmp_path: Path, full: bool) -> None:
+    assert played(SOAK, tmp_path, full=full).violations == ()

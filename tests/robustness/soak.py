@@ -1,0 +1,35 @@
+"""As many lookups as an hour has, in less time, while nodes die. It is played by its name alone, for its length."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+from typing import Final
+
+from tests.robustness.acceptance import kill_for_good
+from tests.robustness.history import History
+from tests.robustness.run import Run, Size
+from tests.robustness.scenario import Scenario
+
+
+def soak(size: Size, directory: Path) -> History:
+    """Kill each node in turn until its tasks are with others, and start it again, until there were so many lookups."""
+    with Run("soak", size, directory) as run:
+        for name in cycle(list(run.cluster.nodes)):
+            kill_for_good(run, name)
+            with run.fault("start", name):
+                run.cluster.restart(name)
+                run.cluster.wait_settled()
+            if run.recorder.now * size.rate >= size.lookups:
+                break
+    return run.history
+
+
+SOAK: Final = Scenario(
+    "soak",
+    "An hour's lookups in ten minutes, nodes killed all the time",
+    soak,
+    Size(rate=1_800, lookups=3_600 * 300),
+    is_long=True,
+    limit_s=1_200,
+)
