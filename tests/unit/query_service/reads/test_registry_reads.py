@@ -166,14 +166,14 @@ async def test_a_lookup_waits_for_its_schema_and_nobody_else_does() -> None:
 
 async def test_a_page_has_documents_and_where_asked_for_the_keys_bytes() -> None:
     async with node_with() as (node, _):
-        page = await node.scan(raw_keys=True)
-        shown = [(entry.key.text, from_value(entry.value), entry.raw_key) for entry in page.entries]
+        page = await node.scan(entry_keys=True)
+        shown = [(entry.key.text, from_value(entry.value)) for entry in page.entries]
         # What the registry does not know is shown as it is.
-        assert shown == [('"ann"', {"n": 1}, ANN), ('"bob"', {"n": 2}, BOB), ('"cat"', VALUES[CAT], CAT)]
+        assert shown == [('"ann"', {"n": 1}), ('"bob"', {"n": 2}), ('"cat"', VALUES[CAT])]
+        assert list(page.entry_keys) == [ANN, BOB, CAT]
         page = await node.scan(raw=True)
-        assert [(entry.key.raw, entry.value.raw, entry.raw_key) for entry in page.entries] == [
-            (key, value, b"") for key, value in VALUES.items()
-        ]
+        assert [(entry.key.raw, entry.value.raw) for entry in page.entries] == list(VALUES.items())
+        assert not page.entry_keys
 
 
 async def test_without_the_registry_what_is_known_goes_on() -> None:

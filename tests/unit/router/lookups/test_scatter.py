@@ -152,6 +152,7 @@ async def test_a_scan_that_cannot_be_is_refused(start: Start, fields: dict[str, 
 async def test_what_does_not_decode_is_shown_raw_and_its_neighbours_typed(start: Start) -> None:
     fleet = await _spread(start, value_serde="long")
     for node in fleet.nodes.values():
+        node.value_serde = "long"
         for held in node.data.values():
             held.update((key, (7).to_bytes(8)) for key in held if key != KEYS[0].encode())
             if KEYS[0].encode() in held:
