@@ -16,8 +16,8 @@ const (
 	placesOfLookups = 64
 	mostOfOne       = 16
 	bytesOfPlace    = 4 << 10
-	// Calls that are passed on, such as pages of scans and beginnings of watches, take much longer than lookups.
-	placesOfForwarded = 4
+	// Other calls, such as pages of scans and beginnings of watches, take much longer than lookups.
+	placesOfOthers = 4
 	// A call may take long, as one that waits for a position. After this time it keeps nobody out.
 	longestBeginning = 20 * time.Millisecond
 	// A page of a scan is work for as long as it takes.

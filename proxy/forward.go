@@ -19,18 +19,15 @@ const (
 
 // Those that are answered at the end of their work.
 var pages = map[string]bool{
-	"/statehouse.v1.QueryService/Scan":         true,
-	"/statehouse.v1.QueryService/ScanWindows":  true,
-	"/statehouse.v1.QueryService/ScanSessions": true,
-	"/statehouse.v1.QueryService/Count":        true,
-	"/statehouse.v1.QueryService/GetHistory":   true,
+	"/statehouse.v1.QueryService/Count":      true,
+	"/statehouse.v1.QueryService/GetHistory": true,
 }
 
 var anyCall = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 
 // Forward passes calls of any method on to another server, and what it answers back: metadata, messages and status.
-func Forward(upstream *grpc.ClientConn, requests *Requests) grpc.StreamHandler {
-	door, leaving := NewDoor(placesOfForwarded), NewDoor(placesOfForwarded)
+func Forward(upstream *grpc.ClientConn, requests *Requests, door *Door) grpc.StreamHandler {
+	leaving := NewDoor(placesOfOthers)
 	return func(_ any, caller grpc.ServerStream) error {
 		ctx, leave := inTime(caller.Context())
 		defer leave()

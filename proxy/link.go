@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/rpc/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 6
+	linkVersion = 7
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -53,6 +53,10 @@ const (
 	// What came of the call of that number in a HandedRequest: its outcome in a byte, and content.
 	expressEnded = 13
 	expressSums  = 14 // statehouse.control.v1.ExpressSums
+	// Calls, as get.
+	scan         = 15
+	scanWindows  = 16
+	scanSessions = 17
 
 	// To the proxy.
 	serve   = 1 // the version, in one byte

@@ -55,20 +55,27 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // Name is the one that is on the wire.
 func (rawCodec) Name() string { return "proto" }
 
-// A lookup has one key, which Kafka has as a part of a record.
-const maxGetBytes = 1 << 20
+// A request that is no batch has a few keys, which Kafka has as parts of records.
+const maxSingleBytes = 1 << 20
 
-var lookups = map[string]byte{
-	"/statehouse.v1.QueryService/Get":      get,
-	"/statehouse.v1.QueryService/BatchGet": batchGet,
+// What goes over the link.
+var linked = map[string]byte{
+	"/statehouse.v1.QueryService/Get":          get,
+	"/statehouse.v1.QueryService/BatchGet":     batchGet,
+	"/statehouse.v1.QueryService/Scan":         scan,
+	"/statehouse.v1.QueryService/ScanWindows":  scanWindows,
+	"/statehouse.v1.QueryService/ScanSessions": scanSessions,
 }
 
-// Handle has lookups answered by nodes, where that is decided, or over the link, and passes on all else.
-func Handle(link *Link, express *Express, requests *Requests, forward grpc.StreamHandler) grpc.StreamHandler {
+// Handle has lookups answered by nodes, where that is decided, or over the link, and pages over the link. It passes on all
+// else. Pages go in by the same door as that.
+func Handle(
+	link *Link, express *Express, requests *Requests, others *Door, forward grpc.StreamHandler,
+) grpc.StreamHandler {
 	door := NewDoor(placesOfLookups)
 	return func(service any, caller grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(caller)
-		kind, is := lookups[method]
+		kind, is := linked[method]
 		if !is {
 			return forward(service, caller)
 		}
@@ -77,8 +84,8 @@ func Handle(link *Link, express *Express, requests *Requests, forward grpc.Strea
 			return err
 		}
 		most := math.MaxInt
-		if kind == get {
-			most = maxGetBytes
+		if kind != batchGet {
+			most = maxSingleBytes
 		}
 		held := holdingIn(caller.Context())
 		messages, err := requests.Of(caller)
@@ -91,13 +98,17 @@ func Handle(link *Link, express *Express, requests *Requests, forward grpc.Strea
 		} else if err != nil {
 			return err
 		}
-		if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
-			if err != nil {
-				return err
+		through, places, longest := others, 1, longestPage
+		if kind == get || kind == batchGet {
+			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+				if err != nil {
+					return err
+				}
+				return held.Answer(caller, data)
 			}
-			return held.Answer(caller, data)
+			through, places, longest = door, placesOf(len(request.data)), longestBeginning
 		}
-		inside, err := door.Enter(caller.Context(), placesOf(len(request.data)), longestBeginning)
+		inside, err := through.Enter(caller.Context(), places, longest)
 		if err != nil {
 			request.free()
 			return err

@@ -138,7 +138,8 @@ func run(given options) error {
 		how = append(how, grpc.Creds(encrypted))
 	}
 	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
-	all := Handle(link, NewExpress(link, calls, given.maxMessageBytes), requests, link.Liveness.Guarded(Forward(upstream, requests)))
+	express, others := NewExpress(link, calls, given.maxMessageBytes), NewDoor(placesOfOthers)
+	all := Handle(link, express, requests, others, link.Liveness.Guarded(Forward(upstream, requests, others)))
 	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all)))...)
 	ended := make(chan error, 2)
 	link.OnServe = func() {

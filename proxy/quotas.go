@@ -154,7 +154,7 @@ func (q *Quotas) Tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	from, _ := peer.FromContext(ctx)
 	h := &holding{Context: ctx, quota: from.Addr.(*Quota), users: 1}
 	bytes := bytesOfForwarded
-	if _, is := lookups[info.FullMethodName]; is {
+	if _, is := linked[info.FullMethodName]; is {
 		bytes = bytesOfLookup
 	}
 	for name, values := range info.Header {

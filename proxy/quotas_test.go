@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	aGet  = "/statehouse.v1.QueryService/Get"
-	aScan = "/statehouse.v1.QueryService/Scan"
+	aGet   = "/statehouse.v1.QueryService/Get"
+	aCount = "/statehouse.v1.QueryService/Count"
 )
 
 // connected returns the quota of a new connection, as a listener makes it.
@@ -148,8 +148,8 @@ func TestACallTakesMoreWithItsHeadersAndMessages(t *testing.T) {
 	if err := h.receive(quotaBytes); status.Code(err) != codes.ResourceExhausted {
 		t.Fatal(err)
 	}
-	if scan := came(t, from, aScan, nil); quotas.taken != want+300+bytesOfForwarded {
-		t.Fatalf("a call that is passed on takes %d bytes", scan.bytes)
+	if count := came(t, from, aCount, nil); quotas.taken != want+300+bytesOfForwarded {
+		t.Fatalf("a call that is passed on takes %d bytes", count.bytes)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestWhateverHappensAllIsGivenBack(t *testing.T) {
 			case what == 0 || len(conns) == 0:
 				conns = append(conns, connected(quotas, fmt.Sprintf("10.0.0.%d:%d", random.IntN(3), len(conns)+1)))
 			case what <= 2 || len(calls) == 0:
-				h := came(t, conns[random.IntN(len(conns))], []string{aGet, aScan}[random.IntN(2)], nil)
+				h := came(t, conns[random.IntN(len(conns))], []string{aGet, aCount}[random.IntN(2)], nil)
 				if h.isRefused {
 					h.end()
 				} else {
@@ -524,7 +524,7 @@ func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
 
 func TestSmallAnswersOfAStreamAreNotRefused(t *testing.T) {
 	quotas := NewQuotas(10 * bytesOfForwarded)
-	h := came(t, connected(quotas, "10.0.0.1:1"), aScan, nil)
+	h := came(t, connected(quotas, "10.0.0.1:1"), aCount, nil)
 	stream := &dropping{}
 	for range 5 {
 		if err := h.Pass(stream, make([]byte, smallBytes)); err != nil {
@@ -553,7 +553,7 @@ func TestCallsThatArePassedOnGiveBackWhatTheyTook(t *testing.T) {
 	}
 	defer upstream.Close()
 	quotas := NewQuotas(quotaBytes)
-	at, _ := answering(t, quotas, Forward(upstream, NewRequests(largest, largest)))
+	at, _ := answering(t, quotas, Forward(upstream, NewRequests(largest, largest), NewDoor(placesOfOthers)))
 	r := dialed(t, at, 65535)
 	asked := []byte{0, 0, 0, 0, 1, 'x'}
 	for range 20 {

@@ -104,6 +104,18 @@ def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> An
     return failing_cleanly(_waiting(method, handler))
 
 
+def _read_page(
+    parse: Callable[[bytes], Any],
+    read: Callable[[Any, HasTime], Awaitable[bytes]],
+    data: bytes,
+    context: HasTime,
+) -> Awaitable[bytes]:
+    """Answer a serialized request for a page."""
+    request = parsed(parse, data)
+    refuse_unreadable(request)
+    return read(request, context)
+
+
 class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     """Answers for the partitions that this node holds."""
 
@@ -125,17 +137,13 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes:
         return self._lookups.batch_get(request)
 
-    async def _scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
+    async def _scan(self, request: query_service_pb2.ScanRequest) -> bytes:
         return await self._scans.scan(request)
 
-    async def _scan_windows(
-        self, request: query_service_pb2.ScanWindowsRequest
-    ) -> query_service_pb2.ScanWindowsResponse:
+    async def _scan_windows(self, request: query_service_pb2.ScanWindowsRequest) -> bytes:
         return await self._scans.scan_windows(request)
 
-    async def _scan_sessions(
-        self, request: query_service_pb2.ScanSessionsRequest
-    ) -> query_service_pb2.ScanSessionsResponse:
+    async def _scan_sessions(self, request: query_service_pb2.ScanSessionsRequest) -> bytes:
         return await self._scans.scan_sessions(request)
 
     async def _count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
@@ -170,14 +178,23 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
 
     get = _waiting("Get", _get)
     batch_get = _waiting("BatchGet", _batch_get)
+    scan = _waiting("Scan", _scan)
+    scan_windows = _waiting("ScanWindows", _scan_windows)
+    scan_sessions = _waiting("ScanSessions", _scan_sessions)
 
     @property
     def proxied(self) -> Mapping[str, link.LinkHandler]:
-        """The handlers of lookups that don't come as gRPC calls, by method."""
+        """The handlers of calls that don't come as gRPC, by method."""
         get = partial(self._at_once, "Get", query_service_pb2.GetRequest.FromString, self._lookups.get, self.get)
         parse_batch = self._lookups.parsed_batch
         batch_get = partial(self._at_once, "BatchGet", parse_batch, self._lookups.batch_get, self.batch_get)
-        return {"Get": get, "BatchGet": batch_get}
+        return {
+            "Get": get,
+            "BatchGet": batch_get,
+            "Scan": partial(_read_page, query_service_pb2.ScanRequest.FromString, self.scan),
+            "ScanWindows": partial(_read_page, query_service_pb2.ScanWindowsRequest.FromString, self.scan_windows),
+            "ScanSessions": partial(_read_page, query_service_pb2.ScanSessionsRequest.FromString, self.scan_sessions),
+        }
 
     def _at_once(
         self,
@@ -203,9 +220,9 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
 
     Get = failing_cleanly(get)
     BatchGet = failing_cleanly(batch_get)
-    Scan = _read("Scan", _scan)
-    ScanWindows = _read("ScanWindows", _scan_windows)
-    ScanSessions = _read("ScanSessions", _scan_sessions)
+    Scan = failing_cleanly(scan)
+    ScanWindows = failing_cleanly(scan_windows)
+    ScanSessions = failing_cleanly(scan_sessions)
     Count = _read("Count", _count)
     FetchWindows = _read("FetchWindows", _fetch_windows)
     FetchSessions = _read("FetchSessions", _fetch_sessions)

@@ -1,4 +1,4 @@
-"""The router's gRPC services. Get and BatchGet are bytes in, bytes out; no value is ever parsed on their way."""
+"""The router's gRPC services. Lookups and pages are bytes in, bytes out; no value is ever parsed on their way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -32,14 +33,23 @@ from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
 from router.watches.watch_relay import WatchRelay
 from statehouse.errors import LookupFailure
+from statehouse.paging import RangeRequest
 from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
 from statehouse.rpc.link import LinkContext, LinkHandler
+from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
 # Their requests begin with the fields of GetRequest, and the router needs no other.
 _KEYED_METHODS = ("Get", "FetchWindows", "FetchSessions", "GetAsOf", "GetHistory", "QueryStore")
+_PAGES: Final[Mapping[str, type[RangeRequest]]] = MappingProxyType(
+    {
+        "Scan": query_service_pb2.ScanRequest,
+        "ScanWindows": query_service_pb2.ScanWindowsRequest,
+        "ScanSessions": query_service_pb2.ScanSessionsRequest,
+    }
+)
 FLEET_SERVICE = "statehouse.v1.FleetService"
 
 Request = TypeVar(
@@ -73,21 +83,10 @@ class QueryHandlers:
                 for method in _KEYED_METHODS
             },
             "BatchGet": grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_batch_get), self)),
-            "Scan": grpc.unary_unary_rpc_method_handler(
-                partial(_scan, self),
-                query_service_pb2.ScanRequest.FromString,
-                query_service_pb2.ScanResponse.SerializeToString,
-            ),
-            "ScanWindows": grpc.unary_unary_rpc_method_handler(
-                partial(_scan_windows, self),
-                query_service_pb2.ScanWindowsRequest.FromString,
-                query_service_pb2.ScanWindowsResponse.SerializeToString,
-            ),
-            "ScanSessions": grpc.unary_unary_rpc_method_handler(
-                partial(_scan_sessions, self),
-                query_service_pb2.ScanSessionsRequest.FromString,
-                query_service_pb2.ScanSessionsResponse.SerializeToString,
-            ),
+            **{
+                method: grpc.unary_unary_rpc_method_handler(partial(failing_cleanly(_page(method)), self))
+                for method in _PAGES
+            },
             "Count": grpc.unary_unary_rpc_method_handler(
                 partial(_count, self),
                 query_service_pb2.CountRequest.FromString,
@@ -101,8 +100,9 @@ class QueryHandlers:
 
     @property
     def proxied(self) -> Mapping[str, LinkHandler]:
-        """The handlers for lookups that the proxy sends over the link."""
-        return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self)}
+        """The handlers for calls that the proxy sends over the link."""
+        pages = {method: partial(_page(method), self) for method in _PAGES}
+        return {"Get": partial(_keyed("Get"), self), "BatchGet": partial(_batch_get, self), **pages}
 
     def deadline(self, context: HasTime) -> Deadline:
         """Return a call's deadline."""
@@ -158,28 +158,17 @@ async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> byte
         raise
 
 
-@failing_cleanly
-async def _scan(
-    self: QueryHandlers, request: query_service_pb2.ScanRequest, context: Context
-) -> query_service_pb2.ScanResponse:
-    """Answer a Scan."""
-    return await _counted(self, self.scatter.scan, request, context)
+def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[bytes]]:
+    """Return the handler of a method whose answers are pages."""
+    parse = _PAGES[method].FromString
 
+    async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
+        request = parsed(parse, data)
+        refuse_unreadable(request)
+        return await _counted(self, self.scatter.page, request, context)
 
-@failing_cleanly
-async def _scan_windows(
-    self: QueryHandlers, request: query_service_pb2.ScanWindowsRequest, context: Context
-) -> query_service_pb2.ScanWindowsResponse:
-    """Answer a ScanWindows."""
-    return await _counted(self, self.scatter.scan_windows, request, context)
-
-
-@failing_cleanly
-async def _scan_sessions(
-    self: QueryHandlers, request: query_service_pb2.ScanSessionsRequest, context: Context
-) -> query_service_pb2.ScanSessionsResponse:
-    """Answer a ScanSessions."""
-    return await _counted(self, self.scatter.scan_sessions, request, context)
+    handler.__name__ = method
+    return handler
 
 
 @failing_cleanly
@@ -201,7 +190,7 @@ async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, c
 
 
 async def _counted(
-    self: QueryHandlers, work: Callable[[Request, Deadline], Awaitable[Response]], request: Request, context: Context
+    self: QueryHandlers, work: Callable[[Request, Deadline], Awaitable[Response]], request: Request, context: HasTime
 ) -> Response:
     started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:

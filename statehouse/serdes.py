@@ -24,9 +24,11 @@ PLUGIN_GROUP = "statehouse.serdes"
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
-# Tags of Value's fields.
+# Tags of Value's fields, and of Key's.
 _TEXT = b"\x12"
 _RAW = b"\x2a"
+_KEY_TEXT = b"\x0a"
+_KEY_RAW = b"\x12"
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
 # Above this a 64-bit float has no fraction, so it does not show whether it was written as an integer.
@@ -371,6 +373,26 @@ def shown_value(serde: Serde, data: bytes, *, raw: bool) -> types_pb2.Value:
         with suppress(ValueError):
             return serde.value(data)
     return types_pb2.Value(raw=data)
+
+
+def wire_key(serde: Serde, data: bytes, *, raw: bool) -> bytes:
+    """Return `shown_key`, serialized."""
+    if not raw:
+        try:
+            return delimited(_KEY_TEXT, serde.text(data).encode())
+        except ValueError:
+            pass
+    return delimited(_KEY_RAW, data)
+
+
+def wire_value(serde: Serde, data: bytes, *, raw: bool) -> bytes:
+    """Return `shown_value`, serialized."""
+    if not raw:
+        try:
+            return serde.wire(data)
+        except ValueError:
+            pass
+    return delimited(_RAW, data)
 
 
 def known_serde(name: str) -> Serde:

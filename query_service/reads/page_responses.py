@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, MutableSequence
+from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from query_service.reads.fleet_view import ServedStore
 from query_service.stores.base import RangePage
 from statehouse.batches import BatchCapacity, fitting
+from statehouse.control.v1 import frames_pb2
+from statehouse.paging import RangeRequest, next_page_token
+from statehouse.serdes import wire_key, wire_value
+from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.waiting import in_turns
+from statehouse.wire import delimited
 
 T = TypeVar("T")
 # What the tag and the length of an entry take at most.
 _OVERHEAD = 6
+# Fields of Entry.
+_KEY = b"\x0a"
+_VALUE = b"\x12"
+_TIMED = query_service_pb2.Entry()
+_serialized_timed = _TIMED.SerializeToString
 
 
 async def shown_within(entries: Iterable[T], shown: MutableSequence[Any], max_message_bytes: int) -> AsyncIterator[T]:
@@ -58,3 +69,60 @@ def within_message(
         return page
     del shown[kept:]
     return RangePage(page.entries[:kept], more=True)
+
+
+def entry_writer(served: ServedStore, *, raw: bool) -> Callable[[tuple[bytes, bytes, int]], bytes]:
+    """Return a function that writes the `Entry` of a store's key, value and timestamp. `raw`: as they are stored.
+
+    No message is made of an entry: that would take longer than all the rest.
+    """
+
+    def written(found: tuple[bytes, bytes, int]) -> bytes:
+        key, data, timestamp_ms = found
+        shown = delimited(_KEY, wire_key(served.key_serde, key, raw=raw))
+        shown += delimited(_VALUE, wire_value(served.value_serde, data, raw=raw))
+        if timestamp_ms < 0:
+            return shown
+        # One message for all: this is done on the event loop alone.
+        _TIMED.timestamp_ms = timestamp_ms
+        return shown + _serialized_timed()
+
+    return written
+
+
+async def serialized_page(
+    request: RangeRequest,
+    page: RangePage[T],
+    stamps: Iterable[types_pb2.ReplicaStamp],
+    written: Callable[[T], bytes],
+    key_of: Callable[[T], bytes],
+    max_message_bytes: int,
+) -> bytes:
+    """Return the response of a scan, serialized, with as many of a page's entries as `within_message` would keep.
+
+    Args:
+        request: what the page is of.
+        page: its entries.
+        stamps: of the replicas that were read.
+        written: returns an entry as the response has it, serialized.
+        key_of: returns the bytes by which entries are in order.
+        max_message_bytes: size of the largest message.
+
+    """
+    response = frames_pb2.PageFrames(replicas=[stamp.SerializeToString() for stamp in stamps])
+    room = max_message_bytes // 2
+    entries: list[bytes] = []
+    keys: list[bytes] = []
+    async for entry in in_turns(page.entries):
+        shown, key = written(entry), key_of(entry)
+        room -= len(shown) + _OVERHEAD + (len(key) + _OVERHEAD if request.entry_keys else 0)
+        if room < 0 and entries:
+            break
+        entries.append(shown)
+        keys.append(key)
+    if page.more or len(entries) < len(page.entries):
+        response.next_page_token = next_page_token(request, keys[-1])
+    response.entries.extend(entries)
+    if request.entry_keys:
+        response.entry_keys.extend(keys)
+    return response.SerializeToString()

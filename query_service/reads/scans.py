@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from query_service.reads.admission import Admission
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.open_scans import OpenScans
-from query_service.reads.page_responses import shown_within, within_message
+from query_service.reads.page_responses import entry_writer, serialized_page
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
@@ -22,6 +23,7 @@ from query_service.stores.walk import Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse import paging
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.partitioning import partition_for
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import SESSION, WINDOW
@@ -37,8 +39,11 @@ class ScanHandler:
         self._admission, self._open_scans = admission, open_scans
         self._max_message_bytes, self._max_page_bytes = max_message_bytes, paging.page_bytes(max_message_bytes)
 
-    async def scan(self, request: query_service_pb2.ScanRequest) -> query_service_pb2.ScanResponse:
-        """Read a page of the partitions that the request names, or of all partitions of a global store.
+    async def scan(self, request: query_service_pb2.ScanRequest) -> bytes:
+        """Read a page of the partitions that the request names, or of all of a global store's.
+
+        Returns:
+            A ScanResponse, serialized.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -60,26 +65,18 @@ class ScanHandler:
         if served.spec.is_global:
             page = _one_per_key(pages, limit, reverse=request.reverse)
         else:
-            page = _in_order(pages, lambda entry: entry[0], limit, reverse=request.reverse)
+            page = _in_order(pages, itemgetter(0), limit, reverse=request.reverse)
         size = sum(len(key) + len(data) for key, data, _ in page.entries)
         admitted[0][0].metrics.reads[_query(request)].add(started, size)
-        response = query_service_pb2.ScanResponse(replicas=[stamp for _, stamp in admitted])
-        async for key, data, timestamp_ms in shown_within(page.entries, response.entries, self._max_message_bytes):
-            response.entries.add(
-                key=shown_key(served.key_serde, key, raw=request.raw),
-                value=shown_value(served.value_serde, data, raw=request.raw),
-                timestamp_ms=shown_timestamp(timestamp_ms),
-                raw_key=key if request.raw_keys else b"",
-            )
-        page = within_message(response, response.entries, page, self._max_message_bytes)
-        if page.more:
-            response.next_page_token = paging.next_page_token(request, page.entries[-1][0])
-        return response
+        write = entry_writer(served, raw=request.raw)
+        stamps = [stamp for _, stamp in admitted]
+        return await serialized_page(request, page, stamps, write, itemgetter(0), self._max_message_bytes)
 
-    async def scan_windows(
-        self, request: query_service_pb2.ScanWindowsRequest
-    ) -> query_service_pb2.ScanWindowsResponse:
+    async def scan_windows(self, request: query_service_pb2.ScanWindowsRequest) -> bytes:
         """Read a page of the windows of the partitions that the request names.
+
+        Returns:
+            A ScanWindowsResponse, serialized.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -90,9 +87,10 @@ class ScanHandler:
         page, admitted = await self._timed_page(served, request, WINDOW, windows_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
-        response = query_service_pb2.ScanWindowsResponse(replicas=[stamp for _, stamp in admitted])
-        async for entry, data, timestamp_ms in shown_within(page.entries, response.windows, self._max_message_bytes):
-            response.windows.add(
+
+        def write(found: tuple[WindowKey, bytes, int]) -> bytes:
+            entry, data, timestamp_ms = found
+            return query_service_pb2.KeyedWindow(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
                 window=query_service_pb2.Window(
                     start_ms=entry.start_ms,
@@ -101,17 +99,16 @@ class ScanHandler:
                     timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
                 sequence=entry.sequence,
-                raw_key=entry.key if request.raw_keys else b"",
-            )
-        page = within_message(response, response.windows, page, self._max_message_bytes)
-        if page.more:
-            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
-        return response
+            ).SerializeToString()
 
-    async def scan_sessions(
-        self, request: query_service_pb2.ScanSessionsRequest
-    ) -> query_service_pb2.ScanSessionsResponse:
+        stamps = [stamp for _, stamp in admitted]
+        return await serialized_page(request, page, stamps, write, _entry_key, self._max_message_bytes)
+
+    async def scan_sessions(self, request: query_service_pb2.ScanSessionsRequest) -> bytes:
         """Read a page of the sessions of the partitions that the request names.
+
+        Returns:
+            A ScanSessionsResponse, serialized.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -122,9 +119,10 @@ class ScanHandler:
         page, admitted = await self._timed_page(served, request, SESSION, sessions_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)
-        response = query_service_pb2.ScanSessionsResponse(replicas=[stamp for _, stamp in admitted])
-        async for entry, data, timestamp_ms in shown_within(page.entries, response.sessions, self._max_message_bytes):
-            response.sessions.add(
+
+        def write(found: tuple[SessionKey, bytes, int]) -> bytes:
+            entry, data, timestamp_ms = found
+            return query_service_pb2.KeyedSession(
                 key=shown_key(served.key_serde, entry.key, raw=request.raw),
                 session=query_service_pb2.Session(
                     start_ms=entry.start_ms,
@@ -132,12 +130,10 @@ class ScanHandler:
                     value=shown_value(served.value_serde, data, raw=request.raw),
                     timestamp_ms=shown_timestamp(timestamp_ms),
                 ),
-                raw_key=entry.key if request.raw_keys else b"",
-            )
-        page = within_message(response, response.sessions, page, self._max_message_bytes)
-        if page.more:
-            response.next_page_token = paging.next_page_token(request, page.entries[-1][0].to_entry_key())
-        return response
+            ).SerializeToString()
+
+        stamps = [stamp for _, stamp in admitted]
+        return await serialized_page(request, page, stamps, write, _entry_key, self._max_message_bytes)
 
     async def count(self, request: query_service_pb2.CountRequest) -> query_service_pb2.CountResponse:
         """Count the entries of one partition, or of all partitions of a global store.
@@ -180,7 +176,7 @@ class ScanHandler:
                 for store in stores
             ],
         )
-        return _in_order(pages, lambda entry: entry[0].to_entry_key(), limit, reverse=request.reverse), admitted
+        return _in_order(pages, _entry_key, limit, reverse=request.reverse), admitted
 
     def _admitted(
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
@@ -233,10 +229,10 @@ def _one_per_key(
         paging.PartialPage([(*entry, number) for entry in page.entries], page.more) for number, page in enumerate(pages)
     ]
     # As many more as it takes for the last key that is shown to come with all its entries.
-    merged = paging.merged(parts, lambda entry: entry[0], limit + len(pages) - 1, reverse=reverse)
+    merged = paging.merged(parts, itemgetter(0), limit + len(pages) - 1, reverse=reverse)
     entries: list[tuple[bytes, bytes, int]] = []
     taken = 0
-    for key, group in itertools.groupby(merged.items, lambda entry: entry[0]):
+    for key, group in itertools.groupby(merged.items, itemgetter(0)):
         if taken >= limit:
             return RangePage(entries, more=True)
         copies = list(group)
@@ -244,6 +240,10 @@ def _one_per_key(
         home = partition_for(key, len(pages))
         entries.append(min(copies, key=lambda copy: (copy[3] != home, copy[3]))[:3])
     return RangePage(entries, more=merged.has_more)
+
+
+def _entry_key(found: tuple[WindowKey | SessionKey, bytes, int]) -> bytes:
+    return found[0].to_entry_key()
 
 
 def _query(request: query_service_pb2.ScanRequest) -> ReadKind:

@@ -313,8 +313,11 @@ def _forward(
     entries: RdictIter, start: bytes, stop: bytes | None, on_failure: Callable[[Exception], None]
 ) -> Generator[tuple[bytes, bytes], None, None]:
     entries.seek(start)
-    while entries.valid() and (stop is None or entries.key() < stop):
-        yield entries.key(), entries.value()
+    while entries.valid():
+        key = entries.key()
+        if stop is not None and key >= stop:
+            break
+        yield key, entries.value()
         entries.next()
     if (failure := _failure_of(entries)) is not None:
         del entries  # see `release`
@@ -331,8 +334,11 @@ def _backward(
         entries.seek_for_prev(stop)
         if entries.valid() and entries.key() == stop:
             entries.prev()
-    while entries.valid() and entries.key() >= start:
-        yield entries.key(), entries.value()
+    while entries.valid():
+        key = entries.key()
+        if key < start:
+            break
+        yield key, entries.value()
         entries.prev()
     if (failure := _failure_of(entries)) is not None:
         del entries  # see `release`

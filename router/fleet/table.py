@@ -19,7 +19,7 @@ from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import SHOWN_MAX, ConfigurationError, LookupFailure, Reason, shown
 from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
 from statehouse.partitioning import partition_for
-from statehouse.serdes import SERDES, Serde, known_serde
+from statehouse.serdes import Serde, known_serde
 from statehouse.topology import AnyTaskId, GlobalId, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
@@ -150,15 +150,9 @@ class StoreRoutes:
 
     spec: StoreSpec
     key_serde: Serde
-    value_serde: Serde
     partitions: tuple[PartitionRoutes, ...]
     has_standbys: bool
     """Whether any of its partitions has a second replica."""
-
-    @property
-    def nodes_decode(self) -> bool:
-        """Whether decoding is left to nodes: only they need plug-ins, and a schema registry."""
-        return self.spec.key_serde not in SERDES or self.spec.value_serde not in SERDES
 
     def partition(self, number: int) -> PartitionRoutes:
         """Return a partition.
@@ -302,7 +296,6 @@ def _store_routes(
     stale, previous = before
     if spec.partition_count < 1:
         raise ConfigurationError("it has no partitions")
-    key_serde, value_serde = serde(spec.key_serde), serde(spec.value_serde)
     # Every node holds all partitions of a global store, so these have the same replicas.
     is_stale = stale is None or GlobalId(spec.name) in stale
     copies = _copies(spec, nodes, members) if spec.is_global and is_stale else ()
@@ -320,7 +313,7 @@ def _store_routes(
         replicas = _replicas(spec.name, holders, nodes, reports.get(task, []))
         partitions.append(PartitionRoutes.of(spec.name, number, task, assignment.epoch, replicas))
     has_standbys = any(len(partition.replicas) > 1 for partition in partitions)
-    return StoreRoutes(spec, key_serde, value_serde, tuple(partitions), has_standbys)
+    return StoreRoutes(spec, serde(spec.key_serde), tuple(partitions), has_standbys)
 
 
 def _replicas(

@@ -1,6 +1,6 @@
 """The link between a server and its proxy: one socket that carries calls from both ends, many at a time.
 
-The proxy passes on lookups for the server to answer, and makes calls to other servers for it.
+The proxy passes on lookups and pages of scans for the server to answer, and makes calls to other servers for it.
 
 A frame has the length of the rest (4 bytes), its kind (1 byte), a call's number (8 bytes) and a content; numbers are
 big-endian. The other end is `proxy/link.go`.
@@ -30,12 +30,12 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((6,))
+VERSION: Final = bytes((7,))
 """Of the link. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
 _TIME: Final = struct.Struct(">I")
-# Of a lookup: its timeout, its caller's number, and how many lookups are under way elsewhere.
+# Of a call: its timeout, its caller's number, and how many lookups are under way elsewhere.
 _LOOKUP: Final = struct.Struct(">IQI")
 # Of one that is handed over: its kind, and how long what is known of it is.
 _HANDED: Final = struct.Struct(">BI")
@@ -49,9 +49,9 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class FromProxy(IntEnum):
     """Kinds of frames that the proxy sends.
 
-    A lookup's content is its timeout in ms (4 bytes), its caller's number (8 bytes), how many lookups are under way
-    that the proxy has sent to nodes (4 bytes), and the request. Without TLS nothing is known of callers, and their
-    number is 0.
+    The content of a lookup, or of a call for a page, is its timeout in ms (4 bytes), its caller's number (8 bytes), how
+    many lookups are under way that the proxy has sent to nodes (4 bytes), and the request. Without TLS nothing is known
+    of callers, and their number is 0.
     """
 
     LISTENING = 1
@@ -83,6 +83,9 @@ class FromProxy(IntEnum):
     """What came of the call of that number in a HandedRequest: its HandedOutcome (1 byte), and its content."""
     EXPRESS_SUMS = 14
     """Lookups that nodes answered in time: statehouse.control.v1.ExpressSums."""
+    SCAN = 15
+    SCAN_WINDOWS = 16
+    SCAN_SESSIONS = 17
 
 
 class ToProxy(IntEnum):
@@ -107,7 +110,13 @@ class ToProxy(IntEnum):
     three seconds without a word of it the proxy acts on no snapshot, and without any word it fails all calls."""
 
 
-CALLS: Final = {FromProxy.GET: "Get", FromProxy.BATCH_GET: "BatchGet"}
+CALLS: Final = {
+    FromProxy.GET: "Get",
+    FromProxy.BATCH_GET: "BatchGet",
+    FromProxy.SCAN: "Scan",
+    FromProxy.SCAN_WINDOWS: "ScanWindows",
+    FromProxy.SCAN_SESSIONS: "ScanSessions",
+}
 
 
 @dataclass(frozen=True, slots=True)

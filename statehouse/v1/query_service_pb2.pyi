@@ -213,7 +213,7 @@ class ScanRequest(_message.Message):
     AS_OF_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    RAW_KEYS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -235,9 +235,9 @@ class ScanRequest(_message.Message):
     milliseconds. A time before a partition's history fails with
     ERROR_REASON_BEFORE_HISTORY. Absent: the latest. Other kinds refuse it.
     """
-    raw_keys: _builtins.bool
-    """Return each key's bytes beside the form that it is shown in. Set by
-    routers, which put pages together without decoding them.
+    entry_keys: _builtins.bool
+    """Return entry_keys. Set by routers, which put pages together without
+    reading their entries.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -283,11 +283,11 @@ class ScanRequest(_message.Message):
         as_of_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
-        raw_keys: _builtins.bool = ...,
+        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "raw_keys", b"raw_keys", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "entry_keys", b"entry_keys", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
     _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
@@ -309,13 +309,10 @@ class Entry(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
-    RAW_KEY_FIELD_NUMBER: _builtins.int
     timestamp_ms: _builtins.int
     """The timestamp of the changelog record that holds the value, epoch
     milliseconds. Absent if the store keeps none.
     """
-    raw_key: _builtins.bytes
-    """The key's bytes, if raw_keys asked for them."""
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key: text by the store's key serde, or raw."""
@@ -330,11 +327,10 @@ class Entry(_message.Message):
         key: _types_pb2.Key | None = ...,
         value: _types_pb2.Value | None = ...,
         timestamp_ms: _builtins.int | None = ...,
-        raw_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms", "key", b"key", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms", "key", b"key", "raw_key", b"raw_key", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms", "key", b"key", "timestamp_ms", b"timestamp_ms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
     _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
@@ -351,6 +347,7 @@ class ScanResponse(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token for the next page; empty after the last."""
     @_builtins.property
@@ -361,16 +358,23 @@ class ScanResponse(_message.Message):
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
         """Who answered for each partition read, and how fresh its copy was."""
 
+    @_builtins.property
+    def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes by which the entries are in order, one for each, if the request
+        asked for them.
+        """
+
     def __init__(
         self,
         *,
         entries: _abc.Iterable[Global___Entry] | None = ...,
         next_page_token: _builtins.str = ...,
         replicas: _abc.Iterable[_types_pb2.ReplicaStamp] | None = ...,
+        entry_keys: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_page_token", b"next_page_token", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "entry_keys", b"entry_keys", "next_page_token", b"next_page_token", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1063,7 +1067,7 @@ class ScanWindowsRequest(_message.Message):
     TO_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    RAW_KEYS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -1086,9 +1090,9 @@ class ScanWindowsRequest(_message.Message):
     """
     to_ms: _builtins.int
     """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
-    raw_keys: _builtins.bool
-    """Return each key's bytes beside the form that it is shown in. Set by
-    routers, which put pages together without decoding them.
+    entry_keys: _builtins.bool
+    """Return entry_keys. Set by routers, which put pages together without
+    reading their entries.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -1135,11 +1139,11 @@ class ScanWindowsRequest(_message.Message):
         to_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
-        raw_keys: _builtins.bool = ...,
+        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "raw_keys", b"raw_keys", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "entry_keys", b"entry_keys", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1165,13 +1169,10 @@ class KeyedWindow(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
-    RAW_KEY_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Numbers the values with the same key and window start, in a store that
     retains duplicates; 0 in other stores.
     """
-    raw_key: _builtins.bytes
-    """The key's bytes, if raw_keys asked for them."""
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key: text by the store's key serde, or raw."""
@@ -1186,11 +1187,10 @@ class KeyedWindow(_message.Message):
         key: _types_pb2.Key | None = ...,
         window: Global___Window | None = ...,
         sequence: _builtins.int = ...,
-        raw_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "raw_key", b"raw_key", "sequence", b"sequence", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sequence", b"sequence", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1205,6 +1205,7 @@ class ScanWindowsResponse(_message.Message):
     WINDOWS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token for the next page; empty after the last."""
     @_builtins.property
@@ -1215,16 +1216,23 @@ class ScanWindowsResponse(_message.Message):
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
         """Who answered for each partition read, and how fresh its copy was."""
 
+    @_builtins.property
+    def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes by which the windows are in order, one for each, if the request
+        asked for them.
+        """
+
     def __init__(
         self,
         *,
         windows: _abc.Iterable[Global___KeyedWindow] | None = ...,
         next_page_token: _builtins.str = ...,
         replicas: _abc.Iterable[_types_pb2.ReplicaStamp] | None = ...,
+        entry_keys: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_keys", b"entry_keys", "next_page_token", b"next_page_token", "replicas", b"replicas", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1250,7 +1258,7 @@ class ScanSessionsRequest(_message.Message):
     TO_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    RAW_KEYS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -1275,9 +1283,9 @@ class ScanSessionsRequest(_message.Message):
     """Sessions that start after this are left out, epoch milliseconds. Absent:
     to the last.
     """
-    raw_keys: _builtins.bool
-    """Return each key's bytes beside the form that it is shown in. Set by
-    routers, which put pages together without decoding them.
+    entry_keys: _builtins.bool
+    """Return entry_keys. Set by routers, which put pages together without
+    reading their entries.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -1324,11 +1332,11 @@ class ScanSessionsRequest(_message.Message):
         to_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
-        raw_keys: _builtins.bool = ...,
+        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "raw_keys", b"raw_keys", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "entry_keys", b"entry_keys", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1353,9 +1361,6 @@ class KeyedSession(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
-    RAW_KEY_FIELD_NUMBER: _builtins.int
-    raw_key: _builtins.bytes
-    """The key's bytes, if raw_keys asked for them."""
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key: text by the store's key serde, or raw."""
@@ -1369,11 +1374,10 @@ class KeyedSession(_message.Message):
         *,
         key: _types_pb2.Key | None = ...,
         session: Global___Session | None = ...,
-        raw_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "raw_key", b"raw_key", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1388,6 +1392,7 @@ class ScanSessionsResponse(_message.Message):
     SESSIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token for the next page; empty after the last."""
     @_builtins.property
@@ -1398,16 +1403,23 @@ class ScanSessionsResponse(_message.Message):
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
         """Who answered for each partition read, and how fresh its copy was."""
 
+    @_builtins.property
+    def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes by which the sessions are in order, one for each, if the request
+        asked for them.
+        """
+
     def __init__(
         self,
         *,
         sessions: _abc.Iterable[Global___KeyedSession] | None = ...,
         next_page_token: _builtins.str = ...,
         replicas: _abc.Iterable[_types_pb2.ReplicaStamp] | None = ...,
+        entry_keys: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas", "sessions", b"sessions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_keys", b"entry_keys", "next_page_token", b"next_page_token", "replicas", b"replicas", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"statehouse/control/v1/frames.proto\x12\x15statehouse.control.v1\"\x1a\n\x06\x46rames\x12\x10\n\x08\x65lements\x18\x01 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"statehouse/control/v1/frames.proto\x12\x15statehouse.control.v1\"\x1a\n\x06\x46rames\x12\x10\n\x08\x65lements\x18\x01 \x03(\x0c\"\\\n\nPageFrames\x12\x0f\n\x07\x65ntries\x18\x01 \x03(\x0c\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x10\n\x08replicas\x18\x03 \x03(\x0c\x12\x12\n\nentry_keys\x18\x04 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,4 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FRAMES']._serialized_start=61
   _globals['_FRAMES']._serialized_end=87
+  _globals['_PAGEFRAMES']._serialized_start=89
+  _globals['_PAGEFRAMES']._serialized_end=181
 # @@protoc_insertion_point(module_scope)

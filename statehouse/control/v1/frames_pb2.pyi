@@ -44,3 +44,46 @@ class Frames(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Frames: _TypeAlias = Frames  # noqa: Y015
+
+@_typing.final
+class PageFrames(_message.Message):
+    """Stands for ScanResponse, ScanWindowsResponse and ScanSessionsResponse, and
+    leaves their entries serialized. With it pages are put together without
+    parsing what they hold.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token for the next page; empty after the last."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The entries, windows or sessions, serialized."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Each a serialized ReplicaStamp."""
+
+    @_builtins.property
+    def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes by which the entries are in order, one for each."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[_builtins.bytes] | None = ...,
+        next_page_token: _builtins.str = ...,
+        replicas: _abc.Iterable[_builtins.bytes] | None = ...,
+        entry_keys: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "entry_keys", b"entry_keys", "next_page_token", b"next_page_token", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PageFrames: _TypeAlias = PageFrames  # noqa: Y015

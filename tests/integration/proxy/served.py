@@ -25,6 +25,7 @@ from tests.support.proxy import PROXY
 
 SERVICE = "test.Service"
 GET, BATCH_GET = "/statehouse.v1.QueryService/Get", "/statehouse.v1.QueryService/BatchGet"
+SCAN = "/statehouse.v1.QueryService/Scan"
 MAX_BYTES = 1_000_000
 BOUNDS = ProxyLimits(MAX_BYTES, 100, 100, MAX_BYTES)
 TWICE = f"/{SERVICE}/Twice"
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass
 class Served:
-    """A server behind a proxy, whose Get answers at once and whose BatchGet does so when `may_go_on` is set."""
+    """A server behind a proxy, whose Get answers at once and whose BatchGet and Scan do so when `may_go_on` is set."""
 
     proxy: Proxy
     server: RpcServer
@@ -100,7 +101,7 @@ async def served(port: int = 0, bounds: ProxyLimits = BOUNDS, tls: ProxyTls | No
         endless = grpc.unary_stream_rpc_method_handler(partial(_endless, left))
         server.add_registered_method_handlers(SERVICE, {"Twice": twice, "Endless": endless})
         refused = grpc.unary_unary_rpc_method_handler(partial(_refused, None))
-        server.add_registered_method_handlers("statehouse.v1.QueryService", {"Get": refused})
+        server.add_registered_method_handlers("statehouse.v1.QueryService", {"Get": refused, "Scan": refused})
 
     def get(request: bytes, context: LinkContext) -> bytes:
         return it.get(request, context)
@@ -119,7 +120,7 @@ async def served(port: int = 0, bounds: ProxyLimits = BOUNDS, tls: ProxyTls | No
         register,
         settings=RouterSettings(application_id="tests", max_message_bytes=bounds.max_message_bytes),
         proxy=proxy,
-        proxied={"Get": get, "BatchGet": batch_get},
+        proxied={"Get": get, "BatchGet": batch_get, "Scan": batch_get, "ScanWindows": get, "ScanSessions": get},
         max_batch_entries=1_000,
         lasting_calls=0,
     )

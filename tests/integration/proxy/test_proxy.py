@@ -31,6 +31,7 @@ from tests.integration.proxy.served import (
     BOUNDS,
     GET,
     MAX_BYTES,
+    SCAN,
     SERVICE,
     TWICE,
     call,
@@ -52,13 +53,33 @@ async def test_lookups_are_answered_over_the_link() -> None:
         assert await asyncio.gather(*(call(at, BATCH_GET, b"%03d" % each) for each in range(300))) == [
             [(b"%03d" % each)[::-1]] for each in range(300)
         ]
-        refusal = await call(at, GET, b"no")
-        assert isinstance(refusal, LookupFailure)
-        assert (refusal.reason, refusal.message, refusal.metadata) == (
-            Reason.UNKNOWN_STORE,
-            "no such store",
-            {"store": "s"},
-        )
+        for path in (GET, SCAN):
+            refusal = await call(at, path, b"no")
+            assert isinstance(refusal, LookupFailure)
+            assert (refusal.reason, refusal.message, refusal.metadata) == (
+                Reason.UNKNOWN_STORE,
+                "no such store",
+                {"store": "s"},
+            )
+
+
+@pytest.mark.parametrize("method", ["Scan", "ScanWindows", "ScanSessions"])
+async def test_pages_are_answered_over_the_link(method: str) -> None:
+    async with served() as it, channel(it.target, MAX_BYTES) as at:
+        it.may_go_on.set()
+        path = f"/statehouse.v1.QueryService/{method}"
+        assert await asyncio.gather(*(call(at, path, b"%03d" % each) for each in range(100))) == [
+            [(b"%03d" % each)[::-1]] for each in range(100)
+        ]
+
+
+async def test_lookups_dont_wait_for_pages() -> None:
+    async with served() as it, channel(it.target, MAX_BYTES) as at:
+        pages = [asyncio.ensure_future(call(at, SCAN, b"%03d" % each)) for each in range(100)]
+        await set_within(it.arrived)
+        assert await call(at, GET, b"abc") == [b"cba"]
+        it.may_go_on.set()
+        assert await asyncio.gather(*pages) == [[(b"%03d" % each)[::-1]] for each in range(100)]
 
 
 async def test_a_call_without_a_deadline_has_none() -> None:
@@ -77,7 +98,7 @@ async def test_all_else_is_passed_on() -> None:
             "not here",
             {"partition": "3"},
         )
-        for path in (GET, f"/{SERVICE}/Twice"):
+        for path in (GET, SCAN, f"/{SERVICE}/Twice"):
             assert await reason(at, path) is Reason.INVALID_REQUEST, "without a request"
 
         it.server.set_serving(serving=True)
@@ -89,15 +110,16 @@ async def test_all_else_is_passed_on() -> None:
         assert SERVICE in {each.name for each in listed[0].list_services_response.service}
 
 
-async def test_who_leaves_is_not_worked_for() -> None:
+@pytest.mark.parametrize("path", [BATCH_GET, SCAN])
+async def test_who_leaves_is_not_worked_for(path: str) -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
-        waiting = asyncio.ensure_future(at.unary_unary(BATCH_GET)(b"x"))
+        waiting = asyncio.ensure_future(at.unary_unary(path)(b"x"))
         await set_within(it.arrived)
         waiting.cancel()
         await set_within(it.left)
 
 
-@pytest.mark.parametrize("path", [BATCH_GET, f"/{SERVICE}/Endless"])
+@pytest.mark.parametrize("path", [BATCH_GET, SCAN, f"/{SERVICE}/Endless"])
 async def test_a_deadline_that_passes_is_told_as_such(path: str) -> None:
     async with served() as it, channel(it.target, MAX_BYTES) as at:
         reasons = [await reason(at, path, b"x", timeout_s=timeout_s) for timeout_s in (0.1, 0.123456, 0.2) * 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -19,6 +20,7 @@ from router.lookups.dispatch import Call, NodeAnswer
 from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
 from statehouse.partitioning import partition_for
+from statehouse.rpc.deadline import Deadline
 from statehouse.serdes import SERDES
 from statehouse.topology import Role, StoreSpec, TaskId
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -30,6 +32,11 @@ _REQUESTS: Final[dict[str, Any]] = {
     "Scan": query_service_pb2.ScanRequest,
     "ScanWindows": query_service_pb2.ScanWindowsRequest,
     "ScanSessions": query_service_pb2.ScanSessionsRequest,
+}
+_RESPONSES: Final[dict[Any, Any]] = {
+    query_service_pb2.ScanRequest: query_service_pb2.ScanResponse,
+    query_service_pb2.ScanWindowsRequest: query_service_pb2.ScanWindowsResponse,
+    query_service_pb2.ScanSessionsRequest: query_service_pb2.ScanSessionsResponse,
 }
 Keyed = tuple[bytes, ChangelogRecord]
 """A record, and the key that decides its partition."""
@@ -68,17 +75,24 @@ class Nodes:
 
     async def _read(self, method: str, body: bytes) -> bytes:
         request = _REQUESTS[method].FromString(body)
-        assert request.raw != request.raw_keys
+        assert request.entry_keys
         read = {
             "Scan": self.engine.scan,
             "ScanWindows": self.engine.scan_windows,
             "ScanSessions": self.engine.scan_sessions,
         }[method]
-        return cast("bytes", (await cast("Any", read)(request)).SerializeToString())
+        return cast("bytes", await cast("Any", read)(request))
 
 
-def router(nodes: Nodes, *, nodes_decode: bool = False) -> Scatter:
-    """Return a router to two nodes, one of which has two of the partitions; it leaves decoding to them if told so."""
+async def page_of(scatter: Scatter, request: Any) -> Any:
+    """Return a router's page of any of the three kinds."""
+    page = _RESPONSES[type(request)].FromString(await scatter.page(request, Deadline(math.inf)))
+    assert not page.entry_keys
+    return page
+
+
+def router(nodes: Nodes) -> Scatter:
+    """Return a router to two nodes, one of which has two of the partitions."""
     holders = [RoutedNode("a", "a", 1), RoutedNode("b", "b", 1), RoutedNode("a", "a", 1)]
     partitions = [
         PartitionRoutes.of("s", number, TaskId(0, number), 1, (RoutedReplica(node.instance_id, Role.ACTIVE, node),))
@@ -88,9 +102,7 @@ def router(nodes: Nodes, *, nodes_decode: bool = False) -> Scatter:
     routes = SimpleNamespace(
         spec=nodes.spec,
         key_serde=served.key_serde,
-        value_serde=served.value_serde,
         partitions=partitions,
-        nodes_decode=nodes_decode,
     )
     table = SimpleNamespace(store=lambda _name: routes, forwarding=b"")
     tables: Any = SimpleNamespace(current=lambda: table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import defaultdict
 
 import pytest
@@ -15,10 +14,9 @@ from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.versioned import VersionedStore
 from router.lookups.scatter import Scatter
 from statehouse.errors import LookupFailure, Reason
-from statehouse.rpc.deadline import Deadline
 from statehouse.topology import VERSIONED, StoreSpec
 from statehouse.v1 import query_service_pb2
-from tests.property.router.partitioned import PARTITIONS, Nodes, router
+from tests.property.router.partitioned import PARTITIONS, Nodes, page_of, router
 
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, VERSIONED, "bytes", "bytes", retention_ms=1_000)
 KEY = st.sampled_from([b"", b"\0", b"\0\1", b"\0\xff", b"a", b"a\0", b"a\xff", b"ab", b"\xff"])
@@ -40,7 +38,7 @@ async def _read(
     found: list[tuple[bytes, bytes, int]] = []
     changes = iter(between)
     for _ in range(most + 1):
-        page = await scatter.scan(request, Deadline(math.inf))
+        page = await page_of(scatter, request)
         assert len(page.entries) <= request.page_size
         found += [(bytes.fromhex(each.key.text), each.value.raw, each.timestamp_ms) for each in page.entries]
         if not page.next_page_token:
@@ -103,6 +101,6 @@ def test_a_partition_whose_history_begins_later_is_named() -> None:
     nodes.write(records([(b"a", 100, b"1"), (b"a", 5_000, b"2")]))
     request = query_service_pb2.ScanRequest(store="s", page_size=5, as_of_ms=200)
     with pytest.raises(LookupFailure, match="the history starts at 4000") as failure:
-        asyncio.run(router(nodes).scan(request, Deadline(math.inf)))
+        asyncio.run(page_of(router(nodes), request))
     assert failure.value.reason is Reason.BEFORE_HISTORY
     assert failure.value.metadata["history_start_ms"] == "4000"

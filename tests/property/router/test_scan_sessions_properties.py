@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -13,10 +12,9 @@ from query_service.stores.base import ChangelogRecord
 from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import SESSIONS, TimedStore
 from statehouse.composite import SessionKey
-from statehouse.rpc.deadline import Deadline
 from statehouse.topology import SESSION, StoreSpec
 from statehouse.v1 import query_service_pb2
-from tests.property.router.partitioned import PARTITIONS, Nodes, router
+from tests.property.router.partitioned import PARTITIONS, Nodes, page_of, router
 
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, SESSION, "bytes", "bytes", retention_ms=10**9)
 KEY = st.sampled_from([b"", b"\0", b"\0\0", b"\0\1", b"\0\xff", b"a", b"a\0", b"a\1", b"a\xff", b"ab", b"\xff"])
@@ -107,7 +105,7 @@ def test_pages_are_the_range_in_order_also_while_it_changes(
     async def read() -> None:
         changes = iter(between)
         for _ in range(len(first) + sum(map(len, between)) + 1):
-            page = await scatter.scan_sessions(request, Deadline(math.inf))
+            page = await page_of(scatter, request)
             assert len(page.sessions) <= page_size
             for each in page.sessions:
                 key = SessionKey(bytes.fromhex(each.key.text), each.session.start_ms, each.session.end_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,10 +12,9 @@ from query_service.stores.memory_engine import MemoryEngine
 from query_service.stores.windows import WINDOWS, TimedStore
 from router.lookups.scatter import Scatter
 from statehouse.composite import WindowKey
-from statehouse.rpc.deadline import Deadline
 from statehouse.topology import WINDOW, StoreSpec
 from statehouse.v1 import query_service_pb2
-from tests.property.router.partitioned import PARTITIONS, Nodes, router
+from tests.property.router.partitioned import PARTITIONS, Nodes, page_of, router
 
 SPEC = StoreSpec("s", "t", PARTITIONS, 0, WINDOW, "bytes", "bytes", retention_ms=10**9, window_size_ms=10)
 WRITTEN_MS = 1_700_000_000_000
@@ -38,13 +36,13 @@ def nodes_with(windows: set[WindowKey], node_page_bytes: int) -> Nodes:
 async def pages(scatter: Scatter, request: query_service_pb2.ScanWindowsRequest, most: int) -> list[WindowKey]:
     found: list[WindowKey] = []
     for _ in range(most + 1):
-        page = await scatter.scan_windows(request, Deadline(math.inf))
+        page = await page_of(scatter, request)
         assert len(page.windows) <= request.page_size
         for each in page.windows:
-            key = WindowKey(bytes.fromhex(each.key.text), each.window.start_ms, each.sequence)
+            raw_key = each.key.raw if request.raw else bytes.fromhex(each.key.text)
+            key = WindowKey(raw_key, each.window.start_ms, each.sequence)
             assert each.window.value.raw == repr(key).encode()
             assert each.window.timestamp_ms == WRITTEN_MS
-            assert not each.raw_key
             assert each.window.end_ms == key.start_ms + SPEC.window_size_ms
             found.append(key)
         if not page.next_page_token:
@@ -63,7 +61,7 @@ async def pages(scatter: Scatter, request: query_service_pb2.ScanWindowsRequest,
     reverse=st.booleans(),
     page_size=st.integers(1, 9),
     node_page_bytes=st.sampled_from([1, 100, 10**6]),
-    nodes_decode=st.booleans(),
+    raw=st.booleans(),
 )
 def test_pages_are_the_range_in_order(
     windows: set[WindowKey],
@@ -74,11 +72,11 @@ def test_pages_are_the_range_in_order(
     reverse: bool,
     page_size: int,
     node_page_bytes: int,
-    nodes_decode: bool,
+    raw: bool,
 ) -> None:
     first, last = span
     request = query_service_pb2.ScanWindowsRequest(
-        store="s", reverse=reverse, page_size=page_size, from_ms=first, to_ms=last
+        store="s", reverse=reverse, page_size=page_size, from_ms=first, to_ms=last, raw=raw
     )
     expected = [
         each
@@ -95,6 +93,6 @@ def test_pages_are_the_range_in_order(
         if high is not None:
             request.to_key.raw = high
             expected = [each for each in expected if each.key <= high]
-    scatter = router(nodes_with(windows, node_page_bytes), nodes_decode=nodes_decode)
+    scatter = router(nodes_with(windows, node_page_bytes))
     found = asyncio.run(pages(scatter, request, len(windows)))
     assert found == sorted(expected, reverse=reverse)

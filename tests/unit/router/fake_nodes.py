@@ -18,7 +18,7 @@ from statehouse.paging import key_range, next_page_token
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.proxy import NONE
 from statehouse.rpc.status import to_status
-from statehouse.serdes import SERDES
+from statehouse.serdes import SERDES, shown_key, shown_value
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.unit.router.fleets import STORE, assignment, member, report
@@ -43,6 +43,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         self.held = 0
         self.delay_s = 0.0
         self.data: dict[int, dict[bytes, bytes]] = {}
+        self.value_serde = "string"
         self.page_limit = 1_000_000
         self.counts = asyncio.Event()
         self.counts.set()
@@ -112,7 +113,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     async def Scan(self, request: query_service_pb2.ScanRequest, context: Context) -> query_service_pb2.ScanResponse:  # noqa: N802
         self.scans.append(request)
         await self._misbehave(context)
-        assert request.raw
+        assert request.entry_keys
         partitions = list(request.partitions) or [request.partition]
         if missing := set(partitions) - self.data.keys():
             await _abort(context, LookupFailure(Reason.PARTITION_NOT_OWNED, f"no {min(missing)} here"))
@@ -121,11 +122,16 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
         keys = sorted(held, reverse=request.reverse)
         keys = [key for key in keys if key >= wanted.start and (wanted.stop is None or key < wanted.stop)]
         limit = min(request.page_size, self.page_limit)
+        serde, value_serde = SERDES["string"], SERDES[self.value_serde]
         return query_service_pb2.ScanResponse(
             entries=[
-                query_service_pb2.Entry(key=types_pb2.Key(raw=key), value=types_pb2.Value(raw=held[key]))
+                query_service_pb2.Entry(
+                    key=shown_key(serde, key, raw=request.raw),
+                    value=shown_value(value_serde, held[key], raw=request.raw),
+                )
                 for key in keys[:limit]
             ],
+            entry_keys=keys[:limit],
             next_page_token=next_page_token(request, keys[limit - 1]) if len(keys) > limit else "",
             replicas=[types_pb2.ReplicaStamp(partition=partition, host=self.host) for partition in partitions],
         )

@@ -90,11 +90,12 @@ async def linked() -> AsyncIterator[OtherEnd]:
         if beginning.startswith(b"too"):
             raise LookupFailure(Reason.INVALID_REQUEST, "too long")
 
+    handlers = {"Get": get, "BatchGet": batch_get, "Scan": batch_get, "ScanWindows": get, "ScanSessions": get}
     reader, writer = await asyncio.open_unix_connection(sock=its)
     lost = asyncio.Event()
     ours.setblocking(False)
     _, link = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Link({"Get": get, "BatchGet": batch_get}, check_beginning, lost.set), sock=ours
+        lambda: Link(handlers, check_beginning, lost.set), sock=ours
     )
     end = OtherEnd(link, reader, writer, lost=lost)
     try:
@@ -111,6 +112,9 @@ async def test_lookups_are_answered_under_their_numbers() -> None:
         assert await end.frame() == (ToProxy.ANSWER, 9, b"ed")
         end.writer.write(lookup(10, b"fg", kind=FromProxy.BATCH_GET))
         assert await end.frame() == (ToProxy.ANSWER, 10, b"gf")
+        for number, kind in enumerate((FromProxy.SCAN, FromProxy.SCAN_WINDOWS, FromProxy.SCAN_SESSIONS), 11):
+            end.writer.write(lookup(number, b"hi", kind=kind))
+            assert await end.frame() == (ToProxy.ANSWER, number, b"ih")
         assert end.asked[0] == ("Get", b"abc", None)
         (_, request, remaining_s) = end.asked[1]
         assert request == b"de"

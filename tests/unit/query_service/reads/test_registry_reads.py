@@ -35,6 +35,7 @@ from statehouse.membership import TaskState
 from statehouse.registry.wire_format import framed
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.failures import from_rpc_error
+from statehouse.rpc.link import LinkContext
 from statehouse.rpc.requests import TolerantServer
 from statehouse.serde_plugins import SerdeOptions, Serdes
 from statehouse.topology import Role, StoreSpec, SubTopology, TaskId
@@ -72,16 +73,16 @@ class Node:
         admission.view = view_of(assignment, {}, Serdes(SerdeOptions(url, timeout_s=5)))
         self.scans, self.fetches = OpenScans(max_open=4, timeout_s=30), SerdeFetches(timeout_s=5)
         self._server = grpc.aio.server()
+        self.servicer = QueryServicer(
+            LookupHandler(admission, self.scans, METRICS, max_batch_entries=10, max_message_bytes=10**6),
+            ScanHandler(admission, self.scans, max_message_bytes=10**6),
+            cast("Any", None),
+            PositionWaits(RequestTimes(1, 60), max_waits=1),
+            self.fetches,
+            METRICS,
+        )
         query_service_pb2_grpc.add_QueryServiceServicer_to_server(
-            QueryServicer(
-                LookupHandler(admission, self.scans, METRICS, max_batch_entries=10, max_message_bytes=10**6),
-                ScanHandler(admission, self.scans, max_message_bytes=10**6),
-                cast("Any", None),
-                PositionWaits(RequestTimes(1, 60), max_waits=1),
-                self.fetches,
-                METRICS,
-            ),
-            cast("Any", TolerantServer(self._server)),
+            self.servicer, cast("Any", TolerantServer(self._server))
         )
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}")
         self.stub = query_service_pb2_grpc.QueryServiceStub(self._channel)
@@ -166,14 +167,26 @@ async def test_a_lookup_waits_for_its_schema_and_nobody_else_does() -> None:
 
 async def test_a_page_has_documents_and_where_asked_for_the_keys_bytes() -> None:
     async with node_with() as (node, _):
-        page = await node.scan(raw_keys=True)
-        shown = [(entry.key.text, from_value(entry.value), entry.raw_key) for entry in page.entries]
+        page = await node.scan(entry_keys=True)
+        shown = [(entry.key.text, from_value(entry.value)) for entry in page.entries]
         # What the registry does not know is shown as it is.
-        assert shown == [('"ann"', {"n": 1}, ANN), ('"bob"', {"n": 2}, BOB), ('"cat"', VALUES[CAT], CAT)]
+        assert shown == [('"ann"', {"n": 1}), ('"bob"', {"n": 2}), ('"cat"', VALUES[CAT])]
+        assert list(page.entry_keys) == [ANN, BOB, CAT]
         page = await node.scan(raw=True)
-        assert [(entry.key.raw, entry.value.raw, entry.raw_key) for entry in page.entries] == [
-            (key, value, b"") for key, value in VALUES.items()
-        ]
+        assert [(entry.key.raw, entry.value.raw) for entry in page.entries] == list(VALUES.items())
+        assert not page.entry_keys
+
+
+async def test_the_proxy_gets_the_same_pages_and_refusals_as_callers_of_grpcio() -> None:
+    async with node_with() as (node, _):
+        page = await node.scan(entry_keys=True)
+        request = query_service_pb2.ScanRequest(store="s", partition=0, entry_keys=True).SerializeToString()
+        answer = await cast("Any", node.servicer.proxied["Scan"](request, LinkContext(None)))
+        assert query_service_pb2.ScanResponse.FromString(answer).entries == page.entries
+        for request, refused in ((b"\xff", Reason.INVALID_REQUEST), (b"\x0a\x01t", Reason.UNKNOWN_STORE)):
+            with pytest.raises(LookupFailure) as caught:
+                await cast("Any", node.servicer.proxied["Scan"](request, LinkContext(None)))
+            assert caught.value.reason is refused
 
 
 async def test_without_the_registry_what_is_known_goes_on() -> None:

@@ -35,7 +35,7 @@ async def test_a_page_has_the_keys_of_all_partitions_asked_for_in_order(
     request = query_service_pb2.ScanRequest(store="s", partitions=[1, 0], page_size=page_size, reverse=reverse)
     found: list[str] = []
     while True:
-        page = await scans.scan(request)
+        page = query_service_pb2.ScanResponse.FromString(await scans.scan(request))
         found += [entry.key.text for entry in page.entries]
         assert [stamp.partition for stamp in page.replicas] == [1, 0]
         assert len(page.entries) <= page_size

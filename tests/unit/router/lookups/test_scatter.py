@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason, reason_from_number
 from statehouse.partitioning import partition_for
+from statehouse.rpc.link import LinkContext
 from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import framed, frames
 from tests.support.polling import poll_until_async
@@ -149,9 +151,24 @@ async def test_a_scan_that_cannot_be_is_refused(start: Start, fields: dict[str, 
     assert (await failure_of(fleet.query.Scan(request))).reason is reason
 
 
+async def test_the_proxy_gets_the_same_pages_and_refusals_as_callers_of_grpcio(start: Start) -> None:
+    fleet = await _spread(start)
+    over_link = fleet.router._handlers.proxied["Scan"]
+    straight = fleet.channel.unary_unary("/statehouse.v1.QueryService/Scan")
+    for fields in ({}, {"page_size": 7, "reverse": True}, {"partition": 1, "raw": True}):
+        request = query_service_pb2.ScanRequest(store=STORE, **fields).SerializeToString()  # type: ignore[arg-type]
+        assert await cast("Any", over_link(request, LinkContext(None))) == await straight(request)
+    for request in (b"\xff", query_service_pb2.ScanRequest(store="none").SerializeToString()):
+        refusal = await failure_of(cast("Any", straight(request)))
+        with pytest.raises(LookupFailure) as caught:
+            await cast("Any", over_link(request, LinkContext(None)))
+        assert (caught.value.reason, caught.value.message) == (refusal.reason, refusal.message)
+
+
 async def test_what_does_not_decode_is_shown_raw_and_its_neighbours_typed(start: Start) -> None:
     fleet = await _spread(start, value_serde="long")
     for node in fleet.nodes.values():
+        node.value_serde = "long"
         for held in node.data.values():
             held.update((key, (7).to_bytes(8)) for key in held if key != KEYS[0].encode())
             if KEYS[0].encode() in held:
