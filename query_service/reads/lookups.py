@@ -80,13 +80,15 @@ _Entry = tuple[int, bytes, bool]
 class _Group:
     """Lookups of a batch that one replica answers, admitted together.
 
-    `request` is one of them; all have the same bounds and forwarding. `on_disk` has the entries that are not in memory.
+    `request` is one of them; all have the same bounds and forwarding. `stamp_bytes` is the stamp as answers have it.
+    `on_disk` has the entries that are not in memory.
     """
 
     served: ServedStore
     replica: StoreReplica
     reader: _Reader
     stamp: types_pb2.ReplicaStamp
+    stamp_bytes: bytes
     request: query_service_pb2.GetRequest
     entries: list[_Entry] = field(default_factory=list)
     on_disk: list[_Entry] = field(default_factory=list)
@@ -212,13 +214,14 @@ class LookupHandler:
         """
         refuse_too_many(len(batch.requests), self._max_batch_entries)
         results: dict[int, bytes] = {}
-        groups: dict[tuple[str, int, bytes, int, int], _Group] = {}
+        groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
         for index, request in enumerate(batch.requests):
             try:
                 served, key, partition = self._admission.place(request)
+                # To make an empty message takes longer than to ask whether there is one.
                 bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
-                sender = request.forwarding
-                shared = (request.store, partition, bounds, sender.epoch, sender.hops)
+                sender = request.forwarding.SerializeToString() if request.HasField("forwarding") else b""
+                shared = (served.spec.name, partition, bounds, sender)
                 group = groups.get(shared)
                 if group is None:
                     group = groups[shared] = self._group(served, partition, request)
@@ -229,8 +232,9 @@ class LookupHandler:
         for group in groups.values():
             for part in _parts(group, group.entries):
                 if room >= 0:
+                    started = time.perf_counter()
                     found = _each(group.reader.recall, [key for _, key, _ in part], group.replica)
-                    room = self._answer(group, part, found, results, room)
+                    room = self._answer(group, part, found, results, room, started)
         if room < 0:
             raise too_large(self._max_message_bytes)
         if any(group.on_disk for group in groups.values()):
@@ -239,7 +243,7 @@ class LookupHandler:
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        return _Group(served, replica, _reader(replica), stamp, request)
+        return _Group(served, replica, _reader(replica), stamp, stamped(stamp), request)
 
     async def _batch_from_disk(
         self,
@@ -256,10 +260,11 @@ class LookupHandler:
             else:
                 left += ((group, part) for part in _parts(group, group.on_disk))
         while left and room >= 0:
+            started = time.perf_counter()
             turn = await self._disk.run(batch, partial(_read_parts, left, room))
             for (group, part), found in zip(left, turn, strict=False):
                 if room >= 0:
-                    room = self._answer(group, part, found, results, room)
+                    room = self._answer(group, part, found, results, room, started)
             del left[: len(turn)]
         if room < 0:
             raise too_large(self._max_message_bytes)
@@ -282,14 +287,21 @@ class LookupHandler:
         return room
 
     def _answer(
-        self, group: _Group, part: Sequence[_Entry], outcomes: Sequence[_Outcome], results: dict[int, bytes], room: int
+        self,
+        group: _Group,
+        part: Sequence[_Entry],
+        outcomes: Sequence[_Outcome],
+        results: dict[int, bytes],
+        room: int,
+        started: float,
     ) -> int:
         """Make the results of entries that were read; return what is left of the room for results, in bytes.
 
-        If it is negative, entries after that have none. Each read counts as having taken an equal part of the time.
+        If it is negative, entries after that have none. Each read counts as having taken an equal part of the time
+        since `started`.
         """
-        served, stamp, is_global = group.served, stamped(group.stamp), group.served.spec.is_global
-        started, reads, size = time.perf_counter(), 0, 0
+        served, stamp, is_global = group.served, group.stamp_bytes, group.served.spec.is_global
+        reads, size = 0, 0
         for entry, outcome in zip(part, outcomes, strict=True):
             index, key, raw = entry
             found, found_by = outcome, stamp
