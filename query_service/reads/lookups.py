@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -60,14 +60,6 @@ class Pending:
     complete: Callable[[], Awaitable[bytes]]
 
 
-class _Reader(NamedTuple):
-    """How a store's latest values are read: as far as memory has them, and in a thread; so many keys at a time."""
-
-    recall: Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]
-    read: Callable[[Sequence[bytes]], Sequence[_Found]]
-    at_once: int
-
-
 # Values are bounded in number as they are read, and in size only then: so many of the largest that Kafka takes by
 # default are one message of ours. More at once are no faster.
 _AT_ONCE: Final = 16
@@ -86,7 +78,8 @@ class _Group:
 
     served: ServedStore
     replica: StoreReplica
-    reader: _Reader
+    recall: Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]
+    at_once: int
     stamp: types_pb2.ReplicaStamp
     stamp_bytes: bytes
     request: query_service_pb2.GetRequest
@@ -129,7 +122,7 @@ class LookupHandler:
         """
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
-        found: _Found | Unknown = _reader(replica).recall((key,))[0]
+        found: _Found | Unknown = _recaller(replica)((key,))[0]
         found_by = stamp
         if found is None and served.spec.is_global:
             found, found_by = self._elsewhere(served, key, replica, stamp, request)
@@ -147,7 +140,7 @@ class LookupHandler:
         stamp: types_pb2.ReplicaStamp,
     ) -> bytes:
         """Go on with a `get`. The stamp is of before the read, so the value is at least as new."""
-        (found,) = await self._disk.run(request, partial(_each, _reader(replica).read, (key,), replica))
+        (found,) = await self._disk.run(request, partial(_from_disk, replica, (key,)))
         if isinstance(found, Exception):
             raise found
         if found is None and served.spec.is_global:
@@ -167,7 +160,7 @@ class LookupHandler:
         If no partition has the key, the answer "not found" has the stamp of the partition where it should be.
         """
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            (recalled,) = _reader(other).recall((key,))
+            (recalled,) = _recaller(other)((key,))
             if recalled is not None:
                 return recalled, other_stamp
         return None, stamp
@@ -182,7 +175,7 @@ class LookupHandler:
     ) -> tuple[_Found, types_pb2.ReplicaStamp]:
         """Do the same as `_elsewhere` off the event loop."""
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            (found,) = await self._disk.run(request, partial(_each, _reader(other).read, (key,), other))
+            (found,) = await self._disk.run(request, partial(_from_disk, other, (key,)))
             if isinstance(found, Exception):
                 raise found
             if found is not None:
@@ -233,7 +226,7 @@ class LookupHandler:
             for part in _parts(group, group.entries):
                 if room >= 0:
                     started = time.perf_counter()
-                    found = _each(group.reader.recall, [key for _, key, _ in part], group.replica)
+                    found = _each(group.recall, [key for _, key, _ in part], group.replica)
                     room = self._answer(group, part, found, results, room, started)
         if room < 0:
             raise too_large(self._max_message_bytes)
@@ -243,7 +236,7 @@ class LookupHandler:
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        return _Group(served, replica, _reader(replica), stamp, stamped(stamp), request)
+        return _Group(served, replica, _recaller(replica), _at_once(replica), stamp, stamped(stamp), request)
 
     async def _batch_from_disk(
         self,
@@ -515,10 +508,10 @@ def _size(page: RangePage[tuple[K, bytes, int]]) -> int:
     return sum(len(data) for _, data, _ in page.entries)
 
 
-def _reader(replica: StoreReplica) -> _Reader:
-    """Return how to read keys' latest values. The store must have one latest value per key.
+def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]:
+    """Return how to read keys' latest values, as far as memory has them. The store must have one value per key.
 
-    Only a plain key-value store tells what it has in memory. The others are read at once, one key at a time.
+    Only a plain key-value store tells what it has in memory. The others are read wherever they are.
 
     Raises:
         LookupFailure: WRONG_STORE_KIND.
@@ -526,10 +519,19 @@ def _reader(replica: StoreReplica) -> _Reader:
     """
     store = replica.store
     if isinstance(store, VersionedStore):
-        one_by_one = partial(_latest_versions, store)
-        return _Reader(one_by_one, one_by_one, 1)
-    plain = of_kind(replica, KeyValueStore, "Get")
-    return _Reader(plain.recall, plain.get_many, _AT_ONCE if plain.keeps_timestamps else 1)
+        return partial(_latest_versions, store)
+    return of_kind(replica, KeyValueStore, "Get").recall
+
+
+def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
+    """Read keys that are not in memory, in a thread."""
+    return _each(of_kind(replica, KeyValueStore, "Get").get_many, keys, replica)
+
+
+def _at_once(replica: StoreReplica) -> int:
+    """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
+    store = replica.store
+    return _AT_ONCE if isinstance(store, KeyValueStore) and store.keeps_timestamps else 1
 
 
 def _latest_versions(store: VersionedStore, keys: Sequence[bytes]) -> list[_Found]:
@@ -552,14 +554,14 @@ def _each(
 
 def _parts(group: _Group, entries: Sequence[_Entry]) -> list[Sequence[_Entry]]:
     """Return the entries in as many parts as have to be read, one after the other."""
-    return [entries[start : start + group.reader.at_once] for start in range(0, len(entries), group.reader.at_once)]
+    return [entries[start : start + group.at_once] for start in range(0, len(entries), group.at_once)]
 
 
 def _read_parts(parts: Sequence[tuple[_Group, Sequence[_Entry]]], most_bytes: int) -> list[Sequence[_Outcome]]:
     """Read parts from the disk, until their values have `most_bytes`. Return what came of each that was read."""
     outcomes: list[Sequence[_Outcome]] = []
     for group, part in parts:
-        outcomes.append(_each(group.reader.read, [key for _, key, _ in part], group.replica))
+        outcomes.append(_from_disk(group.replica, [key for _, key, _ in part]))
         most_bytes -= sum(len(found[0]) for found in outcomes[-1] if isinstance(found, tuple))
         if most_bytes < 0:
             break
