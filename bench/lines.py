@@ -32,6 +32,7 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.rocksdb_engine import RocksDBEngine
 from query_service.telemetry.metrics import NodeMetrics, ReadKind
 from statehouse.assignment import Assignment, TaskAssignment
+from statehouse.kafka.partitioner import partitioner
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.processor_reports import ProcessorReport
@@ -82,6 +83,7 @@ def _admission(directory: Path) -> Admission:
         cast("Any", replicas),
         lambda: True,
         {_STORE: ProcessorReport(time.monotonic(), 0)},
+        partitioner(),
     )
     assignment = Assignment(1, stores=MappingProxyType({_STORE: spec}), tasks=MappingProxyType(tasks))
     admission.view = view_of(assignment, {})

@@ -61,6 +61,7 @@ class NodeFacts:
     open_scans: OpenScans
     open_watches: Callable[[], int]
     position_waits: Callable[[], int]
+    disk_reads: Callable[[], int]
     dormant_tasks: Callable[[], int]
     kafka_silence_s: Callable[[], float | None]
     reports: Mapping[str, ProcessorReport]
@@ -120,6 +121,11 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily(f"{_PREFIX}_open_watches", "Watches that are open", self._facts.open_watches())
         yield GaugeMetricFamily(
             f"{_PREFIX}_position_waits", "Requests that wait for a position", self._facts.position_waits()
+        )
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_disk_reads",
+            "Lookups whose keys are not in memory and are being read from the disk",
+            self._facts.disk_reads(),
         )
         yield GaugeMetricFamily(f"{_PREFIX}_epoch", "Newest assignment epoch known, 0 before", self._facts.epoch())
         silence = GaugeMetricFamily(f"{_PREFIX}_kafka_silence_seconds", "Time since the assignment topic was last read")

@@ -135,6 +135,7 @@ class QueryNode:
             open_scans=self._reads.open_scans,
             open_watches=lambda: self._reads.watches.streams.open,
             position_waits=lambda: self._reads.waits.count,
+            disk_reads=lambda: self._reads.lookups.disk_reads,
             dormant_tasks=self._tasks.dormant_tasks,
             kafka_silence_s=lambda: self._control.silence_s,
             reports=self._control.reports.latest,
@@ -292,6 +293,7 @@ class QueryNode:
         await self._server.stop(self._settings.stop_grace_ms / 1000)
         self._leave("reads that are under way")
         self._reads.open_scans.close()
+        self._reads.lookups.close()
         self._reads.fetches.close()
         await self._reads.watches.close()
         await self._chores.cancel()

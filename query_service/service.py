@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import grpc.aio
 import structlog
 
-from query_service.reads.lookups import LookupHandler
+from query_service.reads.lookups import LookupHandler, Pending
 from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
@@ -49,14 +50,14 @@ Response = TypeVar("Response")
 Handler = Callable[[Any, Any, Any], Coroutine[Any, Any, Response]]
 
 
-def _counting(method: str, handler: Callable[[Any, Any, Any], Awaitable[Response]]) -> Handler[Response]:
+def _counting(method: str, handler: Callable[..., Awaitable[Response]]) -> Handler[Response]:
     """Wrap a handler so that its calls are counted by outcome."""
 
     @wraps(handler)
-    async def counting(self: Any, request: Any, context: Any) -> Response:  # noqa: ANN401 - any of the servicers
+    async def counting(self: Any, request: Any, context: Any, *begun: Any) -> Response:  # noqa: ANN401 - any of the servicers
         outcome = "CANCELLED"
         try:
-            response = await handler(self, request, context)
+            response = await handler(self, request, context, *begun)
         except LookupFailure as failure:
             outcome = failure.reason.name
             raise
@@ -79,20 +80,27 @@ def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Respo
     return failing_cleanly(_counting(method, handler))
 
 
-def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Handler[Response]:
+def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | Pending]]) -> Handler[Response]:
     """Wrap a read so that it waits for a position that the caller has seen elsewhere, and for what a serde fetches.
 
-    Its calls are counted.
+    It also waits for the disk, as long as its caller does. Its calls are counted.
     """
+
+    async def attempt(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
+        answer = await handler(self, request)
+        return cast("Response", await self.completed(answer, context)) if isinstance(answer, Pending) else answer
 
     async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         try:
-            return await handler(self, request)
+            return await attempt(self, request, context)
         except PositionNotReached as behind:
             deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
-            return await self.waits.patiently(request, partial(handler, self, request), behind, deadline)
+            return await self.waits.patiently(request, partial(attempt, self, request, context), behind, deadline)
 
-    async def read(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
+    async def read(self: QueryServicer, request: Any, context: HasTime, begun: Pending | None = None) -> Response:  # noqa: ANN401 - any of the requests
+        if begun is not None:
+            with suppress(PositionNotReached, FetchNeeded):
+                return cast("Response", await self.completed(begun, context))
         # A fetch takes longer than a read, so the read is simply done again after it.
         return await self.fetches.until_decoded(request, lambda: at_position(self, request, context))
 
@@ -131,10 +139,24 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         self._lookups, self._scans, self._watches = lookups, scans, watches
         self.waits, self.fetches, self.metrics = waits, fetches, metrics
 
-    async def _get(self, request: query_service_pb2.GetRequest) -> bytes:
+    async def completed(self, answer: Pending, context: HasTime) -> bytes:
+        """Wait for the disk, and return the response that was pending.
+
+        Raises:
+            LookupFailure: DEADLINE_EXCEEDED, or as the lookup raises.
+            FetchNeeded: the value can't be decoded yet.
+
+        """
+        try:
+            async with asyncio.timeout_at(self.waits.times.deadline(context).at):
+                return await answer.complete()
+        except TimeoutError as error:
+            raise LookupFailure(Reason.DEADLINE_EXCEEDED, "the node's disk did not answer in time") from error
+
+    async def _get(self, request: query_service_pb2.GetRequest) -> bytes | Pending:
         return self._lookups.get(request)
 
-    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes:
+    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes | Pending:
         return self._lookups.batch_get(request)
 
     async def _scan(self, request: query_service_pb2.ScanRequest) -> bytes:
@@ -200,8 +222,8 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         self,
         method: str,
         parse: Callable[[bytes], Any],
-        read: Callable[[Any], bytes],
-        read_in_time: Callable[[Any, HasTime], Awaitable[bytes]],
+        read: Callable[[Any], bytes | Pending],
+        read_in_time: Callable[..., Awaitable[bytes]],
         data: bytes,
         context: HasTime,
     ) -> bytes | Awaitable[bytes]:
@@ -215,6 +237,8 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         except BaseException as error:
             self.metrics.call(method, error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name)
             raise
+        if isinstance(answer, Pending):
+            return read_in_time(request, context, answer)
         self.metrics.call(method, "OK")
         return answer
 

@@ -26,6 +26,7 @@ from query_service.telemetry.restore_display import progress_listener
 from query_service.watches.log_reader import LogReader
 from query_service.watches.watch_handler import WatchHandler
 from statehouse.assignment import AssignmentReader
+from statehouse.kafka.partitioner import partitioner
 from statehouse.observability.denials import counted_gate
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
@@ -95,7 +96,7 @@ def new_reads(
     metrics: NodeMetrics,
 ) -> ReadHandlers:
     """Return the parts that answer requests for these replicas, by what the control topics say."""
-    admission = Admission(host, replicas, control.is_confirmed, control.reports.latest)
+    admission = Admission(host, replicas, control.is_confirmed, control.reports.latest, partitioner())
     open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
     lookups = LookupHandler(
         admission,

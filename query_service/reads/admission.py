@@ -12,6 +12,7 @@ from query_service.states.ownership import claimed_role
 from statehouse import consistency, paging
 from statehouse.consistency import ANY, Freshness, ReplicaFreshness
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
+from statehouse.kafka.partitioner import Partitioner
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
 from statehouse.processor_reports import ProcessorReport
@@ -34,7 +35,8 @@ class Admission:
     """Admits requests to the replicas of this node.
 
     `host` is this node as others reach it. `is_confirmed` returns whether the node has been in touch with Kafka within
-    the session timeout. `reports` has what the processor last reported, by store.
+    the session timeout. `reports` has what the processor last reported, by store. `partition_of` does what
+    `partition_for` does.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Admission:
         replicas: Mapping[AnyTaskId, TaskReplica],
         is_confirmed: Callable[[], bool],
         reports: Mapping[str, ProcessorReport],
+        partition_of: Partitioner = partition_for,
     ) -> None:
         self.view = FleetView()
         self._host = host
         self._replicas = replicas
         self._is_confirmed = is_confirmed
         self._reports = reports
+        self._partition_of = partition_of
 
     def admit_key(self, request: KeyedRequest) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
         """Return the store, the serialized key, the replica and its stamp for a request about one key.
@@ -71,7 +75,7 @@ class Admission:
         """
         served = self.store(request.store)
         key = paging.serialized_key(request.key, served.key_serde)
-        return served, key, partition_for(key, served.spec.partition_count)
+        return served, key, self._partition_of(key, served.spec.partition_count)
 
     def other_partitions(
         self, served: ServedStore, first: int, request: query_service_pb2.GetRequest

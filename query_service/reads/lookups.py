@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from query_service.reads.admission import Admission
 from query_service.reads.decoded_values import decoded_value
+from query_service.reads.disk_reads import DiskReads
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
-from query_service.reads.open_scans import OpenScans
+from query_service.reads.open_scans import OpenScans, gave_up
 from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import PositionNotReached
 from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
@@ -22,6 +23,7 @@ from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
 from query_service.stores.custom import CustomQueries
+from query_service.stores.engine import StoreClosed, Unknown
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.timestamps import Timestamped, shown_timestamp
 from query_service.stores.versioned import BeforeHistory, VersionedStore, history_range, version_entry_key
@@ -40,22 +42,49 @@ from statehouse.wire import framed, refuse_too_many, refuse_too_much, result_of
 log = structlog.get_logger(__name__)
 
 K = TypeVar("K", WindowKey, SessionKey)
+R = TypeVar("R")
+
+
+_Found = Timestamped | None
+_Outcome = _Found | Unknown | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Stands for an answer for which the disk must be read.
+
+    `complete` reads it off the event loop and returns the answer. It raises LookupFailure as the lookup does, and
+    FetchNeeded.
+    """
+
+    complete: Callable[[], Awaitable[bytes]]
+
+
+# Values are bounded in number as they are read, and in size only then: so many of the largest that Kafka takes by
+# default are one message of ours. More at once are no faster.
+_AT_ONCE: Final = 16
+
+_Entry = tuple[int, bytes, bool]
+"""A lookup of a batch: its index, its serialized key, and whether the caller wants the value raw."""
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
     """Lookups of a batch that one replica answers, admitted together.
 
-    `request` is one of them; all have the same bounds and forwarding. `entries` has for each lookup its index in the
-    batch, its serialized key, and whether the caller wants the value raw.
+    `request` is one of them; all have the same bounds and forwarding. `stamp_bytes` is the stamp as answers have it.
+    `on_disk` has the entries that are not in memory.
     """
 
     served: ServedStore
     replica: StoreReplica
-    read: Callable[[bytes], Timestamped | None]
+    recall: Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]
+    at_once: int
     stamp: types_pb2.ReplicaStamp
+    stamp_bytes: bytes
     request: query_service_pb2.GetRequest
-    entries: list[tuple[int, bytes, bool]] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
+    on_disk: list[_Entry] = field(default_factory=list)
 
 
 class LookupHandler:
@@ -71,11 +100,21 @@ class LookupHandler:
         max_message_bytes: int,
     ) -> None:
         self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
+        self._disk = DiskReads()
         self._max_batch_entries = max_batch_entries
         self._max_message_bytes, self._max_page_bytes = max_message_bytes, paging.page_bytes(max_message_bytes)
 
-    def get(self, request: query_service_pb2.GetRequest) -> bytes:
-        """Read one key; return a serialized GetResponse.
+    @property
+    def disk_reads(self) -> int:
+        """How many requests' reads of the disk have not ended."""
+        return self._disk.count
+
+    def close(self) -> None:
+        """Read no more from the disk."""
+        self._disk.close()
+
+    def get(self, request: query_service_pb2.GetRequest) -> bytes | Pending:
+        """Read one key; return a serialized GetResponse, or what completes it if the key is not in memory.
 
         Raises:
             LookupFailure: this node can't answer; the reason says why.
@@ -83,11 +122,30 @@ class LookupHandler:
         """
         started = time.perf_counter()
         served, key, replica, stamp = self._admission.admit_key(request)
-        found = _reader(replica)(key)
+        found: _Found | Unknown = _recaller(replica)((key,))[0]
+        found_by = stamp
         if found is None and served.spec.is_global:
-            found, stamp = self._elsewhere(served, key, replica, stamp, request)
-        replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
-        return answer(served, found, raw=request.raw, stamp=stamped(stamp))
+            found, found_by = self._elsewhere(served, key, replica, stamp, request)
+        if isinstance(found, Unknown):
+            return Pending(lambda: self._get_from_disk(started, request, served, key, replica, stamp))
+        return _get_response(started, request, served, replica, found, found_by)
+
+    async def _get_from_disk(
+        self,
+        started: float,
+        request: query_service_pb2.GetRequest,
+        served: ServedStore,
+        key: bytes,
+        replica: StoreReplica,
+        stamp: types_pb2.ReplicaStamp,
+    ) -> bytes:
+        """Go on with a `get`. The stamp is of before the read, so the value is at least as new."""
+        (found,) = await self._disk.run(request, partial(_from_disk, replica, (key,)))
+        if isinstance(found, Exception):
+            raise found
+        if found is None and served.spec.is_global:
+            found, stamp = await self._elsewhere_on_disk(served, key, replica, stamp, request)
+        return _get_response(started, request, served, replica, found, stamp)
 
     def _elsewhere(
         self,
@@ -96,13 +154,30 @@ class LookupHandler:
         replica: StoreReplica,
         stamp: types_pb2.ReplicaStamp,
         request: query_service_pb2.GetRequest,
-    ) -> tuple[Timestamped | None, types_pb2.ReplicaStamp]:
+    ) -> tuple[_Found | Unknown, types_pb2.ReplicaStamp]:
         """Look in a global store's other partitions for a key that is not where it should be.
 
         If no partition has the key, the answer "not found" has the stamp of the partition where it should be.
         """
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            found = _reader(other)(key)
+            (recalled,) = _recaller(other)((key,))
+            if recalled is not None:
+                return recalled, other_stamp
+        return None, stamp
+
+    async def _elsewhere_on_disk(
+        self,
+        served: ServedStore,
+        key: bytes,
+        replica: StoreReplica,
+        stamp: types_pb2.ReplicaStamp,
+        request: query_service_pb2.GetRequest,
+    ) -> tuple[_Found, types_pb2.ReplicaStamp]:
+        """Do the same as `_elsewhere` off the event loop."""
+        for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
+            (found,) = await self._disk.run(request, partial(_from_disk, other, (key,)))
+            if isinstance(found, Exception):
+                raise found
             if found is not None:
                 return found, other_stamp
         return None, stamp
@@ -118,11 +193,12 @@ class LookupHandler:
         refuse_too_much(data, self._max_batch_entries)
         return query_service_pb2.BatchGetRequest.FromString(data)
 
-    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes:
-        """Read several keys; return a serialized BatchGetResponse. Each key has its own outcome.
+    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes | Pending:
+        """Read several keys; return a serialized BatchGetResponse, or what completes it if not all are in memory.
 
-        Lookups in one partition with the same bounds are admitted and read together. What can't fit into the answer is
-        not read: a batch of large values would else take memory as if there were no largest message.
+        Each key has its own outcome. Lookups in one partition with the same bounds are admitted and read together. What
+        can't fit into the answer is not read: a batch of large values would else take memory as if there were no
+        largest message.
 
         Raises:
             LookupFailure: INVALID_REQUEST, the batch has more than max_batch_entries lookups; MESSAGE_TOO_LARGE, their
@@ -131,13 +207,14 @@ class LookupHandler:
         """
         refuse_too_many(len(batch.requests), self._max_batch_entries)
         results: dict[int, bytes] = {}
-        groups: dict[tuple[str, int, bytes, int, int], _Group] = {}
+        groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
         for index, request in enumerate(batch.requests):
             try:
                 served, key, partition = self._admission.place(request)
+                # To make an empty message takes longer than to ask whether there is one.
                 bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
-                sender = request.forwarding
-                shared = (request.store, partition, bounds, sender.epoch, sender.hops)
+                sender = request.forwarding.SerializeToString() if request.HasField("forwarding") else b""
+                shared = (served.spec.name, partition, bounds, sender)
                 group = groups.get(shared)
                 if group is None:
                     group = groups[shared] = self._group(served, partition, request)
@@ -146,33 +223,94 @@ class LookupHandler:
                 results[index] = self._failed(as_error(caught), request.store)
         room = self._max_message_bytes - sum(map(len, results.values()))
         for group in groups.values():
-            if room >= 0:
-                room = self._read(group, results, room)
+            for part in _parts(group, group.entries):
+                if room >= 0:
+                    started = time.perf_counter()
+                    found = _each(group.recall, [key for _, key, _ in part], group.replica)
+                    room = self._answer(group, part, found, results, room, started)
         if room < 0:
             raise too_large(self._max_message_bytes)
+        if any(group.on_disk for group in groups.values()):
+            return Pending(lambda: self._batch_from_disk(batch, groups.values(), results, room))
         return framed(map(results.__getitem__, range(len(batch.requests))))
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
-        return _Group(served, replica, _reader(replica), stamp, request)
+        return _Group(served, replica, _recaller(replica), _at_once(replica), stamp, stamped(stamp), request)
 
-    def _read(self, group: _Group, results: dict[int, bytes], room: int) -> int:
-        """Read the keys of a group; return what is left of the room for results, in bytes.
+    async def _batch_from_disk(
+        self,
+        batch: query_service_pb2.BatchGetRequest,
+        groups: Iterable[_Group],
+        results: dict[int, bytes],
+        room: int,
+    ) -> bytes:
+        """Go on with a `batch_get`. In each turn a thread reads about as much as fits into the answer."""
+        left: list[tuple[_Group, Sequence[_Entry]]] = []
+        for group in groups:
+            if group.served.spec.is_global:
+                room = await self._entries_from_disk(batch, group, results, room)
+            else:
+                left += ((group, part) for part in _parts(group, group.on_disk))
+        while left and room >= 0:
+            started = time.perf_counter()
+            turn = await self._disk.run(batch, partial(_read_parts, left, room))
+            for (group, part), found in zip(left, turn, strict=False):
+                if room >= 0:
+                    room = self._answer(group, part, found, results, room, started)
+            del left[: len(turn)]
+        if room < 0:
+            raise too_large(self._max_message_bytes)
+        return framed(map(results.__getitem__, range(len(batch.requests))))
 
-        If it is negative, keys after that were not read. Each read counts as having taken an equal part of the time.
-        """
-        served, stamp = group.served, stamped(group.stamp)
-        started, reads, size = time.perf_counter(), 0, 0
-        for index, key, raw in group.entries:
+    async def _entries_from_disk(
+        self, batch: query_service_pb2.BatchGetRequest, group: _Group, results: dict[int, bytes], room: int
+    ) -> int:
+        """Read a global store's keys one after the other: each may be in several partitions. Return the room left."""
+        for index, key, _ in group.on_disk:
+            if room < 0:
+                break
+            started, request = time.perf_counter(), batch.requests[index]
             try:
-                found, found_by = group.read(key), stamp
-                if found is None and served.spec.is_global:
+                outcome = await self._get_from_disk(started, request, group.served, key, group.replica, group.stamp)
+                results[index] = result_of(outcome)
+            except BaseException as caught:  # noqa: BLE001 - as in `batch_get`
+                results[index] = self._failed(as_error(caught), group.served.spec.name)
+            room -= len(results[index])
+        return room
+
+    def _answer(
+        self,
+        group: _Group,
+        part: Sequence[_Entry],
+        outcomes: Sequence[_Outcome],
+        results: dict[int, bytes],
+        room: int,
+        started: float,
+    ) -> int:
+        """Make the results of entries that were read; return what is left of the room for results, in bytes.
+
+        If it is negative, entries after that have none. Each read counts as having taken an equal part of the time
+        since `started`.
+        """
+        served, stamp, is_global = group.served, group.stamp_bytes, group.served.spec.is_global
+        reads, size = 0, 0
+        for entry, outcome in zip(part, outcomes, strict=True):
+            index, key, raw = entry
+            found, found_by = outcome, stamp
+            try:
+                if found is None and is_global:
                     found, other = self._elsewhere(served, key, group.replica, group.stamp, group.request)
                     found_by = stamped(other)
+                if isinstance(found, Unknown):
+                    group.on_disk.append(entry)
+                    continue
+                if isinstance(found, Exception):
+                    raise found  # noqa: TRY301 - as any other failure of this entry
                 reads += 1
                 size += 0 if found is None else len(found[0])
                 result = result_of(answer(served, found, raw=raw, stamp=found_by))
-            except BaseException as caught:  # noqa: BLE001 - as above
+            except BaseException as caught:  # noqa: BLE001 - as in `batch_get`
                 result = self._failed(as_error(caught), served.spec.name)
             results[index] = result
             room -= len(result)
@@ -370,8 +508,10 @@ def _size(page: RangePage[tuple[K, bytes, int]]) -> int:
     return sum(len(data) for _, data, _ in page.entries)
 
 
-def _reader(replica: StoreReplica) -> Callable[[bytes], Timestamped | None]:
-    """Return the function that reads a key's latest value. The store must have one latest value per key.
+def _recaller(replica: StoreReplica) -> Callable[[Sequence[bytes]], Sequence[_Found | Unknown]]:
+    """Return how to read keys' latest values, as far as memory has them. The store must have one value per key.
+
+    Only a plain key-value store tells what it has in memory. The others are read wherever they are.
 
     Raises:
         LookupFailure: WRONG_STORE_KIND.
@@ -379,8 +519,66 @@ def _reader(replica: StoreReplica) -> Callable[[bytes], Timestamped | None]:
     """
     store = replica.store
     if isinstance(store, VersionedStore):
-        return partial(_latest_version, store)
-    return of_kind(replica, KeyValueStore, "Get").get_with_timestamp
+        return partial(_latest_versions, store)
+    return of_kind(replica, KeyValueStore, "Get").recall
+
+
+def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found | Exception]:
+    """Read keys that are not in memory, in a thread."""
+    return _each(of_kind(replica, KeyValueStore, "Get").get_many, keys, replica)
+
+
+def _at_once(replica: StoreReplica) -> int:
+    """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
+    store = replica.store
+    return _AT_ONCE if isinstance(store, KeyValueStore) and store.keeps_timestamps else 1
+
+
+def _latest_versions(store: VersionedStore, keys: Sequence[bytes]) -> list[_Found]:
+    return [_latest_version(store, key) for key in keys]
+
+
+def _each(
+    read: Callable[[Sequence[bytes]], Sequence[R]], keys: Sequence[bytes], replica: StoreReplica
+) -> Sequence[R | Exception]:
+    """Read keys together. If that fails, read each of them by itself, so that each has its own outcome."""
+    try:
+        return read(keys)
+    except StoreClosed:
+        return [gave_up(replica)] * len(keys)
+    except BaseException as caught:  # noqa: BLE001 - it is the outcome
+        if len(keys) == 1:
+            return [as_error(caught)]
+        return [outcome for key in keys for outcome in _each(read, (key,), replica)]
+
+
+def _parts(group: _Group, entries: Sequence[_Entry]) -> list[Sequence[_Entry]]:
+    """Return the entries in as many parts as have to be read, one after the other."""
+    return [entries[start : start + group.at_once] for start in range(0, len(entries), group.at_once)]
+
+
+def _read_parts(parts: Sequence[tuple[_Group, Sequence[_Entry]]], most_bytes: int) -> list[Sequence[_Outcome]]:
+    """Read parts from the disk, until their values have `most_bytes`. Return what came of each that was read."""
+    outcomes: list[Sequence[_Outcome]] = []
+    for group, part in parts:
+        outcomes.append(_from_disk(group.replica, [key for _, key, _ in part]))
+        most_bytes -= sum(len(found[0]) for found in outcomes[-1] if isinstance(found, tuple))
+        if most_bytes < 0:
+            break
+    return outcomes
+
+
+def _get_response(
+    started: float,
+    request: query_service_pb2.GetRequest,
+    served: ServedStore,
+    replica: StoreReplica,
+    found: _Found,
+    stamp: types_pb2.ReplicaStamp,
+) -> bytes:
+    """Count the read and return the serialized GetResponse."""
+    replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
+    return answer(served, found, raw=request.raw, stamp=stamped(stamp))
 
 
 def _latest_version(store: VersionedStore, key: bytes) -> Timestamped | None:

@@ -17,6 +17,15 @@ from statehouse.errors import LookupFailure, Reason
 T = TypeVar("T")
 
 
+def gave_up(replica: StoreReplica) -> LookupFailure:
+    """Return the failure of a read whose store was closed before it, or is to be closed."""
+    return LookupFailure(
+        Reason.PARTITION_NOT_OWNED,
+        f"this node gave partition {replica.partition} of {replica.spec.name} up during the read",
+        {"store": replica.spec.name, "partition": str(replica.partition)},
+    )
+
+
 class OpenScans:
     """Runs walks in its own threads, so that they never hold up the node's other work.
 
@@ -72,11 +81,7 @@ class OpenScans:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "the node stopped during the read") from error
         except StoreClosed as error:
             replica = next((each for each in replicas if each.state is StoreState.CLOSING), replicas[0])
-            raise LookupFailure(
-                Reason.PARTITION_NOT_OWNED,
-                f"this node gave partition {replica.partition} of {replica.spec.name} up during the read",
-                {"store": replica.spec.name, "partition": str(replica.partition)},
-            ) from error
+            raise gave_up(replica) from error
 
     def close(self) -> None:
         """Cancel all walks. Their threads end soon afterwards."""

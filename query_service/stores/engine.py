@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import Protocol
 
 from query_service.states.checkpoint import Checkpoint
@@ -29,6 +30,12 @@ class StoreClosed(StatehouseError):
     """The store was closed during the read: the node gave the task up."""
 
 
+class Unknown(Enum):
+    """Stands for a value that memory does not tell."""
+
+    ON_DISK = "on disk"
+
+
 class EngineView(Protocol):
     """The entries of some families as they were at one moment."""
 
@@ -47,6 +54,17 @@ class Engine(Protocol):
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist."""
+
+    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:
+        """Return for each key what `get` would, or `Unknown.ON_DISK` if only the disk tells. Never waits for a disk."""
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return for each key what `get` would. Call it in a thread: other threads run while it waits for the disk.
+
+        Raises:
+            StoreClosed: the engine is closed. A `close` that comes later waits for this read.
+
+        """
 
     def view(self, families: Collection[str]) -> AbstractContextManager[EngineView]:
         """Open a view of families; missing families are empty. The engine stays open until the view is left.
@@ -76,7 +94,7 @@ class Engine(Protocol):
         """Return an estimate of the number of a family's entries, in constant time."""
 
     def open_views(self) -> int:
-        """Return how many views are open now."""
+        """Return how many views, and calls of `get_many`, are open now."""
 
     def statistics(self) -> Mapping[str, int]:
         """Return the entries of `STORE_STATISTICS` that this engine knows. Cheap; safe to call from any thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 
@@ -12,7 +12,7 @@ from sortedcontainers import SortedDict
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
-from query_service.stores.engine import EngineView, StoreClosed, Writes
+from query_service.stores.engine import EngineView, StoreClosed, Unknown, Writes
 
 # Memory that an entry takes beside its bytes: two bytes objects, a dictionary slot, a slot in the sorted list.
 _ENTRY_OVERHEAD = 200
@@ -49,6 +49,21 @@ class MemoryEngine:
         """Return the value of a key, None if the key or its family does not exist."""
         entries = self._families.get(family)
         return None if entries is None else entries.get(key)
+
+    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:
+        """Return the values of keys: all are in memory."""
+        return [self.get(family, key) for key in keys]
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        return [self.get(family, key) for key in keys]
 
     @contextmanager
     def view(self, families: Collection[str]) -> Iterator[EngineView]:

@@ -6,7 +6,7 @@ Every write batch contains the checkpoint.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rocksdict import AccessType, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from query_service.states.checkpoint import Checkpoint, UnknownFormat
 from query_service.states.faults import Fault, TaskFault
-from query_service.stores.engine import EngineView, StoreClosed, StoreUnusable, Writes
+from query_service.stores.engine import EngineView, StoreClosed, StoreUnusable, Unknown, Writes
 from query_service.stores.resources import StoreResources
 from statehouse.errors import LookupFailure, Reason
 
@@ -87,7 +87,7 @@ class RocksDBEngine:
         self._damage: str | None = None
         self._lock = threading.Condition()
         self._writing = threading.Lock()  # taken before `_lock`; a write may take long while RocksDB is behind
-        self._views = 0
+        self._views = 0  # and other reads that hold the database open
         self._doomed: dict[str, Rdict] = {}
         self._spares_due = set(_SPARES) - known
         self._closed = False
@@ -127,13 +127,72 @@ class RocksDBEngine:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, None if the key or its family does not exist; LookupFailure if it is damaged."""
-        handle = self._db if family == "default" else self._families.get(family)
+        handle = self._handle_to_read(family)
         try:
             value: bytes | None = None if handle is None else handle.get(key)
         except Exception as error:
             self._note_failure(error)
             raise
         return value
+
+    def _handle_to_read(self, family: str) -> Rdict | None:
+        return self._db if family == "default" else self._families.get(family)
+
+    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | Unknown | None]:
+        """Return for each key its value, None or `Unknown.ON_DISK`, from memtables, filters and the block cache alone.
+
+        As fast as `get`, and holds the interpreter as it does. Reads of lists are a fifth faster, but they can't spare
+        the disk, and let the interpreter go: the event loop would wait for it each time.
+        """
+        handle = self._handle_to_read(family)
+        if handle is None:
+            return [None] * len(keys)
+        recalled: list[bytes | Unknown | None] = []
+        for key in keys:
+            may_exist, value = handle.key_may_exist(key, True)
+            if value is None:
+                # RocksDB says no of what it can't read, too: only `get` tells what is wrong. For an absent key it
+                # reads what was in memory just now.
+                value = Unknown.ON_DISK if may_exist else self.get(family, key)
+            recalled.append(value)
+        return recalled
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys. rocksdict lets the interpreter go only for lists of keys.
+
+        Raises:
+            StoreClosed: the engine is closed.
+            LookupFailure: one of the entries is damaged.
+
+        """
+        with self._held_open():
+            handle = self._handle_to_read(family)
+            try:
+                values: list[bytes | None] = [None] * len(keys) if handle is None else handle.get(list(keys))
+            except Exception as error:
+                self._note_failure(error)
+                raise
+            return values
+
+    @contextmanager
+    def _held_open(self) -> Iterator[None]:
+        """Keep the database and its families open: closed under a read they would be freed memory.
+
+        Raises:
+            StoreClosed: the engine is closed.
+
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self._views += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._views -= 1
+                self._bury()
+                self._lock.notify_all()
 
     @contextmanager
     def view(self, families: Collection[str]) -> Iterator[EngineView]:
@@ -145,26 +204,20 @@ class RocksDBEngine:
             StoreClosed: the engine is closed.
 
         """
-        with self._writing if len(families) > 1 else nullcontext(), self._lock:
-            if self._closed:
-                raise StoreClosed("the store is closed")
-            view = _RocksDBView(
-                {
-                    name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
-                    for name in families
-                    if name == "default" or name in self._families
-                },
-                self._note_failure,
-            )
-            self._views += 1
-        try:
-            yield view
-        finally:
-            view.release()
-            with self._lock:
-                self._views -= 1
-                self._bury()
-                self._lock.notify_all()
+        with self._held_open():
+            with self._writing if len(families) > 1 else nullcontext(), self._lock:
+                view = _RocksDBView(
+                    {
+                        name: (self._db if name == "default" else self._families[name]).iter(ReadOptions())
+                        for name in families
+                        if name == "default" or name in self._families
+                    },
+                    self._note_failure,
+                )
+            try:
+                yield view
+            finally:
+                view.release()
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
         """Write one batch. After a crash of the process the write-ahead log has all of it, or nothing.
@@ -248,7 +301,7 @@ class RocksDBEngine:
             return 0 if handle is None else int(handle.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def open_views(self) -> int:
-        """Return how many views are open."""
+        """Return how many views are open, and other reads that hold the database open."""
         return self._views
 
     def statistics(self) -> Mapping[str, int]:

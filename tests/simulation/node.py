@@ -244,7 +244,9 @@ class SimulatedNode(Process):
         """
         if self.ownership.state is NodeState.NOT_RUNNING:
             raise LookupFailure(Reason.NODE_SHUTTING_DOWN, "stopped")
-        response = query_service_pb2.GetResponse.FromString(self._lookups.get(request))
+        answer = self._lookups.get(request)
+        assert isinstance(answer, bytes), "all is in memory"
+        response = query_service_pb2.GetResponse.FromString(answer)
         self._checks.answered(self, request, response)
         return response
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from query_service.states.checkpoint import Checkpoint
-from query_service.stores.engine import Engine, StoreClosed, StoreUnusable
+from query_service.stores.engine import Engine, StoreClosed, StoreUnusable, Unknown
 from query_service.stores.memory_engine import MemoryBudgetExceeded, MemoryEngine
 from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
@@ -17,6 +18,22 @@ from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from tests.support.polling import poll_until
 
 AT = Checkpoint("t", "id", 1, 1)
+
+
+class StalledGets:
+    """Stands for an open database whose disk stalls until `answers` is set."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self.begun, self.answers = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def get(self, keys: list[bytes]) -> Any:
+        self.begun.set()
+        assert self.answers.wait(30)
+        return self._database.get(keys)
 
 
 @pytest.fixture(params=["rocksdb", "memory"])
@@ -112,6 +129,48 @@ def test_close_waits_for_views_and_refuses_new_ones(engine: Engine, tmp_path: Pa
         assert closing.is_alive()
     closing.join(10)
     assert not closing.is_alive()
+    RocksDBEngine(tmp_path).close()
+
+
+def test_a_store_larger_than_its_cache_tells_what_memory_lacks(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path, StoreResources(block_cache_bytes=4 * 1024 * 1024, write_buffer_bytes=1024 * 1024))
+    stored = {b"%04d" % n: os.urandom(10_000) for n in range(2_000)}
+    keys = list(stored)
+    for start in range(0, len(keys), 100):
+        engine.write({"default": [(key, stored[key]) for key in keys[start : start + 100]]}, AT)
+    recalled = engine.recall("default", keys)
+    assert recalled.count(Unknown.ON_DISK) > len(keys) / 2
+    assert all(found in (Unknown.ON_DISK, stored[key]) for key, found in zip(keys, recalled, strict=True))
+    assert engine.get_many("default", keys) == list(stored.values())
+    assert engine.recall("default", keys[-3:]) == engine.get_many("default", keys[-3:]), "they were read last"
+    assert engine.recall("default", [b"absent"]) == engine.get_many("default", [b"absent"]) == [None]
+    assert engine.recall("no such", keys[:2]) == engine.get_many("no such", keys[:2]) == [None, None]
+    engine.close()
+
+
+def test_close_waits_for_a_disk_that_is_being_read(tmp_path: Path) -> None:
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"default": [(b"k", b"v")]}, AT)
+    disk = StalledGets(engine._db)
+    engine._db = disk  # type: ignore[assignment]
+    found: list[object] = []
+    reading = threading.Thread(target=lambda: found.extend(engine.get_many("default", [b"k", b"absent"])))
+    reading.start()
+    assert disk.begun.wait(20)
+    assert engine.open_views() == 1
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    disk.answers.set()
+    reading.join(20)
+    closing.join(20)
+    assert found == [b"v", None]
+    in_memory = MemoryEngine(10**6)
+    in_memory.close()
+    for closed in (engine, in_memory):
+        with pytest.raises(StoreClosed):
+            closed.get_many("default", [b"k"])
     RocksDBEngine(tmp_path).close()
 
 
