@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import grpc.aio
 import structlog
 
-from query_service.reads.lookups import LookupHandler, Pending
+from query_service.reads.lookups import DiskLookup, LookupHandler
 from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
@@ -80,7 +80,7 @@ def _counted(method: str, handler: Callable[[Any, Any, Context], Awaitable[Respo
     return failing_cleanly(_counting(method, handler))
 
 
-def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | Pending]]) -> Handler[Response]:
+def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | DiskLookup]]) -> Handler[Response]:
     """Wrap a read so that it waits for a position that the caller has seen elsewhere, and for what a serde fetches.
 
     It also waits for the disk, as long as its caller does. Its calls are counted.
@@ -88,7 +88,7 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | Pen
 
     async def attempt(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         answer = await handler(self, request)
-        return cast("Response", await self.completed(answer, context)) if isinstance(answer, Pending) else answer
+        return cast("Response", await self.completed(answer, context)) if isinstance(answer, DiskLookup) else answer
 
     async def at_position(self: QueryServicer, request: Any, context: HasTime) -> Response:  # noqa: ANN401 - any of the requests
         try:
@@ -97,7 +97,7 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | Pen
             deadline = self.waits.times.deadline(context, margins=_WAIT_MARGINS)
             return await self.waits.patiently(request, partial(attempt, self, request, context), behind, deadline)
 
-    async def read(self: QueryServicer, request: Any, context: HasTime, begun: Pending | None = None) -> Response:  # noqa: ANN401 - any of the requests
+    async def read(self: QueryServicer, request: Any, context: HasTime, begun: DiskLookup | None = None) -> Response:  # noqa: ANN401 - any of the requests
         if begun is not None:
             with suppress(PositionNotReached, FetchNeeded):
                 return cast("Response", await self.completed(begun, context))
@@ -139,7 +139,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         self._lookups, self._scans, self._watches = lookups, scans, watches
         self.waits, self.fetches, self.metrics = waits, fetches, metrics
 
-    async def completed(self, answer: Pending, context: HasTime) -> bytes:
+    async def completed(self, answer: DiskLookup, context: HasTime) -> bytes:
         """Wait for the disk, and return the response that was pending.
 
         Raises:
@@ -153,10 +153,10 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         except TimeoutError as error:
             raise LookupFailure(Reason.DEADLINE_EXCEEDED, "the node's disk did not answer in time") from error
 
-    async def _get(self, request: query_service_pb2.GetRequest) -> bytes | Pending:
+    async def _get(self, request: query_service_pb2.GetRequest) -> bytes | DiskLookup:
         return self._lookups.get(request)
 
-    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes | Pending:
+    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes | DiskLookup:
         return self._lookups.batch_get(request)
 
     async def _scan(self, request: query_service_pb2.ScanRequest) -> bytes:
@@ -222,7 +222,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         self,
         method: str,
         parse: Callable[[bytes], Any],
-        read: Callable[[Any], bytes | Pending],
+        read: Callable[[Any], bytes | DiskLookup],
         read_in_time: Callable[..., Awaitable[bytes]],
         data: bytes,
         context: HasTime,
@@ -237,7 +237,7 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         except BaseException as error:
             self.metrics.call(method, error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name)
             raise
-        if isinstance(answer, Pending):
+        if isinstance(answer, DiskLookup):
             return read_in_time(request, context, answer)
         self.metrics.call(method, "OK")
         return answer

@@ -50,7 +50,7 @@ _Outcome = _Found | Unknown | Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class DiskLookup:
     """Stands for an answer for which the disk must be read.
 
     `complete` reads it off the event loop and returns the answer. It raises LookupFailure as the lookup does, and
@@ -113,7 +113,7 @@ class LookupHandler:
         """Read no more from the disk."""
         self._disk.close()
 
-    def get(self, request: query_service_pb2.GetRequest) -> bytes | Pending:
+    def get(self, request: query_service_pb2.GetRequest) -> bytes | DiskLookup:
         """Read one key; return a serialized GetResponse, or what completes it if the key is not in memory.
 
         Raises:
@@ -127,7 +127,7 @@ class LookupHandler:
         if found is None and served.spec.is_global:
             found, found_by = self._elsewhere(served, key, replica, stamp, request)
         if isinstance(found, Unknown):
-            return Pending(lambda: self._get_from_disk(started, request, served, key, replica, stamp))
+            return DiskLookup(lambda: self._get_from_disk(started, request, served, key, replica, stamp))
         return _get_response(started, request, served, replica, found, found_by)
 
     async def _get_from_disk(
@@ -193,7 +193,7 @@ class LookupHandler:
         refuse_too_much(data, self._max_batch_entries)
         return query_service_pb2.BatchGetRequest.FromString(data)
 
-    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes | Pending:
+    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes | DiskLookup:
         """Read several keys; return a serialized BatchGetResponse, or what completes it if not all are in memory.
 
         Each key has its own outcome. Lookups in one partition with the same bounds are admitted and read together. What
@@ -231,7 +231,7 @@ class LookupHandler:
         if room < 0:
             raise too_large(self._max_message_bytes)
         if any(group.on_disk for group in groups.values()):
-            return Pending(lambda: self._batch_from_disk(batch, groups.values(), results, room))
+            return DiskLookup(lambda: self._batch_from_disk(batch, groups.values(), results, room))
         return framed(map(results.__getitem__, range(len(batch.requests))))
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from query_service.states.checkpoint import Checkpoint
+from query_service.stores.engine import Unknown
+from query_service.stores.rocksdb_engine import RocksDBEngine
 from statehouse.assignment import TaskAssignment
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.membership import decode_member
@@ -43,6 +47,34 @@ def test_the_disk_stalls_and_goes_on(tmp_path: Path) -> None:
         writing.join(20)
         assert file.read_text() == "after"
     assert not (tmp_path / "disk").is_mount()
+
+
+def test_a_key_that_is_not_in_memory_holds_up_no_thread_but_its_own(tmp_path: Path) -> None:
+    """A read that held the interpreter would end this test only by its time limit."""
+    with stalling_disk(tmp_path / "disk") as disk:
+        folder = disk.path / "store"
+        engine = RocksDBEngine(folder)
+        keys = [b"%04d" % number for number in range(1_000)]
+        engine.write({"default": [(key, os.urandom(10_000)) for key in keys]}, Checkpoint("t", "id", 1, 1))
+        engine.close()  # the entries go to a file
+        engine = RocksDBEngine(folder)
+        assert engine.get("default", keys[0]) is not None
+        for file in folder.glob("*.sst"):
+            descriptor = os.open(file, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel forgets what it has of it
+            os.close(descriptor)
+        found: list[bytes | None] = []
+        reading = threading.Thread(target=lambda: found.extend(engine.get_many("default", [keys[500], keys[900]])))
+        with disk.stalled():
+            reading.start()
+            poll_until(lambda: waits_for_disk(os.getpid()), 20, "the thread to wait for the disk")
+            recalled = engine.recall("default", [keys[0], keys[500], b"absent"])
+            assert isinstance(recalled[0], bytes)
+            assert recalled[1:] == [Unknown.ON_DISK, None]
+            assert reading.is_alive()
+        reading.join(20)
+        assert [len(value or b"") for value in found] == [10_000, 10_000]
+        engine.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from query_service.reads import disk_reads
 from query_service.reads.disk_reads import THREADS, DiskReads
-from query_service.reads.lookups import LookupHandler, Pending
+from query_service.reads.lookups import DiskLookup, LookupHandler
 from query_service.reads.position_waits import PositionWaits
 from query_service.reads.serde_fetches import SerdeFetches
 from query_service.replicas.replica import StoreReplica
@@ -122,8 +122,8 @@ def results_of(data: bytes) -> list[query_service_pb2.BatchGetResult]:
     return results
 
 
-async def whole(answer: bytes | Pending) -> bytes:
-    return await answer.complete() if isinstance(answer, Pending) else answer
+async def whole(answer: bytes | DiskLookup) -> bytes:
+    return await answer.complete() if isinstance(answer, DiskLookup) else answer
 
 
 @pytest.mark.parametrize("cold", [[], KEYS[::3], KEYS, ["absent"]], ids=["none", "some", "all", "absent"])
@@ -133,7 +133,7 @@ async def test_an_answer_is_the_same_wherever_its_keys_are(cold: Sequence[str]) 
     at_once = warm.lookups.batch_get(batch)
     assert isinstance(at_once, bytes)
     answer = node.lookups.batch_get(batch)
-    assert isinstance(answer, Pending) == bool(cold)
+    assert isinstance(answer, DiskLookup) == bool(cold)
     results = results_of(await whole(answer))
     assert results == results_of(at_once)
     for request, result in zip(batch.requests, results, strict=True):
@@ -169,7 +169,7 @@ async def test_a_caller_waits_for_the_disk_until_the_deadline(stalled: Node) -> 
 
 async def test_a_stamp_claims_no_more_than_was_read(stalled: Node) -> None:
     answer = stalled.lookups.get(request_of(KEYS[0]))
-    assert isinstance(answer, Pending)
+    assert isinstance(answer, DiskLookup)
     replica = next(r for p, r in stalled.replicas.items() if stalled.disks[p].get("default", KEYS[0].encode()))
     before = replica.position
     reading = asyncio.ensure_future(answer.complete())
@@ -183,8 +183,8 @@ async def test_a_stamp_claims_no_more_than_was_read(stalled: Node) -> None:
 async def test_a_store_that_is_closed_meanwhile_has_no_answer(stalled: Node) -> None:
     get = stalled.lookups.get(request_of(KEYS[0]))
     batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS[:2])))
-    assert isinstance(get, Pending)
-    assert isinstance(batch, Pending)
+    assert isinstance(get, DiskLookup)
+    assert isinstance(batch, DiskLookup)
     stalled.go_on()
     for replica in stalled.replicas.values():
         replica.store.close()
@@ -212,7 +212,7 @@ async def test_no_more_is_read_than_about_what_a_message_takes() -> None:
     for disk in node.disks.values():
         disk.write({"default": [(key.encode(), bytes(8) + large) for key in KEYS]}, Checkpoint("t", "id", 0, 1))
     batch = node.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
-    assert isinstance(batch, Pending)
+    assert isinstance(batch, DiskLookup)
     with pytest.raises(LookupFailure) as caught:
         await batch.complete()
     assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
