@@ -7,7 +7,7 @@ broker that can't be asked, a disk that refuses.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -79,6 +79,9 @@ class _MemoryEngine:
 
     def get(self, _family: str, key: bytes) -> bytes | None:
         return self._entries.get(key)
+
+    def recall(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(family, key) for key in keys]
 
     def write(self, writes: Writes, checkpoint: Checkpoint) -> None:
         for entries in writes.values():

@@ -56,7 +56,7 @@ def test_a_late_answer_is_hedged_and_the_standby_wins(routed: RoutedFleet) -> No
         assert story.answer == ("b", STANDBY)
         first, hedge = story.told.attempts
         assert (first.round, hedge.round) == (1, 1)
-        assert hedge.sent_after_ms >= first.sent_after_ms + HEDGING["hedge_min_ms"]
+        assert hedge.sent_after_ms >= HEDGING["hedge_min_ms"]  # since the lookup came, as the first one's
         assert routed.metrics().value("statehouse_router_hedges_total", outcome="won") == won_before + 1
     poll_until(lambda: routed.look_up().answer == ("a", ACTIVE), 30, "the active to answer again")
 
