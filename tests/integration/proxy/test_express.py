@@ -184,22 +184,33 @@ async def test_a_refusal_is_handed_over_with_what_the_node_said() -> None:
 
 async def test_a_refusal_in_a_call_that_lookups_share_is_handed_over_alone() -> None:
     async with one_node(late_after_s=5) as (node, _it, router, at):
+        shared: list[int] = []
 
         async def batch(request: bytes, _context: LinkContext) -> bytes:
             failure = LookupFailure(Reason.NOT_ACTIVE, "not here")
-            return framed(result_of(failure if nth else b"by the node") for nth, _ in enumerate(frames(request)))
+            shared.append(len(frames(request)))
+            return framed(result_of(failure if nth else b"by the node") for nth in range(shared[-1]))
 
         node.batch_get = batch  # type: ignore[assignment,method-assign]
         router.may_answer.set()
-        before = asyncio.ensure_future(call(at, GET, REQUEST))
-        await asyncio.wait_for(node.arrived.wait(), 5)
-        # Its call makes these wait for a moment only, and then they go together.
-        answers = await asyncio.gather(*(call(at, GET, REQUEST) for _ in range(3)))
+        for _ in range(100):
+            holds_up = asyncio.ensure_future(call(at, GET, REQUEST))
+            await asyncio.wait_for(node.arrived.wait(), 5)
+            # That call makes these wait for a moment only. A busy machine may be too slow for it: then each goes alone.
+            lookups = [asyncio.ensure_future(call(at, GET, REQUEST)) for _ in range(3)]
+            node.may_go_on.set()
+            answers = await asyncio.gather(*lookups)
+            assert await holds_up == [b"by the node"]
+            if shared == [3]:
+                break
+            shared.clear()
+            node.arrived.clear()
+            node.may_go_on.clear()
+            while not router.handed.empty():
+                router.handed.get_nowait()
         assert sorted(map(str, answers)) == ["[b'by the node']", "[b'by the router']", "[b'by the router']"]
         for _ in range(2):
             assert await reason_of(router.handed.get_nowait()) is Reason.NOT_ACTIVE
-        node.may_go_on.set()
-        assert await before == [b"by the node"]
 
 
 async def reason_of(handed: HandedLookup | None) -> Reason:
