@@ -379,11 +379,12 @@ func resultIn(data []byte) found {
 
 // framed returns the message whose repeated field 1 has these elements.
 func framed(elements [][]byte) []byte {
-	var data []byte
+	size := 0
 	for _, each := range elements {
-		if data == nil { // mostly they are of one size
-			data = make([]byte, 0, (len(each)+8)*len(elements))
-		}
+		size += 1 + protowire.SizeBytes(len(each))
+	}
+	data := make([]byte, 0, size)
+	for _, each := range elements {
 		data = appendElement(data, each)
 	}
 	return data

@@ -31,6 +31,17 @@ func TestKeysAreHashedAsJavaDoesIt(t *testing.T) {
 	}
 }
 
+func TestAMessageTakesNoMoreThanItsElements(t *testing.T) {
+	elements := make([][]byte, 1_000)
+	elements[0] = make([]byte, 900_000)
+	for i := range elements[1:] {
+		elements[i+1] = make([]byte, i)
+	}
+	if data := framed(elements); cap(data) > len(data)+len(data)/4 {
+		t.Errorf("%d bytes for %d", cap(data), len(data))
+	}
+}
+
 func FuzzSnapshotsAreReadOrRefused(f *testing.F) {
 	f.Add([]byte("\x08\x01\x12\x02z\x00\x1a\x0a\x0a\x01n\x12\x05h:123\x22\x0a\x0a\x01s\x10\x01\x1a\x03\x01\x00\x01"))
 	f.Add([]byte("\x22\x03\x0a\x01s"))
