@@ -141,12 +141,12 @@ class SparkCluster:
         )
 
     def _state(self) -> dict[str, Any] | None:
-        """Return what the master says of itself; None before it answers."""
+        """Return what the master says of itself; None before it answers, or while its pages are being attached."""
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._ui_port}/json/", timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
                 return state
-        except OSError:
+        except (OSError, ValueError):
             return None
 
 
