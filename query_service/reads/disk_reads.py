@@ -14,6 +14,8 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.held_bytes import HeldBytes
 
 T = TypeVar("T")
+HasLeft = Callable[[], bool]
+"""Returns whether the caller of a read has left meanwhile."""
 
 THREADS: Final = 16
 """So many reads keep a disk of a cloud busy; while it stalls each holds a thread and nothing else."""
@@ -37,8 +39,10 @@ class DiskReads:
         """How many requests' reads have not ended."""
         return self._waiting
 
-    async def run(self, request: Message, read: Callable[[], T]) -> T:
-        """Return the result of a request's `read`. It does not begin any more if the caller has left before.
+    async def run(self, request: Message, read: Callable[[HasLeft], T]) -> T:
+        """Return the result of a request's `read`, which may ask whether to go on.
+
+        It does not begin any more if the caller has left before.
 
         Raises:
             LookupFailure: OVERLOADED, too many reads have not ended, or of too large requests; NODE_SHUTTING_DOWN.
@@ -51,7 +55,7 @@ class DiskReads:
         def unless_left() -> T:
             if has_left:
                 raise _CallerLeft
-            return read()
+            return read(lambda: has_left)
 
         with ExitStack() as held:
             held.enter_context(self._requests.hold(request.ByteSize()))

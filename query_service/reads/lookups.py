@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import structlog
 
 from query_service.reads.admission import Admission
 from query_service.reads.decoded_values import decoded_value
-from query_service.reads.disk_reads import DiskReads
+from query_service.reads.disk_reads import DiskReads, HasLeft
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.get_responses import answer, stamped
 from query_service.reads.open_scans import OpenScans, gave_up
@@ -60,6 +61,9 @@ class DiskLookup:
     complete: Callable[[], Awaitable[bytes]]
 
 
+BATCH_WAITS_S: Final = 0.02
+"""A batch waits for the disk no longer than this: lookups of several callers go together, and most need no disk. What
+is not read by then is asked for alone. A disk that is well answers within it."""
 # Values are bounded in number as they are read, and in size only then: so many of the largest that Kafka takes by
 # default are one message of ours. More at once are no faster.
 _AT_ONCE: Final = 16
@@ -140,7 +144,7 @@ class LookupHandler:
         stamp: types_pb2.ReplicaStamp,
     ) -> bytes:
         """Go on with a `get`. The stamp is of before the read, so the value is at least as new."""
-        (found,) = await self._disk.run(request, partial(_from_disk, replica, (key,)))
+        (found,) = await self._disk.run(request, partial(_one_from_disk, replica, key))
         if isinstance(found, Exception):
             raise found
         if found is None and served.spec.is_global:
@@ -175,7 +179,7 @@ class LookupHandler:
     ) -> tuple[_Found, types_pb2.ReplicaStamp]:
         """Do the same as `_elsewhere` off the event loop."""
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
-            (found,) = await self._disk.run(request, partial(_from_disk, other, (key,)))
+            (found,) = await self._disk.run(request, partial(_one_from_disk, other, key))
             if isinstance(found, Exception):
                 raise found
             if found is not None:
@@ -245,7 +249,39 @@ class LookupHandler:
         results: dict[int, bytes],
         room: int,
     ) -> bytes:
-        """Go on with a `batch_get`. In each turn a thread reads about as much as fits into the answer."""
+        """Go on with a `batch_get`, for a moment.
+
+        Entries that are not read by then, or for which there is no room in the threads, fail alone.
+        """
+        unread = LookupFailure(Reason.WOULD_WAIT, "the key is not in memory here: ask for it alone")
+        try:
+            async with asyncio.timeout(BATCH_WAITS_S):
+                await self._read_left(batch, groups, results, room)
+        except TimeoutError:
+            pass
+        except LookupFailure as failure:
+            unread = failure
+        if sum(map(len, results.values())) > self._max_message_bytes:
+            raise too_large(self._max_message_bytes)
+        for group in groups:
+            for index, _, _ in group.on_disk:
+                if index not in results:
+                    results[index] = self._failed(unread, group.served.spec.name)
+        return framed(map(results.__getitem__, range(len(batch.requests))))
+
+    async def _read_left(
+        self,
+        batch: query_service_pb2.BatchGetRequest,
+        groups: Iterable[_Group],
+        results: dict[int, bytes],
+        room: int,
+    ) -> None:
+        """Read what is on disk, and no more than there is room for. In each turn a thread reads about as much as fits.
+
+        Raises:
+            LookupFailure: OVERLOADED or NODE_SHUTTING_DOWN.
+
+        """
         left: list[tuple[_Group, Sequence[_Entry]]] = []
         for group in groups:
             if group.served.spec.is_global:
@@ -259,9 +295,6 @@ class LookupHandler:
                 if room >= 0:
                     room = self._answer(group, part, found, results, room, started)
             del left[: len(turn)]
-        if room < 0:
-            raise too_large(self._max_message_bytes)
-        return framed(map(results.__getitem__, range(len(batch.requests))))
 
     async def _entries_from_disk(
         self, batch: query_service_pb2.BatchGetRequest, group: _Group, results: dict[int, bytes], room: int
@@ -528,10 +561,14 @@ def _from_disk(replica: StoreReplica, keys: Sequence[bytes]) -> Sequence[_Found 
     return _each(of_kind(replica, KeyValueStore, "Get").get_many, keys, replica)
 
 
+def _one_from_disk(replica: StoreReplica, key: bytes, _has_left: HasLeft) -> Sequence[_Found | Exception]:
+    return _from_disk(replica, (key,))
+
+
 def _at_once(replica: StoreReplica) -> int:
     """Return how many keys are read at a time: one where a kind's own code reads, which may do anything."""
     store = replica.store
-    return _AT_ONCE if isinstance(store, KeyValueStore) and store.keeps_timestamps else 1
+    return _AT_ONCE if isinstance(store, KeyValueStore) and store.reads_engine else 1
 
 
 def _latest_versions(store: VersionedStore, keys: Sequence[bytes]) -> list[_Found]:
@@ -557,13 +594,18 @@ def _parts(group: _Group, entries: Sequence[_Entry]) -> list[Sequence[_Entry]]:
     return [entries[start : start + group.at_once] for start in range(0, len(entries), group.at_once)]
 
 
-def _read_parts(parts: Sequence[tuple[_Group, Sequence[_Entry]]], most_bytes: int) -> list[Sequence[_Outcome]]:
-    """Read parts from the disk, until their values have `most_bytes`. Return what came of each that was read."""
+def _read_parts(
+    parts: Sequence[tuple[_Group, Sequence[_Entry]]], most_bytes: int, has_left: HasLeft
+) -> list[Sequence[_Outcome]]:
+    """Read parts from the disk, until their values have `most_bytes` or nobody waits for them any more.
+
+    Return what came of each that was read.
+    """
     outcomes: list[Sequence[_Outcome]] = []
     for group, part in parts:
         outcomes.append(_from_disk(group.replica, [key for _, key, _ in part]))
         most_bytes -= sum(len(found[0]) for found in outcomes[-1] if isinstance(found, tuple))
-        if most_bytes < 0:
+        if most_bytes < 0 or has_left():
             break
     return outcomes
 

@@ -26,8 +26,11 @@ class KeyValueStore(EngineStore):
     A kind whose own `apply` writes all entries by this class' `apply` may set this to True.
     """
 
+    reads_engine: ClassVar[bool] = True
+    """Whether single keys are read from the engine, and not by a custom kind's own code."""
+
     def __init_subclass__(cls) -> None:
-        """Find out whether a custom kind keeps timestamps."""
+        """Find out whether a custom kind keeps timestamps, and reads single keys by itself."""
         super().__init_subclass__()
         reads_alike = cls.get is KeyValueStore.get and cls.scan is KeyValueStore.scan
         # Whoever is derived from a kind that says it with its own `apply`, and has that, need not say it again.
@@ -36,6 +39,7 @@ class KeyValueStore(EngineStore):
         writes_alike = any(each.__dict__.get("keeps_timestamps", False) for each in sayers)
         if not (reads_alike and writes_alike):
             cls.keeps_timestamps = False
+        cls.reads_engine = cls.keeps_timestamps and cls.get_with_timestamp is KeyValueStore.get_with_timestamp
 
     def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
         """Write the values, and delete the keys whose value is None."""
@@ -62,9 +66,9 @@ class KeyValueStore(EngineStore):
     def recall(self, keys: Sequence[bytes]) -> list[Timestamped | Unknown | None]:
         """Return for each key what `get_with_timestamp` would, or `Unknown.ON_DISK` if only the disk tells.
 
-        A custom kind's own `get` is called, though it may wait for the disk: what it reads is not known.
+        A custom kind's own code is called, though it may wait for the disk: what it reads is not known.
         """
-        if not self.keeps_timestamps:
+        if not self.reads_engine:
             return [self.get_with_timestamp(key) for key in keys]
         recalled = self._engine.recall(_FAMILY, keys)
         return [data if data is None or data is Unknown.ON_DISK else split(data) for data in recalled]
@@ -76,7 +80,7 @@ class KeyValueStore(EngineStore):
             StoreClosed: the store is closed.
 
         """
-        if not self.keeps_timestamps:
+        if not self.reads_engine:
             return [self.get_with_timestamp(key) for key in keys]
         return [None if data is None else split(data) for data in self._engine.get_many(_FAMILY, keys)]
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from query_service.reads import disk_reads
+from query_service.reads import disk_reads, lookups
 from query_service.reads.disk_reads import THREADS, DiskReads
 from query_service.reads.lookups import DiskLookup, LookupHandler
 from query_service.reads.position_waits import PositionWaits
@@ -99,6 +99,12 @@ def request_of(key: str) -> query_service_pb2.GetRequest:
     return query_service_pb2.GetRequest(store="s", key={"text": key})
 
 
+@pytest.fixture(autouse=True)
+def batches_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is slow."""
+    monkeypatch.setattr(lookups, "BATCH_WAITS_S", 30.0)
+
+
 @pytest.fixture
 def reads() -> Iterator[DiskReads]:
     made = DiskReads()
@@ -156,6 +162,39 @@ async def test_who_does_not_need_the_disk_does_not_wait_for_it(stalled: Node) ->
     assert query_service_pb2.GetResponse.FromString(await reading).value.text == KEYS[0].upper()
     assert stalled.calls("OK") == 2
     await poll_until_async(lambda: stalled.lookups.disk_reads == 0, 20, "the thread to be free")
+
+
+async def test_of_a_batch_only_what_needs_the_disk_has_to_be_asked_for_alone(
+    stalled: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "BATCH_WAITS_S", 0.01)
+    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
+    assert isinstance(batch, DiskLookup)
+    for key, result in zip(KEYS, results_of(await batch.complete()), strict=True):
+        if key in KEYS[:20]:
+            assert reason_from_number(result.error.reason) is Reason.WOULD_WAIT
+        else:
+            assert result.response.value.text == key.upper()
+
+
+async def test_of_a_batch_only_what_needs_the_disk_is_refused_when_too_many_wait(
+    stalled: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_reads, "WAITING_MAX", 0)
+    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
+    results = results_of(await whole(batch))
+    refused = [reason_from_number(each.error.reason) for each in results if each.HasField("error")]
+    assert refused == [Reason.OVERLOADED] * 20
+
+
+async def test_a_read_that_nobody_waits_for_goes_no_further(stalled: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "BATCH_WAITS_S", 0.01)
+    keys = [key for key in KEYS[:20] for _ in range(4)]
+    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, keys)))
+    await whole(batch)
+    stalled.go_on()
+    await poll_until_async(lambda: stalled.lookups.disk_reads == 0, 20, "the thread to be free")
+    assert sum(sum(disk.asked) for disk in stalled.disks.values()) <= 16
 
 
 async def test_a_caller_waits_for_the_disk_until_the_deadline(stalled: Node) -> None:
@@ -226,7 +265,7 @@ async def test_reads_are_bounded_also_when_their_callers_leave(
     monkeypatch.setattr(disk_reads, "WAITING_MAX", THREADS + 1)
     answers, begun = threading.Event(), []
 
-    def read() -> None:
+    def read(_: disk_reads.HasLeft) -> None:
         begun.append(threading.get_ident())
         assert answers.wait(30)
 
@@ -243,13 +282,13 @@ async def test_reads_are_bounded_also_when_their_callers_leave(
     answers.set()
     await poll_until_async(lambda: reads.count == 0, 20, "the threads to be free")
     assert len(begun) == THREADS, "nobody waits for the last one, so it does not begin"
-    assert await reads.run(REQUEST, lambda: "read") == "read"
+    assert await reads.run(REQUEST, lambda _: "read") == "read"
 
 
 async def test_a_stop_ends_what_has_not_begun(reads: DiskReads) -> None:
     answers, begun = threading.Event(), []
 
-    def read() -> str:
+    def read(_: disk_reads.HasLeft) -> str:
         begun.append(1)
         assert answers.wait(30)
         return "read"

@@ -15,6 +15,7 @@ from query_service.stores.memory_engine import MemoryBudgetExceeded, MemoryEngin
 from query_service.stores.resources import StoreResources
 from query_service.stores.rocksdb_engine import DiskRefused, RocksDBEngine
 from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
+from statehouse.errors import LookupFailure, Reason
 from tests.support.polling import poll_until
 
 AT = Checkpoint("t", "id", 1, 1)
@@ -299,3 +300,35 @@ def test_statistics_of_stores_and_of_what_they_share(tmp_path: Path) -> None:
     assert {*again.statistics(), *memory.statistics()} == set(STORE_STATISTICS)
     again.close()
     engines[1].close()
+
+
+def test_a_damaged_entry_is_told_by_reads_of_lists_and_of_memory(tmp_path: Path) -> None:
+    """Never is it told as absent."""
+    rows = [(b"%04d" % number, os.urandom(500)) for number in range(2_000)]
+    engine = RocksDBEngine(tmp_path)
+    engine.write({"default": rows}, AT)
+    engine.close()
+    RocksDBEngine(tmp_path).close()  # makes the write-ahead log a file of entries
+    file = max(tmp_path.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 100] = b"x" * 100
+    file.write_bytes(data)
+    engine = RocksDBEngine(tmp_path)
+    damaged = []
+    for key, value in rows:
+        try:
+            assert engine.get_many("default", [rows[0][0], key]) == [rows[0][1], value]
+        except LookupFailure:
+            damaged.append(key)
+    assert damaged
+    for key in damaged:
+        with pytest.raises(LookupFailure) as caught:
+            _whole(engine, key)
+        assert caught.value.reason is Reason.TASK_FAILED
+    engine.close()
+
+
+def _whole(engine: Engine, key: bytes) -> None:
+    """Read a key as a node does: what memory doesn't tell, from the disk."""
+    if engine.recall("default", [key]) == [Unknown.ON_DISK]:
+        engine.get_many("default", [key])

@@ -11,7 +11,7 @@ from query_service.stores.base import Applied, ChangelogRecord, RangePage
 from query_service.stores.engine import Engine
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
-from query_service.stores.timestamps import NO_TIMESTAMP
+from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped
 from query_service.stores.walk import Walk
 from statehouse.paging import KeyRange
 
@@ -62,6 +62,14 @@ class Filtering(KeyValueStore):
         return super().apply([record for record in records if record.value != b""], checkpoint)
 
 
+class OwnTimes(KeyValueStore):
+    """Reads single keys by its own code, of entries as they are written by default."""
+
+    def get_with_timestamp(self, key: bytes) -> Timestamped | None:
+        found = super().get_with_timestamp(key)
+        return None if found is None else (found[0], found[1] + 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "got", "scanned", "in_engine"),
     [
@@ -73,6 +81,7 @@ class Filtering(KeyValueStore):
         (OwnWrites, (b"<v>", NO_TIMESTAMP), (b"<v>", NO_TIMESTAMP), b"<v>"),
         (OwnReads, (b"V", NO_TIMESTAMP), (b"v", NO_TIMESTAMP), b"v"),
         (OwnScans, (b"v", NO_TIMESTAMP), (b"V", NO_TIMESTAMP), b"v"),
+        (OwnTimes, (b"v", 6), (b"v", 5), b"\0\0\0\0\0\0\0\5v"),
         (type("Deeper", (OwnWrites,), {}), (b"<v>", NO_TIMESTAMP), (b"<v>", NO_TIMESTAMP), b"<v>"),
     ],
 )
@@ -86,6 +95,7 @@ def test_a_kind_with_methods_of_its_own_reads_what_it_has_written(
     assert store.get_with_timestamp(b"k") == got
     assert store.get(b"k") == got[0]
     assert store.get_with_timestamp(b"absent") is None
+    assert store.recall([b"k", b"absent"]) == store.get_many([b"k", b"absent"]) == [got, None]
     assert store.scan_with_timestamps(KeyRange(), 10, 100, Walk()).entries == [(b"k", *scanned)]
     assert store.scan(KeyRange(), 10, 100, Walk()).entries == [(b"k", scanned[0])]
 
