@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TOOLS := .tools/bin
 GRPCURL := $(TOOLS)/grpcurl
 BUF := $(TOOLS)/buf
+# Renders and checks the chart in deploy/helm, for tests.
+HELM := $(TOOLS)/helm
 LOAD_SOURCE := tests/robustness/load
 LOAD := $(TOOLS)/lookup-load
 LOADGEN_SOURCE := bench/loadgen
@@ -18,7 +20,7 @@ STALLING_DISK := $(TOOLS)/stalling_disk
 # What serves gRPC in front of nodes and routers.
 PROXY_SOURCE := proxy
 PROXY := $(TOOLS)/statehouse-proxy
-EXPRESS_PROTO := $(CURDIR)/protos --path $(CURDIR)/protos/statehouse/control/v1/express.proto
+PROXY_PROTO := $(CURDIR)/protos $(addprefix --path $(CURDIR)/protos/statehouse/control/v1/,express.proto proxy_sums.proto)
 # The programs of docs/other-languages.md.
 GO_CLIENT_SOURCE := tests/interop/clients/go
 GO_CLIENT_STUBS := $(GO_CLIENT_SOURCE)/gen/statehouse/v1/query_service_grpc.pb.go
@@ -37,10 +39,20 @@ PUBLIC_PROTOS := $(wildcard protos/statehouse/v1/*.proto)
 # A schema registry, for tests.
 REGISTRY_VERSION := 3.0.9
 REGISTRY := .tools/schema-registry/apicurio-registry-app-$(REGISTRY_VERSION)-runner.jar
+# What lists the parts of a distribution, and their licences.
+BILL_TOOLS := .tools/dist/.ready
+GOMOD_BILL := $(TOOLS)/cyclonedx-gomod
+GOMOD_BILL_VERSION := v1.10.0
 GRPCURL_VERSION := v1.9.3
 BUF_VERSION := v1.59.0
-# program:package. ip and nft make the network namespaces that tests cut.
-DEBIAN_TOOLS := mvn:maven ip:iproute2 nft:nftables
+HELM_VERSION := v3.22.0
+# program:package. ip and nft make the network namespaces that tests cut; chromium is the browser that looks at pages;
+# promtool checks the alerts, and a Prometheus of the same package has them fire; buildah and mmdebstrap build the images
+# of deploy/ in `make test-long`; systemd-analyze checks its units.
+DEBIAN_TOOLS := mvn:maven ip:iproute2 nft:nftables chromium:chromium promtool:prometheus
+DEBIAN_TOOLS += buildah:buildah mmdebstrap:mmdebstrap systemd-analyze:systemd
+# Recommended by these, and not needed: it would bring what watches the machine.
+DEBIAN_UNWANTED := prometheus-node-exporter-
 # The public package must stay compatible in source (buf.yaml); the control topics on the wire.
 CONTROL_RULES := {"version":"v2","modules":[{"path":"protos"}],"breaking":{"use":["WIRE_JSON"],"ignore":["protos/statehouse/v1"]}}
 PYTEST := $(BIN)/pytest
@@ -51,16 +63,16 @@ export PATH := $(CURDIR)/$(TOOLS):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools debian-tools demo up down test test-unit mutate test-long robustness check fmt proto docs lock
-.PHONY: hooks release release-commit clean
+.PHONY: help setup class-archive tools debian-tools demo up down test test-unit mutate test-long robustness check fmt
+.PHONY: proto docs lock hooks dist dist-tools release release-commit clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 demo: setup ## Run the leaderboard once on a real broker, kill a node, show who answers; leaves nothing behind
 	$(BIN)/python -m examples.leaderboard.demo
 
-test: setup tools ## Run all tests at small size, two at a time (what CI runs)
+test: setup tools class-archive ## Run all tests at small size, two at a time (what CI runs)
 	go -C $(PROXY_SOURCE) test ./...
 	go -C $(LOADGEN_SOURCE) test ./...
 	$(PYTEST) -m "not long" -n 2 --dist loadscope --no-loadscope-reorder
@@ -78,22 +90,22 @@ test-unit: setup ## Run the tests that need neither Kafka nor Spark, and show wh
 mutate: setup ## Change the deciding modules in 200 places and see that tests notice (docs/mutation.md); goes on where it was
 	$(BIN)/python -m tools.mutate
 
-test-long: setup tools ## Run the full-size tests (by hand; up to two hours)
+test-long: setup tools dist-tools class-archive ## Run the full-size tests (by hand; up to two hours)
 	$(PYTEST) -m long --timeout 3600
 	for how in STATEHOUSE_EXPRESS=no STATEHOUSE_PROXY=none; do \
 	  env $$how $(PYTEST) -m "not long" $(ROUTED) || exit 1; \
 	done
 
 # The second run is played also if a check of the first failed: the page has both.
-robustness: setup tools ## Play the robustness scenarios at full size, plain and then with TLS and rules, and write docs/robustness.md (a quiet machine, 40 minutes)
+robustness: setup tools class-archive ## Play the robustness scenarios at full size, plain and then with TLS and rules, and write docs/robustness.md (a quiet machine, 40 minutes)
 	@failed=0; for how in "" --secured; do \
 	  $(BIN)/python -m tests.robustness $$how --report docs/robustness.md || failed=1; \
 	done; exit $$failed
 
-bench: setup tools ## Measure beside Kafka Streams at full size, name the results in docs/performance.md (a quiet machine, about an hour)
+bench: setup tools class-archive ## Measure beside Kafka Streams at full size, name the results in docs/performance.md (a quiet machine, about an hour)
 	$(BIN)/python -m bench full --page docs/performance.md
 
-bench-quick: setup tools ## The same in less than ten minutes
+bench-quick: setup tools class-archive ## The same in less than ten minutes
 	$(BIN)/python -m bench quick
 
 bench-smoke: setup tools ## Show in a minute that the benchmarks work; the figures mean nothing
@@ -106,10 +118,15 @@ check: setup $(BUF) $(GO_CLIENT_STUBS) ## Format, lint, types, import rules, gen
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
-	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(EXPRESS_PROTO) --output $$fresh && \
+	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO) --output $$fresh && \
 	  diff -r gen $$fresh/gen || { echo "the proxy's generated code differs from protos/: run make proto" >&2; exit 1; }
 	$(BIN)/python -m tools.generate_errors_doc --check
 	$(BIN)/python -m tools.generate_settings_doc --check
+	$(BIN)/python -m tools.generate_commands_doc --check
+	$(BIN)/python -m tools.generate_protos_doc --check
+	$(BIN)/python -m tools.generate_chart --check
+	$(BIN)/python -m tools.generate_dashboards --check
+	@fresh=$$(mktemp -d) && trap "rm -r $$fresh" EXIT && $(SITE) --quiet --site-dir $$fresh
 	@gofmt -d $(PROXY_SOURCE) $(LOAD_SOURCE) $(LOADGEN_SOURCE) $(METRONOME_SOURCE) $(STALLING_DISK_SOURCE) $(GO_CLIENT_SOURCE)/*.go | (! grep .)
 	go -C $(PROXY_SOURCE) vet ./...
 	go -C $(LOAD_SOURCE) vet ./...
@@ -130,25 +147,49 @@ fmt: setup $(BUF) ## Format the code and the contract
 
 proto: setup $(BUF) ## Generate the Python modules of the contract, and the proxy's part of it in Go
 	$(BIN)/python tools/generate_protos.py
-	cd $(PROXY_SOURCE) && buf generate $(EXPRESS_PROTO)
+	cd $(PROXY_SOURCE) && buf generate $(PROXY_PROTO)
 
-docs: setup ## Write the pages that are made from code
+docs: setup ## Write the pages and dashboards that are made from code, and build the documentation's site into site/
 	$(BIN)/python -m tools.generate_errors_doc
 	$(BIN)/python -m tools.generate_settings_doc
+	$(BIN)/python -m tools.generate_commands_doc
+	$(BIN)/python -m tools.generate_protos_doc
+	$(BIN)/python -m tools.generate_chart
+	$(BIN)/python -m tools.generate_dashboards
+	$(SITE)
+	@echo "open $(CURDIR)/site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
+
+# A broken link or anchor, and a page that is in no menu, is an error. The variable silences an advertisement.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: setup ## Pin the requirements again
 	$(BIN)/uv pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.txt
-	$(BIN)/uv pip compile pyproject.toml --extra service --extra http -c requirements/dev.txt $(LOCK) -o requirements/service.txt
-	$(BIN)/uv pip compile pyproject.toml --extra processor --extra http -c requirements/dev.txt $(LOCK) -o requirements/processor.txt
+	$(BIN)/uv pip compile pyproject.toml --extra service --extra http --extra tracing -c requirements/dev.txt $(LOCK) -o requirements/service.txt
+	$(BIN)/uv pip compile pyproject.toml --extra processor --extra http --extra tracing -c requirements/dev.txt $(LOCK) -o requirements/processor.txt
+	$(BIN)/uv pip compile --group dist -c requirements/dev.txt $(LOCK) -o requirements/dist.txt
 	printf 'hatchling\nsetuptools\nwheel\n' | $(BIN)/uv pip compile - -c requirements/dev.txt $(LOCK) -o deploy/build-requirements.txt
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11
 
 hooks: setup ## Have git run fmt and check before each commit
 	$(BIN)/pre-commit install
 
+dist: setup dist-tools ## Build the last commit's wheels into dist/, twice, and compare; with bills of materials and a licence report
+	$(BIN)/python -m tools.dist
+
+dist-tools: $(BILL_TOOLS) $(GOMOD_BILL)
+
+$(BILL_TOOLS): requirements/dist.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dist.txt
+	touch $@
+
+$(GOMOD_BILL):
+	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(GOMOD_BILL_VERSION)
+
 release: setup $(BUF) ## Write what the commit of a release contains: make release VERSION=1.2.3 (docs/releasing.md)
 	@test -n "$(VERSION)" || { echo "say which: make release VERSION=1.2.3" >&2; exit 2; }
 	$(BIN)/python tools/releases.py prepare $(VERSION)
+	$(BIN)/python -m tools.generate_chart
 
 release-commit: setup $(BUF) ## Name the last release's commit in RELEASES.toml, once it is made
 	$(BIN)/python tools/releases.py name-commit
@@ -163,11 +204,15 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml examples/word_sketch/pyproje
 	  -e . -e examples/word_sketch -e examples/response_times
 	touch $@
 
-tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(LOAD) $(LOADGEN) $(STALLING_DISK) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, the load generators, a disk that stalls, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
+# All works without it, and takes longer.
+class-archive: setup ## Make the archive of Spark's classes, if there is none, so that Spark starts sooner (a minute, once)
+	-$(BIN)/python -m processor.class_archive
+
+tools: debian-tools $(PROXY) $(GRPCURL) $(BUF) $(HELM) $(LOAD) $(LOADGEN) $(STALLING_DISK) $(GO_CLIENT) $(JAVA_CLIENT) $(CONSOLE) $(PEER) $(REGISTRY) ## Build the proxy, grpcurl, buf, helm, the load generators, a disk that stalls, their peer and the clients of the docs; fetch Kafka's tools and a schema registry; install what is missing of DEBIAN_TOOLS
 
 debian-tools:
 	@missing=$$(for tool in $(DEBIAN_TOOLS); do command -v $${tool%:*} >/dev/null || echo $${tool#*:}; done); \
-	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; } || \
+	  test -z "$$missing" || { apt-get update -qq && apt-get install -y -qq $$missing $(DEBIAN_UNWANTED) >/dev/null; } || \
 	  { echo "these are missing and can't be installed; as root: apt-get install" $$missing >&2; exit 1; }
 
 $(PROXY): $(shell find $(PROXY_SOURCE) -name '*.go') $(wildcard $(PROXY_SOURCE)/go.*)
@@ -178,6 +223,9 @@ $(GRPCURL):
 
 $(BUF):
 	GOBIN=$(CURDIR)/$(TOOLS) go install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
+
+$(HELM):
+	GOBIN=$(CURDIR)/$(TOOLS) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
 $(LOAD): $(wildcard $(LOAD_SOURCE)/*.go $(LOAD_SOURCE)/go.* $(METRONOME_SOURCE)/*)
 	GOBIN=$(CURDIR)/$(TOOLS) go -C $(LOAD_SOURCE) install -buildvcs=false .
@@ -214,5 +262,5 @@ $(REGISTRY): | debian-tools
 	rm $(@D)/apicurio-registry-app-$(REGISTRY_VERSION)-all.tar.gz
 
 clean: ## Remove what set-up, tests and runs left in this folder
-	rm -rf $(VENV) .tools $(GO_CLIENT_SOURCE)/gen .statehouse
+	rm -rf $(VENV) .tools $(GO_CLIENT_SOURCE)/gen .statehouse site
 	rm -rf .mutation .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

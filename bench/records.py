@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaException, Producer
 
@@ -22,8 +22,17 @@ def create_topic(bootstrap: str, topic: str, partitions: int, config: Mapping[st
     ensure_topics(clients.admin(bootstrap, "bench"), [TopicSpec(topic, partitions, config)], _TIMEOUT_S)
 
 
-def produce(bootstrap: str, topic: str, partitions: int, numbers: Iterable[int], version: int = 0) -> None:
+def produce(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    numbers: Iterable[int],
+    version: int = 0,
+    tail_of: Callable[[int], bytes] = lambda _number: b"",
+) -> None:
     """Write the keys of these numbers, with their values in a version, to the partitions that Java's clients choose.
+
+    Each value goes on with `tail_of` its key's number.
 
     Raises:
         BenchFailure: not all were acknowledged.
@@ -39,8 +48,8 @@ def produce(bootstrap: str, topic: str, partitions: int, numbers: Iterable[int],
             failures.append(error)
 
     for count, number in enumerate(numbers, 1):
-        key = key_of(number).encode()
-        _send(producer, topic, key, value_of(number, version).encode(), partition_for(key, partitions), delivered)
+        key, value = key_of(number).encode(), value_of(number, version).encode() + tail_of(number)
+        _send(producer, topic, key, value, partition_for(key, partitions), delivered)
         if count % _QUEUE_RECORDS == 0:
             producer.flush(_TIMEOUT_S)
     left = producer.flush(_TIMEOUT_S)
@@ -49,8 +58,14 @@ def produce(bootstrap: str, topic: str, partitions: int, numbers: Iterable[int],
 
 
 def _send(producer: Producer, topic: str, key: bytes, value: bytes, partition: int, delivered: object) -> None:
-    producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
-    producer.poll(0)
+    while True:
+        try:
+            producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
+        except BufferError:  # as many bytes wait as may wait
+            producer.poll(1.0)
+            continue
+        producer.poll(0)
+        return
 
 
 def record_count(bootstrap: str, topic: str, partitions: int) -> int:

@@ -1,26 +1,26 @@
-"""Shared code of the examples' HTTP APIs: splits paths, turns failures into responses, reports when it is ready.
+"""Shared code of the examples' HTTP APIs: paths of their own beside the page and /v1, on the same server.
 
 An API is a function from a client and the path's segments to an answer.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 import typer
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
-from statehouse.client import AsyncClient, ClientTls
+from statehouse.cli.exits import run_reporting
 from statehouse.errors import LookupFailure, Reason
+from statehouse.settings import WebSettings, load
+from statehouse.web.gateway import CallerRefused
+from statehouse.web.raw_routes import RawRoute
+from statehouse.web.server import run
 
 DEFAULT_PORT: Final = 7000
 
@@ -35,12 +35,24 @@ _STATUS: Final = {
 }
 
 RouterOption = Annotated[str, typer.Option(envvar="STATEHOUSE_ROUTER", help="The router, host:port.")]
-PortOption = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")]
+PortOption = Annotated[int, typer.Option(envvar="STATEHOUSE_HTTP_PORT", help="Port; 0 takes a free one.")]
 ReadyFileOption = Annotated[Path | None, typer.Option(help="Written with the address once it answers.")]
 
-Connect = Callable[[], AbstractAsyncContextManager[Any]]
 Answerer = Callable[[Any, list[str]], Awaitable[Response]]
 """Makes the response to a GET from a client and the segments of the path."""
+Reads = Mapping[str, Sequence[str]]
+"""What an API asks: calls of gRPC, by store. Its callers must be allowed to make them, where there are rules."""
+
+
+class ServesClients(Protocol):
+    """The part of `Gateway` that is used here."""
+
+    @property
+    def client(self) -> Any:  # noqa: ANN401 - an AsyncClient, or what a test has in its place
+        """Reads stores."""
+
+    async def authorise(self, request: Request, call: str, about: str) -> None:
+        """Return if the caller may make the call about a store."""
 
 
 def problem(status: int, reason: str, message: str) -> Response:
@@ -48,16 +60,8 @@ def problem(status: int, reason: str, message: str) -> Response:
     return JSONResponse({"error": {"reason": reason, "message": message}}, status)
 
 
-def create_app(connect: Connect, answer: Answerer) -> Starlette:
-    """Return the application; `connect` makes its client, on the server's event loop."""
-    clients: list[Any] = []
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with connect() as client:
-            clients.append(client)
-            yield
-            clients.clear()
+def routes(gateway: ServesClients, root: str, reads: Reads, answer: Answerer) -> Sequence[BaseRoute]:
+    """Return the routes of an API, whose paths all begin with /`root`."""
 
     async def get(request: Request) -> Response:
         try:
@@ -65,28 +69,40 @@ def create_app(connect: Connect, answer: Answerer) -> Starlette:
         except UnicodeDecodeError:
             return problem(400, "INVALID_KEY", "the path is not percent-encoded UTF-8")
         try:
-            return await answer(clients[0], segments)
+            for store, calls in reads.items():
+                for call in calls:
+                    await gateway.authorise(request, call, store)
+            return await answer(gateway.client, segments)
+        except CallerRefused as refused:
+            status = 401 if refused.failure.reason is Reason.UNAUTHENTICATED else 403
+            return problem(status, refused.failure.reason.name, str(refused))
         except LookupFailure as failure:
             return problem(_STATUS.get(failure.reason, 503), failure.reason.name, str(failure))
 
-    return Starlette(routes=[Route("/{path:path}", get, methods=["GET"])], lifespan=lifespan)
+    paths = (f"/{root}", f"/{root}/{{rest:path}}")
+    return [RawRoute(path, get, methods=["GET"], name=f"{root} {path}") for path in paths]
 
 
-def serve(answer: Answerer, router: str, port: int, ready_file: Path | None) -> None:
-    """Serve on 127.0.0.1, with a client of that router, until SIGTERM or SIGINT.
+def serve(root: str, reads: Reads, answer: Answerer, router: str, port: int, ready_file: Path | None) -> None:
+    """Serve until SIGTERM or SIGINT: these paths, the page and /v1.
 
-    The router is called over TLS if the variable STATEHOUSE_TLS_CA says so.
+    Variables such as STATEHOUSE_TLS_CERTIFICATE say more, as for `python -m statehouse.web`.
 
     Raises:
         typer.Exit: it can't serve, for example because the port is taken.
 
     """
-    tls = ClientTls.from_environment()
-    app = create_app(lambda: AsyncClient(router, tls=tls), answer)
-    server = _Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"), ready_file)
-    server.run()
-    if not server.started:
-        raise typer.Exit(1)
+    ready = None if ready_file is None else _ReadyFile(ready_file)
+
+    def work() -> None:
+        run(
+            load(WebSettings, {"router": router, "http_port": port}),
+            lambda gateway: routes(gateway, root, reads, answer),
+            on_listen=ready or (lambda _address: None),
+        )
+
+    if code := run_reporting(work):
+        raise typer.Exit(code)
 
 
 def _segments(request: Request) -> list[str]:
@@ -96,23 +112,16 @@ def _segments(request: Request) -> list[str]:
     return [unquote_to_bytes(segment).decode() for segment in path.split(b"/")]
 
 
-class _Server(uvicorn.Server):
-    """Writes a file when it is ready to answer."""
+class _ReadyFile:
+    """A file with the address for as long as the server answers."""
 
-    def __init__(self, config: uvicorn.Config, ready_file: Path | None) -> None:
-        super().__init__(config)
-        self._ready_file = ready_file
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
-    async def startup(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own signature
-        await super().startup(sockets)
-        if self.started and self._ready_file is not None:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            scratch = self._ready_file.with_name(f"{self._ready_file.name}.new")
-            scratch.write_text(f"127.0.0.1:{port}\n")
-            scratch.replace(self._ready_file)
-
-    async def shutdown(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own signature
-        # Here and not after run(), because run() ends by raising the stop signal again.
-        if self._ready_file is not None:
-            self._ready_file.unlink(missing_ok=True)
-        await super().shutdown(sockets)
+    def __call__(self, address: str) -> None:
+        if not address:
+            self._path.unlink(missing_ok=True)
+            return
+        scratch = self._path.with_name(f"{self._path.name}.new")
+        scratch.write_text(f"{address}\n")
+        scratch.replace(self._path)

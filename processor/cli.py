@@ -21,8 +21,7 @@ from processor.settings import ProcessorSettings, ownership_settings
 from processor.static import run_static
 from statehouse.cli import output as out
 from statehouse.cli.declared import run_alone, takes_settings
-from statehouse.cli.options import OutputOption
-from statehouse.cli.output import OutputFormat
+from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.errors import LookupFailure, Reason
 from statehouse.kafka.access import check_login, refusal
 from statehouse.observability import logs
@@ -179,17 +178,19 @@ def reset(
 
 
 def _show(plan: ResetPlan, output: OutputFormat) -> None:
-    if output is OutputFormat.JSON:
-        document = {
-            "application": plan.application_id,
-            "checkpoints": str(plan.checkpoints),
-            "queries": plan.queries,
-            "topics": plan.topics,
-            "commit_records": plan.committed,
-            "kept": [plan.kept],
-        }
-        out.print_json(document)
-        return
+    document = {
+        "application": plan.application_id,
+        "checkpoints": str(plan.checkpoints),
+        "queries": plan.queries,
+        "topics": plan.topics,
+        "commit_records": plan.committed,
+        "kept": [plan.kept],
+    }
+    names = [*(str(plan.checkpoints / query) for query in plan.queries), *plan.topics]
+    out.show(output, document, names, lambda _is_wide: _print_reset(plan))
+
+
+def _print_reset(plan: ResetPlan) -> None:
     if plan.is_empty:
         out.note(f"{plan.application_id} has nothing to delete")
         return

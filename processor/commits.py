@@ -21,6 +21,7 @@ from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import StatehouseError
+from statehouse.formats import COMMIT
 from statehouse.kafka.offsets import last_stable_offsets, settled_offsets
 from statehouse.kafka.renewed import RenewedAdmin
 from statehouse.kafka.transactions import FailureMeaning, TransactionalProducer, Tries, meaning_of
@@ -37,6 +38,8 @@ _TRIES: Final = BackoffPolicy("commit_record", first_s=0.2, longest_s=0.2)
 
 Figures = Callable[[], commits_pb2.QueryFigures | None]
 """Returns the figures of a query; None while they aren't known."""
+Compared = Callable[[str], commits_pb2.TopicComparison | None]
+"""Returns the settings of a topic, wanted and found; None while they aren't known."""
 
 
 class Superseded(StatehouseError):
@@ -67,9 +70,15 @@ class CommitsPublisher:
         changelogs: Sequence[StoreChangelog],
         figures: Figures = lambda: None,
         on_pause: OnPause = lambda _cause: None,
+        compared: Compared = lambda _topic: None,
+        traceparent: Callable[[], str] = lambda: "",
     ) -> None:
-        """Make the producer; `on_pause` is told of each pause before another try to write."""
-        self._figures, self._on_pause = figures, on_pause
+        """Make the producer; `on_pause` is told of each pause before another try to write.
+
+        `traceparent()` returns that of the batch that is being written, empty if it has no span.
+        """
+        self._figures, self._compared, self._on_pause = figures, compared, on_pause
+        self._traceparent = traceparent
         self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
         self._topic = commits_topic(application_id)
         client_id = f"{application_id}-{query}-commits"
@@ -134,6 +143,9 @@ class CommitsPublisher:
                 figures=self._figures(),
                 committed_at_ms=None if idle else committed_at_ms or round(time.time() * 1000),
                 input_backlog=backlog,
+                changelog=self._compared(changelog.topic),
+                traceparent="" if idle else self._traceparent(),
+                format_version=COMMIT.written,
             )
             for changelog in self._changelogs
         ]
@@ -210,7 +222,7 @@ class CommitsPublisher:
         if figures is not None:
             figures.input_rows_per_second = 0
         records = []
-        for last in self._last:
+        for last, changelog in zip(self._last, self._changelogs, strict=True):
             record = commits_pb2.Commit()
             record.CopyFrom(last)
             record.idle, record.stopped = True, stopped
@@ -219,6 +231,8 @@ class CommitsPublisher:
                 record.input_backlog = backlog
             if figures is not None:
                 record.figures.CopyFrom(figures)
+            if (compared := self._compared(changelog.topic)) is not None:
+                record.changelog.CopyFrom(compared)
             records.append(record)
         self._write(records)
 

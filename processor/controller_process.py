@@ -14,11 +14,15 @@ from confluent_kafka import KafkaException
 from processor.lifecycle import ApplicationState, ControllerState
 from processor.listeners import ProcessorListeners, StateLogListener
 from processor.metrics import ProcessorMetrics
+from processor.ownership.acting import OnPlan
 from processor.ownership.controller import OwnershipController
+from processor.ownership.figures import OwnershipFigures
+from processor.probes import not_alive, not_ready_to_assign, not_started
 from processor.states import ProcessorStates
 from statehouse.backoff import OnPause
 from statehouse.errors import StatehouseError
 from statehouse.observability.metrics import MetricsServer, serve_metrics
+from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
 from statehouse.settings import ControllerSettings, ProcessSettings
 
 log = structlog.get_logger(__name__)
@@ -34,6 +38,8 @@ class ControllerCallbacks(TypedDict):
     on_rebalance: Callable[[], None]
     on_pause: OnPause
     on_state: Callable[[ControllerState], None]
+    on_plan: OnPlan
+    on_figures: Callable[[OwnershipFigures | None], None]
 
 
 def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], settings: ProcessSettings) -> int:
@@ -55,8 +61,14 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
     metrics.watch(states, listeners)
     states.application_to(ApplicationState.STARTING)
     server: MetricsServer | None = None
+    turned_at = time.monotonic()
+    probes: dict[str, WhyNot] = {
+        STARTED: lambda: not_started(states.application),
+        LIVE: lambda: not_alive(states.application, time.monotonic() - turned_at),
+        READY: lambda: not_ready_to_assign(states.controller),
+    }
     try:
-        server = serve_metrics(metrics.registry, settings, metrics.security.denied, metrics.security.unusable)
+        server = serve_metrics(metrics.registry, settings, metrics.security.denied, metrics.security.unusable, probes)
         if server is not None:
             log.info("metrics served", host=settings.bind_host, port=server.port)
         controller = make(
@@ -65,6 +77,8 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
                 "on_rebalance": metrics.rebalanced,
                 "on_pause": metrics.paused,
                 "on_state": states.controller_to,
+                "on_plan": metrics.planned,
+                "on_figures": metrics.ownership.take,
             }
         )
     except (StatehouseError, KafkaException) as error:
@@ -76,6 +90,7 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
     states.application_to(ApplicationState.RUNNING)
     while not asked and not failures:
         time.sleep(_WAIT_S)
+        turned_at = time.monotonic()
     if failures:
         states.fail()
     controller.stop()

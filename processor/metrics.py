@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Totals
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from processor.lifecycle import ApplicationState, ControllerState, QueryState
 from processor.listeners import ProcessorListeners
+from processor.ownership.figures import OwnershipFigures
 from processor.query_progress import BatchProgress
 from processor.sink.counts import BYTES, EARLY, RETRIED, SAVED, SKIPPED, Counts
 from processor.sink.protocol import WRITES
@@ -18,7 +19,19 @@ from processor.states import ProcessorStates
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
 
+_PLAN_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+
+_FLEET: Mapping[str, tuple[str, Callable[[OwnershipFigures], float]]] = {
+    "epoch": ("Epoch of the assignment in force.", lambda figures: figures.epoch),
+    "live_nodes": ("Nodes whose sessions last.", lambda figures: figures.live_nodes),
+    "damped_nodes": ("Nodes that get nothing new, because they don't stay.", lambda figures: figures.damped_nodes),
+    "tasks": ("Tasks that there should be.", lambda figures: figures.tasks),
+    "moves": ("Tasks whose next active is being built.", lambda figures: figures.placed.moves),
+    "unplaced_tasks": ("Tasks without an active.", lambda figures: figures.placed.unplaced),
+    "under_replicated_tasks": ("Tasks with too few copies.", lambda figures: figures.under_replicated),
+    "kafka_silence_seconds": ("For how long Kafka is out of contact.", lambda figures: figures.kafka_silence_s),
+}
 
 
 class ProcessorMetrics:
@@ -26,6 +39,7 @@ class ProcessorMetrics:
 
     Attributes:
         dead_letters: number of records that each query has refused so far.
+        ownership: what the acting controller of this process last said of its fleet.
 
     """
 
@@ -91,6 +105,20 @@ class ProcessorMetrics:
             "Assignments published that changed tasks.",
             registry=self.registry,
         )
+        self._plans = Counter(
+            "statehouse_processor_controller_plans",
+            "Plans of the ownership controller, by whether an assignment changes.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._plan_s = Histogram(
+            "statehouse_processor_controller_plan_seconds",
+            "Time of a plan.",
+            buckets=_PLAN_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.ownership = OwnershipCollector()
+        self.registry.register(self.ownership)
         self._state_changes = Counter(
             "statehouse_processor_state_changes",
             "Changes of the application's state.",
@@ -132,6 +160,11 @@ class ProcessorMetrics:
         """Count an assignment that changed tasks."""
         self._rebalances.inc()
 
+    def planned(self, took_s: float, *, changes: bool) -> None:
+        """Count a plan that took so many seconds."""
+        self._plans.labels("changed" if changes else "unchanged").inc()
+        self._plan_s.observe(took_s)
+
     def progress(self, batch: BatchProgress) -> None:
         """Record Spark's progress report of a batch."""
         self._progress.take(batch)
@@ -157,6 +190,30 @@ class ProcessorMetrics:
                 self.dead_letters[query] += number
         self._batch_id.labels(query).set(batch_id)
         self._batch_s.labels(query).observe(took_s)
+
+
+class OwnershipCollector(Collector):
+    """Shows how the fleet stands by the controller of this process, and nothing while another one acts."""
+
+    def __init__(self) -> None:
+        self._figures: OwnershipFigures | None = None
+
+    def take(self, figures: OwnershipFigures | None) -> None:
+        """Take what the controller says; None while it doesn't act. Any thread may call it."""
+        self._figures = figures
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering the collector does not collect."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        figures = self._figures
+        for name, (meaning, value_in) in _FLEET.items():
+            family = _gauge(f"controller_{name}", meaning)
+            if figures is not None:
+                family.add_metric((), value_in(figures))
+            yield family
 
 
 class _StateCollector(Collector):

@@ -23,6 +23,7 @@ from processor.attach.mapping import STATE_KEY, STATE_VALUE, EntryMapping, entri
 from processor.outputs import OutputMode
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
+from processor.spark_session import FILTER_PUSHDOWN
 from statehouse.client import Client, ClientTls
 from statehouse.client.asynchronous import DEFAULT_TARGET
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
@@ -96,9 +97,8 @@ def publish(
         earlier.stop()
     if not structlog.is_configured():
         logs.configure("warning")  # what is well fills no cell
-    published = PublishedFrame(
-        store, _SessionProcessor(Topology(application, build), given, frame.sparkSession), router
-    )
+    session = frame.sparkSession
+    published = PublishedFrame(store, _SessionProcessor(Topology(application, build), given, session), router, session)
     _PUBLISHED[application] = published
     return published
 
@@ -112,11 +112,11 @@ class PublishedFrame:
 
     """
 
-    def __init__(self, store: str, processor: Processor, router: str) -> None:
+    def __init__(self, store: str, processor: Processor, router: str, session: SparkSession) -> None:
         """Start to publish."""
         self.store = store
         self.failure: StatehouseError | None = None
-        self._processor, self._router = processor, router
+        self._processor, self._router, self._session = processor, router, session
         self._client: Client | None = None
         self._stopping = threading.Event()
         try:
@@ -142,6 +142,19 @@ class PublishedFrame:
 
         """
         return self.client.get(self.store, key, **options).value
+
+    def frame(self, **options: str | int | bool) -> DataFrame:
+        """Return the store as a live DataFrame: each action reads it anew.
+
+        From then on the session pushes filters down to frames that ask for it. `options`: those of docs/dataframes.md.
+
+        Raises:
+            AnalysisException: the router doesn't answer, doesn't know the store yet, or an option is wrong.
+
+        """
+        self._session.conf.set(FILTER_PUSHDOWN, "true")
+        read = self._session.read.format("statehouse").option("router", self._router).option("store", self.store)
+        return read.options(**options).load()
 
     def stop(self) -> None:
         """Finish the batch under way, and stop; the store stays readable."""

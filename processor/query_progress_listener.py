@@ -70,6 +70,7 @@ class QueryProgressListener:
             state_rows=batch.state_rows,
             state_bytes=batch.state_bytes,
             dead_letters=self._metrics.dead_letters[query],
+            batch_ms=round(batch.duration_s * 1000),
         )
 
 

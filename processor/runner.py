@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application, SourceKind
 from processor.batch_limit import RateMeter, batch_limit
+from processor.changelog_comparisons import ChangelogComparisons
 from processor.checkpoint import CheckpointReader
 from processor.commits import CommitsPublisher, Figures, IdleRepeater, StoreChangelog, Superseded
 from processor.kept_rate import KeptRate
@@ -30,6 +31,8 @@ from processor.outputs import Query
 from processor.ownership.controller import OwnershipController
 from processor.ownership.observed import check_published
 from processor.ownership.settings import StoreDeclaration
+from processor.probes import not_alive, not_ready, not_started
+from processor.query_batch_spans import QueryBatchSpans
 from processor.query_progress_listener import OnBatchProgress, QueryProgressListener, Subscription
 from processor.settings import ProcessorSettings, ownership_settings, restart_policy
 from processor.sink.batch import StoreSink
@@ -45,11 +48,20 @@ from processor.start_check import refuse_misfit
 from processor.state_operators import settings_to_go_on
 from processor.states import ProcessorStates
 from processor.supervision import QueryDied, StartedQuery, SupervisedQuery
-from processor.topics import ApplicationTopics, create_topics, foreign_sources, wait_for_sources, written_topics
+from processor.topics import (
+    ApplicationTopics,
+    create_missing_sources,
+    create_topics,
+    foreign_sources,
+    wait_for_sources,
+    written_topics,
+)
 from statehouse.errors import ConfigurationError, StatehouseError
 from statehouse.kafka import clients
 from statehouse.kafka.access import check_group, check_login, check_rights, refusal
 from statehouse.observability.metrics import MetricsServer, serve_metrics
+from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
+from statehouse.observability.tracing import Tracing, tracing_for
 from statehouse.topology import dead_letters_topic
 
 log = structlog.get_logger(__name__)
@@ -112,10 +124,13 @@ class Processor:
         self._running: list[RunningQuery] = []
         self._progress: Subscription | None = None
         self._controller: OwnershipController | None = None
+        self._comparisons: ChangelogComparisons | None = None
         self._metrics_server: MetricsServer | None = None
+        self._tracing: Tracing | None = None
         self._failure: BaseException | None = None
         self._session: SparkSession | None = None
         self._tidied_at = time.monotonic()
+        self._looked_at: float | None = None
 
     def start(self) -> None:
         """Open the session, create the topics, start the queries.
@@ -146,7 +161,11 @@ class Processor:
     def _start(self) -> None:
         settings, application_id = self._settings, self._topology.application_id
         check_login(settings.brokers, f"{application_id}-processor")
+        self._tracing = tracing_for(settings.tracing_endpoint, "processor")
+        began = time.monotonic()
+        log.info("starting Spark")
         session = self._session = self._open_session()
+        log.info("Spark has started", seconds=round(time.monotonic() - began, 1))
         app, on_progress = self._application(session)
         app.check()
         app.encode_structs()
@@ -158,6 +177,8 @@ class Processor:
             self._controller = self._start_controller(application_id, declared)
         else:
             check_published(settings.brokers, application_id, declared, settings.source_wait_ms / 1000)
+        self._comparisons = ChangelogComparisons(settings.brokers, f"{application_id}-changelogs", topics.changelogs)
+        self._comparisons.start()
         progress = QueryProgressListener([query.name for query in app.queries], self.metrics, on_batch=on_progress)
         self._progress = Subscription(session, progress)
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
@@ -211,7 +232,7 @@ class Processor:
     def _look(self) -> None:
         if self._failure is not None:
             raise QueryDied(str(self._failure)) from self._failure
-        now = time.monotonic()
+        now = self._looked_at = time.monotonic()
         for running in self._running:
             running.query.look(now)
         if now - self._tidied_at >= _TIDIES_EVERY_S:
@@ -227,9 +248,13 @@ class Processor:
         if self.states.application is ApplicationState.NOT_RUNNING:
             return
         self.states.application_to(ApplicationState.PENDING_SHUTDOWN)
+        # All of them finish at the same time: whoever stops us waits for stop_timeout_ms, and not for that of each.
+        until = time.monotonic() + self._settings.stop_timeout_ms / 1000
+        for running in self._running:
+            running.query.finish()
         for running in self._running:
             running.repeater.stop()
-            running.query.stop(self._settings.stop_timeout_ms / 1000)
+            running.query.stop(max(0.0, until - time.monotonic()))
             try:
                 running.commits.finish()
             except (Superseded, KafkaException) as error:
@@ -240,15 +265,22 @@ class Processor:
             self._progress = None
         if self._controller is not None:
             self._controller.stop()
+        if self._comparisons is not None:
+            self._comparisons.stop()
         if self._metrics_server is not None:
             self._metrics_server.close()
             self._metrics_server = None
+        if self._tracing is not None:
+            self._tracing.close()
+            self._tracing = None
         self.states.application_to(ApplicationState.NOT_RUNNING)
         self._listeners.close(_LISTENERS_END_S)
 
     def _create_topics(self, app: Application) -> ApplicationTopics:
         admin = clients.admin(self._settings.brokers, f"{app.application_id}-processor")
         sources = foreign_sources(app)
+        if self._settings.create_sources:
+            create_missing_sources(admin, app, self._settings.create_sources)
         counts = wait_for_sources(admin, sources, self._settings.source_wait_ms / 1000)
         check_rights(admin, sources, (AclOperation.READ,))
         topics = create_topics(admin, app, counts, self._settings)
@@ -258,10 +290,26 @@ class Processor:
 
     def _serve_metrics(self) -> None:
         self._metrics_server = serve_metrics(
-            self.metrics.registry, self._settings, self.metrics.security.denied, self.metrics.security.unusable
+            self.metrics.registry,
+            self._settings,
+            self.metrics.security.denied,
+            self.metrics.security.unusable,
+            self._probes(),
         )
         if self._metrics_server is not None:
             log.info("metrics served", host=self._settings.bind_host, port=self._metrics_server.port)
+
+    def _probes(self) -> dict[str, WhyNot]:
+        def silent_s() -> float | None:
+            at = self._looked_at
+            return None if at is None else time.monotonic() - at
+
+        states = self.states
+        return {
+            STARTED: lambda: not_started(states.application),
+            LIVE: lambda: not_alive(states.application, silent_s()),
+            READY: lambda: not_ready(states.application, states.queries),
+        }
 
     def _declared(self, app: Application, topics: ApplicationTopics) -> list[StoreDeclaration]:
         declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
@@ -277,6 +325,8 @@ class Processor:
             on_rebalance=self.metrics.rebalanced,
             on_pause=self.metrics.paused,
             on_state=self.states.controller_to,
+            on_plan=self.metrics.planned,
+            on_figures=self.metrics.ownership.take,
         )
         controller.start()
         return controller
@@ -297,8 +347,17 @@ class Processor:
         target = sink_target(settings, application_id, query, topics)
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
         refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
+        compared = (lambda _topic: None) if self._comparisons is None else self._comparisons.of
+        spans = QueryBatchSpans(self._tracing, application_id, query.name)
         commits = CommitsPublisher(
-            settings.brokers, application_id, query.name, changelogs, figures, self.metrics.paused
+            settings.brokers,
+            application_id,
+            query.name,
+            changelogs,
+            figures,
+            self.metrics.paused,
+            compared,
+            spans.traceparent,
         )
         commits.start()
         outputs = [
@@ -327,7 +386,7 @@ class Processor:
                     .outputMode(query.output_mode)
                     .option("checkpointLocation", directory)
                     .trigger(processingTime=f"{settings.commit_interval_ms} milliseconds")
-                    .foreachBatch(sink)
+                    .foreachBatch(spans.around(sink))
                     .start()
                 )
             return StartedQuery(started, sink)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from processor.operators.lru import lru
-from processor.operators.suppress import suppress
 from processor.outputs import OutputMode, Query
+from processor.spark_versions import Feature, ensure_has
 
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 # Queries that start in several threads must not take one another's settings for the session's own.
@@ -22,12 +22,22 @@ def partitioned_frame(query: Query, partition_counts: Mapping[str, int]) -> Data
     """Return the frame of a query, with `max_entries` or `suppress` applied to each partition if declared.
 
     The partitions are those of the first output. `partition_counts`: topic -> partition count, for all outputs.
+
+    Raises:
+        ConfigurationError: Spark lacks what is declared.
+
     """
     partition_count = partition_counts[query.outputs[0].topic]
+    if query.suppress is None and query.max_entries is None:
+        return query.frame
+    ensure_has(pyspark.__version__, Feature.ROW_STATE)
+    # Without the classes that they extend they can't be imported.
+    from processor.operators.lru import lru  # noqa: PLC0415
+    from processor.operators.suppress import suppress  # noqa: PLC0415
+
     if query.suppress is not None:
         return suppress(query.frame, query.suppress, partition_count)
-    if query.max_entries is None:
-        return query.frame
+    assert query.max_entries is not None  # noqa: S101 - see above
     return lru(query.frame, query.max_entries, partition_count, query.aggregator)
 
 

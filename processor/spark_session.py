@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import pyspark
 import structlog
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from processor.class_archive import driver_from_archive
 from processor.settings import ProcessorSettings
 from processor.spark_plans import is_local
+from processor.spark_versions import NEWEST, SparkVersion, is_known
 from processor.worker_sockets import DIRECTORY, ENABLED, forget_gone, socket_conf
 
 log = structlog.get_logger(__name__)
 
+FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+"""With it, stores that are read as frames with the option `pushdown` are asked only for what the filters say."""
 _PROJECT_ROOT: Final = Path(__file__).resolve().parent.parent
+# Since which version a class of Spark's is in a package of its own.
+_MOVED: Final = SparkVersion(4, 1)
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
 
@@ -27,7 +35,16 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     """Return the running session (spark-submit, a notebook), or a new one with the settings that we need.
 
     The jars of the Kafka connector are fetched once into a cache, unless `spark.jars` or `spark.jars.packages` is set.
+
+    Raises:
+        ConfigurationError: this version of Spark is too old.
+        ConnectorUnknown: we know of no connector for it, and none is set.
+
     """
+    if not is_known(pyspark.__version__):
+        log.warning(
+            "no application was run with this version of Spark yet", spark=pyspark.__version__, newest=str(NEWEST)
+        )
     # Workers must run the driver's Python and find the same modules.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = _python_path(os.environ.get("PYTHONPATH", ""))
@@ -42,7 +59,8 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
         builder = builder.master(master)
     for name, value in conf.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with driver_from_archive(conf) if settings.class_archive else nullcontext():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf["spark.log.level"])
     return session
 
@@ -70,6 +88,7 @@ def _defaults(settings: ProcessorSettings) -> dict[str, str]:
         # Recounting the bytes of a Python batch for each row took a tenth of a stateful query's JVM time.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+        FILTER_PUSHDOWN: "true",
         # HotSpot never compiles larger methods, and parsing a record makes one: smaller methods are faster.
         "spark.sql.codegen.hugeMethodLimit": "8000",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
@@ -84,7 +103,8 @@ def _local_files(settings: ProcessorSettings) -> dict[str, str]:
     """
     scheme = urlsplit(settings.checkpoint_dir).scheme
     if scheme == "file" or (not scheme and _is_local(settings)):
-        manager = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+        package = f"{_STREAMING}.checkpointing" if SparkVersion.parse(pyspark.__version__) >= _MOVED else _STREAMING
+        manager = f"{package}.FileSystemBasedCheckpointFileManager"
         return {"spark.sql.streaming.checkpointFileManagerClass": manager}
     return {}
 

@@ -10,10 +10,13 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+import pyspark
 import structlog
 from pyspark.sql import SparkSession
 
 from processor.checkpoint import CheckpointReader
+from processor.spark_versions import Feature, has
+from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
 
@@ -35,9 +38,19 @@ def settings_to_go_on(session: SparkSession, directory: str) -> dict[str, str]:
         session: where the frames will be made.
         directory: with the checkpoints of all the application's queries; it need not exist.
 
+    Raises:
+        ConfigurationError: this Spark lacks the interface that the checkpoints name.
+
     """
     checkpoints = CheckpointReader(session, directory)
     noted = checkpoints.note(NOTE)
+    if not has(pyspark.__version__, Feature.ROW_STATE) and noted != _PANDAS_NOTE:
+        if noted is not None:
+            raise ConfigurationError(
+                f"the checkpoints in {directory} were made by a newer Spark, and Spark {pyspark.__version__} can't go "
+                "on with the state in them: install the newer one, or reset the application"
+            )
+        checkpoints.write_note(NOTE, noted := _PANDAS_NOTE)
     if noted not in (_ROWS_NOTE, _PANDAS_NOTE):
         # Before there were notes, ours were always with pandas.
         noted = _PANDAS_NOTE if uses_pandas(checkpoints.texts("*/state/*/_metadata/v2/[0-9]*")) else _ROWS_NOTE

@@ -118,6 +118,10 @@ class SupervisedQuery:
         elif now >= self._restart_at:
             self._restart(now)
 
+    def finish(self) -> None:
+        """Begin no further batch."""
+        self._started.sink.drain(0.0)
+
     def stop(self, timeout_s: float) -> None:
         """Finish the running batch, within `timeout_s`, and stop the query."""
         if not self._started.sink.drain(timeout_s):

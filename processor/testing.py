@@ -11,8 +11,11 @@ are one micro-batch of each query.
 from __future__ import annotations
 
 import itertools
+import logging
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,16 +24,20 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from processor.application import Application, Source
 from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
+from processor.settings import ProcessorSettings
 from processor.sink.partitions import placed
 from processor.sink.record_cache import last_of_each_key
 from processor.sink.records import OutputRows, records
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.spark_queries import partitioned_frame, query_settings, set_for_a_while
+from processor.spark_session import open_session
+from processor.spark_versions import Feature, ensure_has
 from statehouse.client.conversion import from_value
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.serde_plugins import SerdeOptions
@@ -87,6 +94,7 @@ class TopologyTest:
         partitions: int = 1,
         registry: SerdeOptions | None = None,
     ) -> None:
+        ensure_has(pyspark.__version__, Feature.TESTS)
         self._session, self._directory, self._partitions = session, directory, partitions
         self._app = Application(application_id, self._read, registry)
         self._written: dict[str, list[Record]] = defaultdict(list)
@@ -230,6 +238,18 @@ class TopologyTest:
     def _typed(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's values are
         assert output.declaration is not None  # noqa: S101 - a store's
         return _shown(output.declaration.value_serde, data)
+
+
+@contextmanager
+def shared_session() -> Iterator[SparkSession]:
+    """Open a Spark session for tests, with the processor's settings; it starts slowly, so let tests share it."""
+    settings = ProcessorSettings(bootstrap="unused:1", checkpoint_dir="unused", spark_master="local[2]")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = open_session("tests", settings)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    yield session
+    session.stop()
 
 
 def _text_key(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the store's keys are

@@ -11,7 +11,7 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from processor.application import Application, Source, SourceKind
-from processor.control_topics import control_topics, create_control_topics, warn_of_uncompacted
+from processor.control_topics import control_topics, warn_of_uncompacted
 from processor.outputs import Output
 from processor.ownership.settings import StoreDeclaration
 from processor.settings import ProcessorSettings
@@ -55,10 +55,18 @@ _REMIND_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ApplicationTopics:
-    """The partition counts of the application's topics: outputs and global stores."""
+    """The application's topics.
+
+    Attributes:
+        outputs: partition counts of outputs and of global stores' topics.
+        dead_letters: partition count of the topic of dead letters.
+        changelogs: what the topics of its stores are to be.
+
+    """
 
     outputs: Mapping[str, int]
     dead_letters: int
+    changelogs: Sequence[TopicSpec] = ()
 
 
 def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, int]:
@@ -79,12 +87,29 @@ def wait_for_sources(admin: AdminClient, topics: Collection[str], timeout_s: flo
             raise ConfigurationError(
                 f"source topic{'s' if len(absent) > 1 else ''} {', '.join(absent)} not found: create "
                 f"{'them' if len(absent) > 1 else 'it'} (kafka-topics --create --topic {absent[0]} ...), or correct "
-                "the topology; sources are never created here, since their partition count is the producers' choice"
+                "the topology; sources aren't created here unless create_sources says with how many partitions, since "
+                "that is the producers' choice"
             )
         if now >= remind_at:
             remind_at = now + _REMIND_S
             log.warning("waiting for source topics", topics=absent, seconds_left=round(deadline - now))
         time.sleep(_POLL_S)
+
+
+def create_missing_sources(admin: AdminClient, app: Application, partitions: int) -> None:
+    """Create the source topics that don't exist: compacted if they hold rows by key; all keep records of any age."""
+    sources = foreign_sources(app)
+    existing = partition_counts(admin, sources)
+    events = {source.topic for source in app.sources if source.kind is SourceKind.STREAM}
+    kept = {"retention.ms": "-1", **_ANY_TIMESTAMP}
+    specs = [
+        TopicSpec(topic, partitions, kept | {"cleanup.policy": "delete" if topic in events else "compact"})
+        for topic in sources
+        if existing[topic] is None
+    ]
+    for spec in specs:
+        log.info("creating a source topic", topic=spec.name, partitions=partitions)
+    ensure_topics(admin, specs)
 
 
 def create_topics(
@@ -95,6 +120,29 @@ def create_topics(
     Raises:
         ConfigurationError: the declared partition count of a store differs from its changelog's, or settings of a
             topic contradict each other.
+
+    """
+    specs = wanted_topics(admin, app, source_counts, settings)
+    check_replicas(admin, specs)
+    ensure_topics(admin, specs)
+    warn_of_uncompacted(admin, app.global_stores)
+    counts = {spec.name: spec.partitions for spec in specs}
+    outputs = {output.topic: counts[output.topic] for output in app.outputs}
+    outputs |= {store.changelog_topic: source_counts[store.changelog_topic] for store in app.global_stores}
+    of_stores = {output.topic for output in app.outputs if output.declaration is not None}
+    changelogs = tuple(spec for spec in specs if spec.name in of_stores)
+    return ApplicationTopics(outputs, counts[dead_letters_topic(app.application_id)], changelogs)
+
+
+def wanted_topics(
+    admin: AdminClient, app: Application, source_counts: Mapping[str, int], settings: ProcessorSettings
+) -> list[TopicSpec]:
+    """Return what the application's topics are to be: its outputs, dead letters and control topics.
+
+    An output whose code names no partition count has that of its topic if it exists, else that of the largest source.
+
+    Raises:
+        ConfigurationError: settings of a topic contradict each other.
 
     """
     dead_letters = dead_letters_topic(app.application_id)
@@ -115,12 +163,7 @@ def create_topics(
         there = topic_settings(admin, spec.name) if existing[spec.name] is not None else {}
         check_compaction_lags(output, {**there, **spec.config})
     specs.append(TopicSpec(dead_letters, dead_letters_count, _DEAD_LETTERS_CONFIG, settings.replication_factor))
-    check_replicas(admin, [*specs, *control_topics(app.application_id, settings.replication_factor)])
-    ensure_topics(admin, specs)
-    create_control_topics(admin, app.application_id, settings.replication_factor)
-    warn_of_uncompacted(admin, app.global_stores)
-    counts |= {store.changelog_topic: source_counts[store.changelog_topic] for store in app.global_stores}
-    return ApplicationTopics(counts, dead_letters_count)
+    return specs + control_topics(app.application_id, settings.replication_factor)
 
 
 def foreign_sources(app: Application) -> list[str]:

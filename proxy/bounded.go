@@ -14,7 +14,9 @@ type Bounded struct {
 	net.Listener
 	most, mostOfAddress int
 	quotas              *Quotas
-	open                int // guarded by the quotas' lock
+	// Guarded by the quotas' lock.
+	open    int
+	refused uint64
 }
 
 // NewBounded returns a listener with at most so many connections, and so many of each address; if that is 0, an address
@@ -66,6 +68,7 @@ func (b *Bounded) take(addr net.Addr) *Quota {
 	its := all.at(addr)
 	if b.open >= b.most || its.connections >= mostOfAddress {
 		all.forget(its)
+		b.refused++
 		return nil
 	}
 	b.open++

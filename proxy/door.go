@@ -113,6 +113,13 @@ func (v *visit) Leave() {
 	d.next()
 }
 
+// Waiting returns how many calls wait in front of the door.
+func (d *Door) Waiting() int {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.waiting
+}
+
 func (d *Door) queue(ctx context.Context, v *visit) {
 	var from any
 	if caller, is := peer.FromContext(ctx); is {

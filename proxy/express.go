@@ -62,12 +62,18 @@ func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
 
 func (e *Express) hold() { e.holds.Store(int64(time.Since(e.began) + snapshotHolds)) }
 
+// isOpen returns whether there is a snapshot that holds.
+func (e *Express) isOpen() bool {
+	s := e.snapshot.Load()
+	return s != nil && len(s.Stores) > 0 && int64(time.Since(e.began)) <= e.holds.Load()
+}
+
 // now returns the snapshot to act on, nil if there is none for a call, or no room.
 func (e *Express) now(ctx context.Context) *snapshot {
-	s := e.snapshot.Load()
-	if s == nil || len(s.Stores) == 0 || int64(time.Since(e.began)) > e.holds.Load() {
+	if !e.isOpen() {
 		return nil
 	}
+	s := e.snapshot.Load()
 	if uint64(e.open.Load()+e.passed.Load())+uint64(e.link.Waiting()) >= uint64(s.MaxLookups) {
 		return nil // the router refuses, or has room
 	}

@@ -27,7 +27,7 @@ import (
 // are big-endian. The other end is statehouse/rpc/link.py.
 const (
 	// Each end gives its own in its first frame, and is alone when they differ.
-	linkVersion = 7
+	linkVersion = 8
 	headBytes   = 4 + 1 + 8
 
 	// From the proxy. A call's content is its time in milliseconds, in four bytes, its caller's number, in eight, how many
@@ -57,6 +57,7 @@ const (
 	scan         = 15
 	scanWindows  = 16
 	scanSessions = 17
+	proxySums    = 18 // statehouse.control.v1.ProxySums
 
 	// To the proxy.
 	serve   = 1 // the version, in one byte
@@ -77,6 +78,8 @@ const (
 	longestPause = 250 * time.Millisecond
 	// Of what came of calls that are told of with a request, so that this is not a huge one.
 	mostKnown = 512 << 10
+	// With so much waiting to be written, what will be said again isn't said.
+	mostSaid = 1 << 20
 	// What is kept of what waited after it has been written.
 	mostSpare = 1 << 20
 )
@@ -407,6 +410,20 @@ func (l *Link) Send(kind byte, number uint64, content []byte) {
 	l.out = append(l.out, content...)
 	l.mutex.Unlock()
 	l.awaken()
+}
+
+// Say queues a frame that tells how things stand; not if much waits to be written, because it will be said again.
+func (l *Link) Say(kind byte, content []byte) {
+	l.mutex.Lock()
+	says := len(l.out) < mostSaid
+	if says {
+		l.appendHead(kind, 0, len(content))
+		l.out = append(l.out, content...)
+	}
+	l.mutex.Unlock()
+	if says {
+		l.awaken()
+	}
 }
 
 // Flush writes what is queued: what has come together while the last write was under way goes as one.

@@ -7,6 +7,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 // message is the bytes of one, whatever is in them.
@@ -67,18 +70,23 @@ var linked = map[string]byte{
 	"/statehouse.v1.QueryService/ScanSessions": scanSessions,
 }
 
+// Doors are those to the server: of lookups, and of all other calls.
+type Doors struct{ lookups, others *Door }
+
 // Handle has lookups answered by nodes, where that is decided, or over the link, and pages over the link. It passes on all
-// else. Pages go in by the same door as that.
+// else. Pages go in by the same door as that. `isTraced`: a call that carries a trace's context is passed on with it.
 func Handle(
-	link *Link, express *Express, requests *Requests, others *Door, forward grpc.StreamHandler,
+	link *Link, express *Express, requests *Requests, doors Doors, tally *Tally, isTraced bool, forward grpc.StreamHandler,
 ) grpc.StreamHandler {
-	door := NewDoor(placesOfLookups)
-	return func(service any, caller grpc.ServerStream) error {
+	return func(service any, caller grpc.ServerStream) (err error) {
 		method, _ := grpc.MethodFromServerStream(caller)
+		way := controlv1.ProxyWay_PROXY_WAY_FORWARDED
+		defer func() { tally.Ended(way, err) }()
 		kind, is := linked[method]
-		if !is {
+		if !is || (isTraced && len(metadata.ValueFromIncomingContext(caller.Context(), traceParent)) > 0) {
 			return forward(service, caller)
 		}
+		way = controlv1.ProxyWay_PROXY_WAY_LINK
 		who, authorization, err := callerIn(caller.Context())
 		if err != nil {
 			return err
@@ -94,19 +102,21 @@ func Handle(
 		}
 		request, err := messages.Only(most)
 		if err == io.EOF {
+			way = controlv1.ProxyWay_PROXY_WAY_FORWARDED
 			return forward(service, caller) // there is no request, which the server refuses
 		} else if err != nil {
 			return err
 		}
-		through, places, longest := others, 1, longestPage
+		through, places, longest := doors.others, 1, longestPage
 		if kind == get || kind == batchGet {
 			if data, err, is := express.Answer(caller.Context(), who, authorization, kind, request); is {
+				way = controlv1.ProxyWay_PROXY_WAY_EXPRESS
 				if err != nil {
 					return err
 				}
 				return held.Answer(caller, data)
 			}
-			through, places, longest = door, placesOf(len(request.data)), longestBeginning
+			through, places, longest = doors.lookups, placesOf(len(request.data)), longestBeginning
 		}
 		inside, err := through.Enter(caller.Context(), places, longest)
 		if err != nil {

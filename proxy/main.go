@@ -26,6 +26,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 const (
@@ -60,6 +62,7 @@ type options struct {
 	ca, callers      string
 	serverName       string
 	maxAge           time.Duration
+	isTraced         bool
 }
 
 // quotaBytes returns what all calls may take.
@@ -80,6 +83,7 @@ func main() {
 	flag.StringVar(&given.callers, "tls-callers", "none", "whether callers show certificates: none, optional or required")
 	flag.StringVar(&given.serverName, "tls-server-name", "", "a name that the certificates of called servers have, in place of their hosts")
 	flag.DurationVar(&given.maxAge, "max-connection-age", 0, "with TLS, when a connection is closed after its calls")
+	flag.BoolVar(&given.isTraced, "traced", false, "the server makes spans of calls that carry a trace's context")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "statehouse-proxy is started by a query node or a router (--proxy), not by hand.")
 		flag.PrintDefaults()
@@ -138,14 +142,20 @@ func run(given options) error {
 		how = append(how, grpc.Creds(encrypted))
 	}
 	requests := NewRequests(given.maxMessageBytes, given.maxHeldBytes)
-	express, others := NewExpress(link, calls, given.maxMessageBytes), NewDoor(placesOfOthers)
-	all := Handle(link, express, requests, others, link.Liveness.Guarded(Forward(upstream, requests, others)))
-	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all)))...)
+	express, tally := NewExpress(link, calls, given.maxMessageBytes), &Tally{}
+	doors := Doors{NewDoor(placesOfLookups), NewDoor(placesOfOthers)}
+	forward := link.Liveness.Guarded(Forward(upstream, requests, doors.others))
+	all := Handle(link, express, requests, doors, tally, given.isTraced, forward)
+	refused := func() { tally.Ended(controlv1.ProxyWay_PROXY_WAY_REFUSED, errTooMuch) }
+	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(all, refused)))...)
+	bounded := NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)
+	standing := &Standing{tally, link, quotas, express, doors.lookups, doors.others, bounded}
 	ended := make(chan error, 2)
 	link.OnServe = func() {
+		go standing.Tell()
 		go func() {
 			// A proxy that listens to nobody would only look alive; the process behind it starts none in its place, but ends.
-			if err := server.Serve(NewBounded(listener, given.maxConnections, given.maxOfAddress, quotas)); err != nil {
+			if err := server.Serve(bounded); err != nil {
 				ended <- fmt.Errorf("no calls are taken any more: %w", err)
 			}
 		}()

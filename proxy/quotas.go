@@ -216,8 +216,8 @@ func (q *Quotas) await() {
 	q.seen.Signal() // there may be room for another one
 }
 
-// Handle has calls served that may take what they take.
-func (q *Quotas) Handle(serve grpc.StreamHandler) grpc.StreamHandler {
+// Handle has calls served that may take what they take. `onRefused` is called for each other one.
+func (q *Quotas) Handle(serve grpc.StreamHandler, onRefused func()) grpc.StreamHandler {
 	return func(service any, caller grpc.ServerStream) error {
 		h := holdingIn(caller.Context())
 		h.unlisten()
@@ -226,6 +226,7 @@ func (q *Quotas) Handle(serve grpc.StreamHandler) grpc.StreamHandler {
 		}
 		defer h.end()
 		if h.isRefused {
+			onRefused()
 			return errTooMuch
 		}
 		return serve(service, caller)

@@ -331,7 +331,7 @@ func answering(t *testing.T, quotas *Quotas, serve grpc.StreamHandler) (string, 
 		t.Fatal(err)
 	}
 	how := serving(options{maxMessageBytes: largest}, quotas)
-	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(serve)))...)
+	server := grpc.NewServer(append(how, grpc.UnknownServiceHandler(quotas.Handle(serve, func() {})))...)
 	go server.Serve(NewBounded(listener, 100, 100, quotas))
 	t.Cleanup(server.Stop)
 	return listener.Addr().String(), server

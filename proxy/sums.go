@@ -13,8 +13,8 @@ import (
 const (
 	// How often the router hears of lookups that went well.
 	betweenSums = 100 * time.Millisecond
-	// As many times as the router keeps of a store and a node (router/choice/answer_times.py).
-	maxTimes = 128
+	// The router keeps four times as many of a store and a node (router/choice/answer_times.py).
+	maxTimes = 32
 )
 
 // What a sum is of.
@@ -83,7 +83,7 @@ func (s *Sums) flush() {
 	s.sums, s.shared, s.isDue = map[sumKey]*controlv1.ExpressSum{}, nil, false
 	s.mutex.Unlock()
 	for key, it := range sums {
-		it.TookUs = it.TookUs[max(0, len(it.TookUs)-maxTimes):]
+		it.TookUs = spread(it.TookUs)
 		switch key.of {
 		case sumOfGets:
 			told.Sums = append(told.Sums, it)
@@ -95,6 +95,18 @@ func (s *Sums) flush() {
 	}
 	data, _ := proto.Marshal(told) // names came from a snapshot, and so are text
 	s.tell(data)
+}
+
+// spread returns at most maxTimes of the times, from all of the interval: neighbours take alike.
+func spread(times []uint32) []uint32 {
+	if len(times) <= maxTimes {
+		return times
+	}
+	some := make([]uint32, maxTimes)
+	for i := range some {
+		some[i] = times[i*len(times)/maxTimes]
+	}
+	return some
 }
 
 func inMicroseconds(took time.Duration) uint32 {

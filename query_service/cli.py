@@ -6,15 +6,14 @@ import asyncio
 import resource
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from query_service.inspect import stores_in
+from query_service.inspect import StoreOnDisk, stores_in
 from query_service.node import run_node
 from statehouse.cli.declared import takes_settings
-from statehouse.cli.options import OutputOption
-from statehouse.cli.output import OutputFormat, print_json, print_table
+from statehouse.cli.output import Column, OutputFormat, OutputOption, show_items
 from statehouse.observability import logs
 from statehouse.settings import LoadedSettings, NodeSettings
 
@@ -38,6 +37,23 @@ def node(loaded: LoadedSettings[NodeSettings]) -> None:
     asyncio.run(run_node(settings))
 
 
+_STORES: Final = (
+    Column[StoreOnDisk]("task", lambda store: store.task),
+    Column[StoreOnDisk]("store", lambda store: store.store),
+    Column[StoreOnDisk]("partition", lambda store: store.partition),
+    Column[StoreOnDisk]("position", lambda store: store.position),
+    Column[StoreOnDisk]("topic", lambda store: store.topic),
+    Column[StoreOnDisk]("at end", lambda store: store.at_end),
+    Column[StoreOnDisk]("format", lambda store: store.format_version),
+    Column[StoreOnDisk]("bytes", lambda store: store.size_bytes),
+    Column[StoreOnDisk]("keys (about)", lambda store: store.keys),
+    Column[StoreOnDisk]("locked by", lambda store: store.locked_by or "-"),
+    Column[StoreOnDisk]("note", lambda store: store.note or "-"),
+    Column[StoreOnDisk]("topic id", lambda store: store.topic_id, is_wide=True),
+    Column[StoreOnDisk]("path", lambda store: store.path, is_wide=True),
+)
+
+
 class StateAction(StrEnum):
     """What `statehouse state` does."""
 
@@ -57,38 +73,4 @@ def state(
     Needs no broker and no node, and changes no data. A store that a node has open is not opened; its facts then come
     from the task's .checkpoint file.
     """
-    stores = stores_in(directory)
-    if output is OutputFormat.JSON:
-        print_json(stores)
-        return
-    print_table(
-        (
-            "task",
-            "store",
-            "partition",
-            "position",
-            "topic",
-            "at end",
-            "format",
-            "bytes",
-            "keys (about)",
-            "locked by",
-            "note",
-        ),
-        [
-            (
-                store.task,
-                store.store,
-                store.partition,
-                store.position,
-                store.topic,
-                store.at_end,
-                store.format_version,
-                store.size_bytes,
-                store.keys,
-                store.locked_by or "-",
-                store.note or "-",
-            )
-            for store in stores
-        ],
-    )
+    show_items(output, _STORES, stores_in(directory), lambda store: store.path)

@@ -64,6 +64,7 @@ class NodeFacts:
     disk_reads: Callable[[], int]
     dormant_tasks: Callable[[], int]
     kafka_silence_s: Callable[[], float | None]
+    heartbeats_failing_s: Callable[[], float | None]
     reports: Mapping[str, ProcessorReport]
 
 
@@ -132,6 +133,11 @@ class NodeCollector(Collector):
         if (silence_s := self._facts.kafka_silence_s()) is not None:
             silence.add_metric((), silence_s)
         yield silence
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_heartbeats_failing_seconds",
+            "Time since a heartbeat last reached Kafka if the newest one failed, else 0",
+            self._facts.heartbeats_failing_s() or 0.0,
+        )
 
     def _replicas(self) -> Iterator[Metric]:
         found: defaultdict[tuple[str, str], _Replicas] = defaultdict(_Replicas)

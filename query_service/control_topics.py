@@ -9,6 +9,7 @@ from typing import Final, TypeVarTuple
 import structlog
 from confluent_kafka.admin import AclOperation
 
+from query_service.reads.batch_spans import BatchSpans
 from query_service.reads.fleet_view import FleetView, view_of
 from query_service.replicas.replica import monotonic_and_wall_ms
 from query_service.states.ownership import NodeOwnership
@@ -34,7 +35,7 @@ Told = TypeVarTuple("Told")
 class ControlTopics:
     """Reads the topics on threads, and brings their records to the event loop and to the node's ownership.
 
-    `reports` has what the processor last reported for each store.
+    `reports` has what the processor last reported for each store, and `batch_spans` the spans of its batches.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
@@ -57,6 +58,7 @@ class ControlTopics:
     ) -> None:
         self.members_known = asyncio.Event()
         self.reports = ProcessorReports()
+        self.batch_spans = BatchSpans()
         self._loop = asyncio.get_running_loop()
         self._ownership, self._skipped = ownership, skipped
         self._serdes = Serdes(settings.serde_options)
@@ -138,13 +140,16 @@ class ControlTopics:
 
     def _take_commit(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if value is None:
-            self.reports.forget((key or b"").decode(errors="replace"))
+            store = (key or b"").decode(errors="replace")
+            self.reports.forget(store)
+            self.batch_spans.forget(store)
             return
         try:
             commit = decode_commit(key, value)
         except ContractError as error:
             self._skipped.note("commits", key, error)
             return
+        self.batch_spans.take(commit)
         now_s, wall_ms = monotonic_and_wall_ms()
         self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
 

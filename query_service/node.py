@@ -32,6 +32,8 @@ from statehouse.assignment import Assignment
 from statehouse.background import BackgroundWork, as_error
 from statehouse.membership import Member, NodeState
 from statehouse.observability.metrics import MetricsServer, serve_metrics
+from statehouse.observability.proxy_sums import ProxyCollector
+from statehouse.observability.tracing import tracing_for
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import ProcessorReport
 from statehouse.settings import NodeSettings
@@ -118,8 +120,15 @@ class QueryNode:
         self._host = types_pb2.Host(
             instance_id=self._ownership.instance_id, host=settings.advertised_host or settings.bind_host
         )
-        self._reads = new_reads(settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics)
-        self._server = new_server(settings, self._reads, self, self._metrics, self._break)
+        self._tracing = tracing_for(
+            settings.tracing_endpoint, "node", **{"service.instance.id": self._host.instance_id}
+        )
+        self._reads = new_reads(
+            settings, client_id, self._host, self._tasks.replicas, self._control, self._metrics, self._tracing
+        )
+        self._server = new_server(
+            settings, self._reads, self, self._metrics, self._break, is_traced=self._tracing is not None
+        )
         self._host.port = settings.advertised_port or self._server.port
         self._metrics_server = self._serve_metrics()
 
@@ -138,9 +147,12 @@ class QueryNode:
             disk_reads=lambda: self._reads.lookups.disk_reads,
             dormant_tasks=self._tasks.dormant_tasks,
             kafka_silence_s=lambda: self._control.silence_s,
+            heartbeats_failing_s=lambda: self.heartbeats_failing_s,
             reports=self._control.reports.latest,
         )
         self._metrics.registry.register(NodeCollector(facts))
+        sums = self._server.proxy_sums
+        self._metrics.registry.register(ProxyCollector("statehouse_node", sums, has_express=False))
         return serve_metrics(self._metrics.registry, self._settings, self._metrics.security.denied)
 
     @property
@@ -309,6 +321,8 @@ class QueryNode:
         await asyncio.to_thread(self._listeners.close, _LISTENERS_END_S)
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def _leave(self, left: str) -> None:
         """Say what the stop has left to do."""
@@ -348,7 +362,7 @@ class QueryNode:
         states = self._tasks.states()
         self._state_changed(self._ownership.settle(states))
         self._heartbeats.due()
-        self._server.set_serving(serving=self._ownership.is_serving(states))
+        self._server.set_serving(serving=self._ownership.is_serving(states), ready=self._ownership.is_ready(states))
 
     def _take_view(self, view: FleetView) -> None:
         self._reads.admission.view = view

@@ -12,7 +12,10 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import grpc.aio
 import structlog
 
+from query_service.reads.batch_spans import BatchSpans
+from query_service.reads.batches import Batch, batch_of
 from query_service.reads.lookups import DiskLookup, LookupHandler
+from query_service.reads.observed import ReadObserver
 from query_service.reads.position_waits import PositionNotReached, PositionWaits
 from query_service.reads.scans import ScanHandler
 from query_service.reads.serde_fetches import SerdeFetches
@@ -21,6 +24,7 @@ from query_service.telemetry.metrics import NodeMetrics
 from query_service.watches.watch_handler import WatchHandler
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import NodeState
+from statehouse.observability.lookup_log import LookupLog
 from statehouse.processor_reports import ProcessorReport
 from statehouse.rpc import link
 from statehouse.rpc.deadline import Deadline, HasTime
@@ -104,7 +108,17 @@ def _waiting(method: str, handler: Callable[[Any, Any], Awaitable[Response | Dis
         # A fetch takes longer than a read, so the read is simply done again after it.
         return await self.fetches.until_decoded(request, lambda: at_position(self, request, context))
 
-    return _counting(method, read)
+    async def observed(self: QueryServicer, request: Any, context: HasTime, *begun: DiskLookup) -> Response:  # noqa: ANN401 - any of the requests
+        began_ns = self.observer.began()
+        try:
+            response = await read(self, request, context, *begun)
+        except LookupFailure as failure:
+            self.observer.failed(method, request, context, failure.reason.name, began_ns)
+            raise
+        self.observer.answered(method, request, context, response, began_ns)
+        return response
+
+    return _counting(method, observed)
 
 
 def _read(method: str, handler: Callable[[Any, Any], Awaitable[Response]]) -> Any:  # noqa: ANN401 - as `failing_cleanly`
@@ -135,7 +149,10 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         waits: PositionWaits,
         fetches: SerdeFetches,
         metrics: NodeMetrics,
+        observer: ReadObserver | None = None,
     ) -> None:
+        """`observer`: what keeps something of reads; by default one that writes of failed ones."""
+        self.observer = observer or ReadObserver("", LookupLog(0, has_keys=False), None, BatchSpans())
         self._lookups, self._scans, self._watches = lookups, scans, watches
         self.waits, self.fetches, self.metrics = waits, fetches, metrics
 
@@ -156,8 +173,8 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     async def _get(self, request: query_service_pb2.GetRequest) -> bytes | DiskLookup:
         return self._lookups.get(request)
 
-    async def _batch_get(self, request: query_service_pb2.BatchGetRequest) -> bytes | DiskLookup:
-        return self._lookups.batch_get(request)
+    async def _batch_get(self, batch: Batch) -> bytes | DiskLookup:
+        return self._lookups.batch_get(batch)
 
     async def _scan(self, request: query_service_pb2.ScanRequest) -> bytes:
         return await self._scans.scan(request)
@@ -204,6 +221,9 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
     scan_windows = _waiting("ScanWindows", _scan_windows)
     scan_sessions = _waiting("ScanSessions", _scan_sessions)
 
+    async def _batch_get_of_grpc(self, request: query_service_pb2.BatchGetRequest, context: HasTime) -> bytes:
+        return await self.batch_get(batch_of(request.SerializeToString()), context)
+
     @property
     def proxied(self) -> Mapping[str, link.LinkHandler]:
         """The handlers of calls that don't come as gRPC, by method."""
@@ -230,20 +250,25 @@ class QueryServicer(query_service_pb2_grpc.QueryServiceServicer):
         """Answer a serialized request at once. Only a request that has to wait costs a coroutine."""
         request = parsed(parse, data)
         refuse_unreadable(request)
+        began_ns = self.observer.began() if self.observer.is_on else 0
         try:
             answer = read(request)
         except (PositionNotReached, FetchNeeded):
             return read_in_time(request, context)
         except BaseException as error:
-            self.metrics.call(method, error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name)
+            reason = error.reason.name if isinstance(error, LookupFailure) else Reason.INTERNAL.name
+            self.metrics.call(method, reason)
+            self.observer.failed(method, request, context, reason, began_ns)
             raise
         if isinstance(answer, DiskLookup):
             return read_in_time(request, context, answer)
         self.metrics.call(method, "OK")
+        if self.observer.is_on:
+            self.observer.answered(method, request, context, answer, began_ns)
         return answer
 
     Get = failing_cleanly(get)
-    BatchGet = failing_cleanly(batch_get)
+    BatchGet = failing_cleanly(_batch_get_of_grpc)
     Scan = failing_cleanly(scan)
     ScanWindows = failing_cleanly(scan_windows)
     ScanSessions = failing_cleanly(scan_sessions)
@@ -357,6 +382,7 @@ def _store(store: StoreReplica, now: float, report: ProcessorReport | None) -> n
         staleness_ms=store.staleness_ms(now),
         restored_from=store.restored_from,
         restored_records=store.restored_records,
+        lookups=store.lookups,
         skipped_records=store.skipped,
         late_records=store.late,
         partition=store.partition,

@@ -11,6 +11,7 @@ from functools import partial
 from query_service.control_topics import ControlTopics
 from query_service.reads.admission import Admission
 from query_service.reads.lookups import LookupHandler
+from query_service.reads.observed import ReadObserver
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.position_waits import PositionWaits
 from query_service.reads.scans import ScanHandler
@@ -28,6 +29,8 @@ from query_service.watches.watch_handler import WatchHandler
 from statehouse.assignment import AssignmentReader
 from statehouse.kafka.partitioner import partitioner
 from statehouse.observability.denials import counted_gate
+from statehouse.observability.lookup_log import LookupLog
+from statehouse.observability.tracing import Tracing
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
@@ -48,10 +51,11 @@ class ReadHandlers:
     watches: WatchHandler
     waits: PositionWaits
     fetches: SerdeFetches
+    observer: ReadObserver
 
     def servicer(self, metrics: NodeMetrics) -> QueryServicer:
         """Return the gRPC service over these parts."""
-        return QueryServicer(self.lookups, self.scans, self.watches, self.waits, self.fetches, metrics)
+        return QueryServicer(self.lookups, self.scans, self.watches, self.waits, self.fetches, metrics, self.observer)
 
 
 def new_listeners(metrics: NodeMetrics, more: Sequence[Listener]) -> Listeners:
@@ -94,8 +98,11 @@ def new_reads(
     replicas: Mapping[AnyTaskId, TaskReplica],
     control: ControlTopics,
     metrics: NodeMetrics,
+    tracing: Tracing | None,
 ) -> ReadHandlers:
     """Return the parts that answer requests for these replicas, by what the control topics say."""
+    lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
+    observer = ReadObserver(host.instance_id, lookup_log, tracing, control.batch_spans)
     admission = Admission(host, replicas, control.is_confirmed, control.reports.latest, partitioner())
     open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
     lookups = LookupHandler(
@@ -104,6 +111,7 @@ def new_reads(
         metrics,
         max_batch_entries=settings.max_batch_entries,
         max_message_bytes=settings.max_message_bytes,
+        on_entry_failed=observer.entry_failed,
     )
     fetches = SerdeFetches(timeout_s=settings.serde_options.timeout_s)
     log_reader = LogReader(settings.brokers, client_id)
@@ -118,6 +126,7 @@ def new_reads(
             max_waits=settings.max_position_waits,
         ),
         fetches,
+        observer,
     )
 
 
@@ -127,6 +136,8 @@ def new_server(
     node: ServedNode,
     metrics: NodeMetrics,
     on_defect: Callable[[Exception], None],
+    *,
+    is_traced: bool,
 ) -> RpcServer:
     """Return the server of the node's services. Its port is bound, but it accepts no calls yet."""
     servicer = reads.servicer(metrics)
@@ -136,7 +147,7 @@ def new_server(
         SERVICES,
         lambda server: register(server, servicer, NodeServicer(node, metrics)),
         settings=settings,
-        proxy=proxy_for(settings, bind, on_defect),
+        proxy=proxy_for(settings, bind, on_defect, is_traced=is_traced),
         proxied=servicer.proxied,
         max_batch_entries=settings.max_batch_entries,
         lasting_calls=settings.max_watches + settings.max_position_waits + settings.max_open_scans,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import grpc.aio
 import structlog
@@ -18,11 +18,13 @@ from router.calls.express_way import ExpressWay
 from router.calls.group_calls import GroupCalls
 from router.calls.health import NodeHealth
 from router.calls.liveness import show_liveness
+from router.child_processes import keep
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import NO_SNAPSHOT, ExpressLimits, Obstacle, standing_obstacle
 from router.choice.hold import HoldLimits, Holds
 from router.fleet.current_table import CurrentTable
+from router.fleet.readiness import is_ready, longest_silence_s
 from router.fleet.table import PartitionRoutes, RoutingTable
 from router.fleet.tracker import FleetTracker
 from router.fleet_api.inputs import Inputs
@@ -31,10 +33,13 @@ from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
 from router.lookups.explain import Explainer
 from router.lookups.limit import LookupLimit
+from router.lookups.observed import LookupObserver
 from router.lookups.scatter import Scatter
 from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
+from router.telemetry.collector import TableCollector
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
+from router.web import web_child
 from statehouse.assignment import CONTROLLER_KEY, AssignmentReader, read_controller_record
 from statehouse.background import BackgroundWork, as_error
 from statehouse.errors import ContractError
@@ -42,7 +47,10 @@ from statehouse.kafka.control_log import ControlLogReader, OnRecord
 from statehouse.membership import decode_member
 from statehouse.observability import logs
 from statehouse.observability.denials import counted_gate
+from statehouse.observability.lookup_log import LookupLog
 from statehouse.observability.metrics import serve_metrics
+from statehouse.observability.proxy_sums import ProxyCollector
+from statehouse.observability.tracing import tracing_for
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import decode_commit, record_age_s, written_at_s
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
@@ -52,8 +60,11 @@ from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
+from statehouse.waiting import StopSignals, is_set_within, stop_signals
 
 log = structlog.get_logger(__name__)
+
+_READINESS_JUDGED_EVERY_S: Final = 0.5
 
 
 class RouterServer:
@@ -74,7 +85,17 @@ class RouterServer:
         self.skipped = UnreadableRecords(self.metrics.registry, "statehouse_router")
         self.tables = CurrentTable()
         bind = f"{settings.bind_host}:{settings.router_port}"
-        proxy = proxy_for(settings, bind, on_broken, share_port=share_port, server_name=settings.tls_node_name)
+        self._tracing = tracing_for(settings.tracing_endpoint, "router")
+        proxy = proxy_for(
+            settings,
+            bind,
+            on_broken,
+            share_port=share_port,
+            is_traced=self._tracing is not None,
+            server_name=settings.tls_node_name,
+        )
+        lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
+        observer = LookupObserver(lookup_log, self._tracing)
         self._proxy, self._background = proxy, BackgroundWork()
         self._express: ExpressWay | None = None
         self._express_obstacle = standing_obstacle(
@@ -119,6 +140,7 @@ class RouterServer:
         )
         limit = LookupLimit(settings.max_lookups, self._lookups_elsewhere)
         self.metrics.open_lookups.set_function(lambda: limit.under_way)
+        self.metrics.max_lookups.set(settings.max_lookups)
         calls = GroupCalls(self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s)
         batches = BatchGetter(
             self.tables,
@@ -128,6 +150,7 @@ class RouterServer:
             self.metrics,
             max_entries=settings.router_max_batch_entries,
             max_message_bytes=settings.max_message_bytes,
+            on_failed=lambda store, reason, lookups: observer.failed(store, "BatchGet", reason, lookups),
         )
         scatter = Scatter(self.tables, calls, dispatcher, self.metrics, max_message_bytes=settings.max_message_bytes)
         self.watches = WatchRelay(
@@ -151,6 +174,7 @@ class RouterServer:
             self.watches,
             self.metrics,
             times,
+            observer,
         )
         self.inputs, self.queries, self.controller = Inputs(), ProcessorQueries(), ControllerReport()
         self.fleet = FleetServicer(
@@ -167,7 +191,8 @@ class RouterServer:
             max_watches=settings.max_watches,
         )
         self.metrics.open_fleet_watches.set_function(lambda: self.fleet.watches.streams.open)
-        self._is_serving = False
+        self._is_serving = self._was_ready = False
+        self._silence_s: Callable[[], float | None] = lambda: None
         self._budget = budget
         self._rpc = RpcServer(
             bind,
@@ -187,9 +212,14 @@ class RouterServer:
         """The port it listens on."""
         return self._rpc.port
 
-    async def start(self) -> None:
-        """Accept calls; they fail with ROUTING_NOT_READY until the first table."""
+    async def start(self, silence_s: Callable[[], float | None] = lambda: None) -> None:
+        """Accept calls; they fail with ROUTING_NOT_READY until the first table.
+
+        `silence_s()`: seconds since what the table is made of was last known to be read to its end; None if never.
+        """
+        self._silence_s = silence_s
         await self._rpc.start()
+        self._background.start(self._judge_readiness(), "judge readiness")
         if self._proxy is not None:
             self._background.start(show_liveness(self._proxy.link), "show liveness")
         if self._proxy is not None and self._express_obstacle is None:
@@ -209,6 +239,10 @@ class RouterServer:
             self._background.start(self._express.run(), "express way")
         log.info("router listens", address=f"{self._settings.bind_host}:{self.port}")
 
+    def leave(self) -> None:
+        """Tell health checks that the router serves no more. It answers all the same until `stop`."""
+        self._rpc.leave()
+
     async def stop(self, grace_s: float | None = None) -> None:
         """Refuse new calls, let those under way end within `grace_s` (default: `stop_grace_ms`), close connections."""
         if grace_s is None:
@@ -220,6 +254,13 @@ class RouterServer:
         await self._background.cancel()
         await self.health.close()
         await self.channels.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+    def collect(self, kafka_silence_s: Callable[[], float | None]) -> None:
+        """Have the metrics that are read at each scrape collected; `kafka_silence_s` is as for `TableCollector`."""
+        self.metrics.registry.register(TableCollector(self.tables, self.health.suspects, kafka_silence_s))
+        self.metrics.registry.register(ProxyCollector("statehouse_router", self._rpc.proxy_sums, has_express=True))
 
     def _register(self, server: grpc.aio.Server) -> None:
         self._handlers.register(server)
@@ -254,9 +295,22 @@ class RouterServer:
         if not self._is_serving:
             self._is_serving = True
             log.info("router is ready", epoch=table.epoch, stores=sorted(table.stores), nodes=sorted(table.nodes))
-            self._rpc.set_serving(serving=True)
+        self._tell_health()
         for store, problem in table.unusable.items():
             log.debug("store can't be routed by this version", store=store, problem=problem)
+
+    async def _judge_readiness(self) -> None:
+        while True:
+            self._tell_health()
+            await asyncio.sleep(_READINESS_JUDGED_EVERY_S)
+
+    def _tell_health(self) -> None:
+        silence_s, longest_s = self._silence_s(), self._settings.ready_silence_max_ms / 1_000
+        ready = is_ready(has_table=self._is_serving, silence_s=silence_s, longest_s=longest_s)
+        if self._was_ready and not ready:
+            log.warning("router is not ready: Kafka is silent", silence_s=silence_s, longest_s=longest_s)
+        self._was_ready = ready
+        self._rpc.set_serving(serving=self._is_serving, ready=ready)
 
 
 def _files_for_nodes(settings: RouterSettings) -> CredentialFiles | None:
@@ -320,6 +374,10 @@ class ControlTopicReaders:
         self._commit_log = reader(commits_topic(name), self._on_commit_record)
         self._logs = (self._assignment_log, self._member_log, self._commit_log)
 
+    def silence_s(self) -> float | None:
+        """Return seconds since assignment and heartbeats were last known to be read to their ends; None if never."""
+        return longest_silence_s(each.seconds_since_contact() for each in (self._assignment_log, self._member_log))
+
     def start(self) -> None:
         """Begin to read."""
         for each in self._logs:
@@ -367,7 +425,9 @@ class ControlTopicReaders:
 
     def _on_commit_record(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
         if value is None:
-            self._call_on_loop(self._queries.on_reset, (key or b"").decode(errors="replace"))
+            store = (key or b"").decode(errors="replace")
+            self._call_on_loop(self._queries.on_reset, store)
+            self._call_on_loop(self._inputs.on_reset, store)
             return
         try:
             commit = decode_commit(key, value)
@@ -399,8 +459,10 @@ class ControlTopicReaders:
             self._on_broken(as_error(caught))
 
 
-async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bool = False) -> None:
-    """Serve until `stop` is set; `share_port`: as one of several processes on the port.
+async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool = False) -> None:
+    """Serve until `stop` asks for the end, and for the pause of lame_duck_ms after it.
+
+    `share_port`: as one of several processes on the port.
 
     Raises:
         Exception: the defect that ended a topic's reader or the proxy; the router has been shut down.
@@ -410,7 +472,7 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
 
     def stop_by(defect: Exception) -> None:
         defects.append(defect)
-        stop.set()
+        stop.now()
 
     server = RouterServer(settings, stop_by, share_port=share_port)
     follower = ControlTopicReaders(
@@ -423,14 +485,24 @@ async def serve(settings: RouterSettings, stop: asyncio.Event, *, share_port: bo
         asyncio.get_running_loop(),
         stop_by,
     )
+    server.collect(follower.silence_s)
     metrics_server = serve_metrics(server.metrics.registry, settings, server.metrics.security.denied)
-    await server.start()
+    web = None if settings.http_port is None else web_child(settings, server.port)
+    await server.start(follower.silence_s)
     follower.start()
+    web_work, web_ends = BackgroundWork(), StopSignals()
+    if web is not None:
+        web_work.start(keep(web, web_ends), "keep the web process")
     try:
-        await stop.wait()
+        await stop.asked.wait()
+        if settings.lame_duck_ms and not stop.at_once.is_set():
+            log.info("router is about to stop, and answers until then", pause_ms=settings.lame_duck_ms)
+            server.leave()
+            await is_set_within(stop.at_once, settings.lame_duck_ms / 1_000)
     finally:
         log.info("router stops")
-        await server.stop()
+        web_ends.now()
+        await asyncio.gather(web_work.finish(), server.stop())
         await follower.stop()
         if metrics_server is not None:
             metrics_server.close()
@@ -442,15 +514,16 @@ def run(
     settings: RouterSettings,
     *,
     share_port: bool = False,
-    also_stopped_by: Callable[[asyncio.Event], None] = lambda _stop: None,
+    also_stopped_by: Callable[[StopSignals], None] = lambda _stop: None,
 ) -> None:
-    """Run a router until SIGTERM or SIGINT, or until the event given to `also_stopped_by` is set."""
+    """Run a router until SIGTERM or SIGINT, or until what is given to `also_stopped_by` asks for the end.
+
+    After SIGTERM it goes on for the pause of lame_duck_ms; SIGINT and a second signal end that.
+    """
     logs.configure(settings.log_level)
 
     async def main() -> None:
-        stop = asyncio.Event()
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+        stop = stop_signals()
         also_stopped_by(stop)
         await serve(settings, stop, share_port=share_port)
 

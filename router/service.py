@@ -16,6 +16,7 @@ import grpc.aio
 from router.calls.channels import QUERY_SERVICE
 from router.calls.express_way import why_handed
 from router.calls.health import NodeHealth
+from router.choice.attempt_log import AttemptLog
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutingTable
 from router.fleet.tracker import FleetTracker
@@ -24,10 +25,11 @@ from router.fleet_api.describe import describe_fleet, describe_key, describe_nod
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
-from router.lookups.dispatch import Dispatcher
+from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
 from router.lookups.explain import Explainer
 from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
+from router.lookups.observed import LookupObserver
 from router.lookups.scatter import Scatter
 from router.telemetry.metrics import RouterMetrics
 from router.watches.fleet_watch import FleetWatch
@@ -74,6 +76,7 @@ class QueryHandlers:
     watches: WatchRelay
     metrics: RouterMetrics
     times: RequestTimes
+    observer: LookupObserver
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server; by hand, because the generated code would parse every message."""
@@ -124,23 +127,29 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
 
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         started_at = asyncio.get_running_loop().time()
-        store = ""
+        observed = self.observer.begin(method, data, context)
+        attempt_log = AttemptLog() if observed is None else observed.attempt_log
+        call: Call | None = None
+        came: NodeAnswer | LookupFailure | None = None
         try:
             handed = context.handed if isinstance(context, LinkContext) else None
             with self.limit.admitted(len(data), is_under_way=handed is not None) as place:
                 call = keyed_call(self.tables.current(), method, data)
-                store = call.store
                 if call.freshness.at_least is not None:
                     place.wait_for_positions(len(data))
                 for asked in handed or ():
                     self.metrics.handed(why_handed(asked))
                 first = handed[0] if handed else None
-                answer = await self.dispatcher.dispatch(call, self.deadline(context), handed=first)
+                came = await self.dispatcher.dispatch(call, self.deadline(context), attempt_log, handed=first)
         except LookupFailure as failure:
-            self.observe(store, failure.reason.name, None, started_at)
+            came = failure
+            self.observe("" if call is None else call.store, failure.reason.name, None, started_at)
             raise
-        self.observe(store, "OK", answer.role, started_at)
-        return answer.data
+        finally:
+            if observed is not None or isinstance(came, LookupFailure):
+                self.observer.over(observed, method, data, call, attempt_log, came, started_at)
+        self.observe(call.store, "OK", came.role, started_at)
+        return came.data
 
     handler.__name__ = method
     return handler
@@ -155,6 +164,7 @@ async def _batch_get(self: QueryHandlers, data: bytes, context: HasTime) -> byte
         return await self.batches.batch_get(data, self.deadline(context), handed)
     except LookupFailure as failure:
         self.observe("", failure.reason.name, None, None)
+        self.observer.failed("", "BatchGet", failure.reason.name)
         raise
 
 
@@ -165,7 +175,7 @@ def _page(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[by
     async def handler(self: QueryHandlers, data: bytes, context: HasTime) -> bytes:
         request = parsed(parse, data)
         refuse_unreadable(request)
-        return await _counted(self, self.scatter.page, request, context)
+        return await _counted(self, method, self.scatter.page, request, context)
 
     handler.__name__ = method
     return handler
@@ -176,7 +186,7 @@ async def _count(
     self: QueryHandlers, request: query_service_pb2.CountRequest, context: Context
 ) -> query_service_pb2.CountResponse:
     """Answer a Count."""
-    return await _counted(self, self.scatter.count, request, context)
+    return await _counted(self, "Count", self.scatter.count, request, context)
 
 
 @failing_cleanly
@@ -190,7 +200,11 @@ async def _watch(self: QueryHandlers, request: query_service_pb2.WatchRequest, c
 
 
 async def _counted(
-    self: QueryHandlers, work: Callable[[Request, Deadline], Awaitable[Response]], request: Request, context: HasTime
+    self: QueryHandlers,
+    method: str,
+    work: Callable[[Request, Deadline], Awaitable[Response]],
+    request: Request,
+    context: HasTime,
 ) -> Response:
     started_at, size = asyncio.get_running_loop().time(), request.ByteSize()
     try:
@@ -200,6 +214,7 @@ async def _counted(
             response = await work(request, self.deadline(context))
     except LookupFailure as failure:
         self.observe(request.store, failure.reason.name, None, started_at)
+        self.observer.failed(request.store, method, failure.reason.name)
         raise
     self.observe(request.store, "OK", None, started_at)
     return response
@@ -268,6 +283,15 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         partitions = describe_partitions(self._tables.current().store(request.store))
         return fleet_service_pb2.ListPartitionsResponse(partitions=partitions)
 
+    async def _list_changelogs(
+        self, _request: fleet_service_pb2.ListChangelogsRequest, _context: Context
+    ) -> fleet_service_pb2.ListChangelogsResponse:
+        """Describe the stores' changelogs."""
+        stores = self._tables.current().assignment.stores
+        return fleet_service_pb2.ListChangelogsResponse(
+            changelogs=self._queries.changelogs(stores, time.time() * 1_000)
+        )
+
     async def _locate_key(
         self, request: fleet_service_pb2.LocateKeyRequest, _context: Context
     ) -> fleet_service_pb2.LocateKeyResponse:
@@ -298,6 +322,7 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ListStores = failing_cleanly(_list_stores)
     ListNodes = failing_cleanly(_list_nodes)
     ListPartitions = failing_cleanly(_list_partitions)
+    ListChangelogs = failing_cleanly(_list_changelogs)
     LocateKey = failing_cleanly(_locate_key)
     ExplainGet = failing_cleanly(_explain_get)
     WatchFleet = failing_cleanly(_watch_fleet)

@@ -4,39 +4,30 @@ One Python process uses one processor. Workers share nothing: each follows the c
 table, bounds and metrics.
 
 The parent serves nothing. It holds the port, so that neither another router nor another set of workers takes it by
-mistake, and starts the workers. It replaces a worker that ends by itself, after a pause that doubles until a worker
-lives long. If a worker can't run with its settings, all end: the next one could not run either. Workers end when the
-pipe to their parent closes: when the parent stops, and also when it is killed.
+mistake, and starts the workers, and the one web process for all of them. If a worker can't run with its settings, all
+end: the next one could not run either.
+
+Workers take their leave as a router that is alone does, when the parent is told to stop. The web process goes on for as
+long as there are workers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
-import sys
-from collections.abc import Mapping
-from typing import Final
 
 import structlog
 
-from statehouse.backoff import Backoff, BackoffPolicy
-from statehouse.errors import ConfigurationError
+from router.child_processes import ChildProcess, environment_of, keep
+from router.web import web_child
+from statehouse.background import BackgroundWork
 from statehouse.observability import logs
 from statehouse.rpc.listening import cant_listen
-from statehouse.settings import ENV_PREFIX, RouterSettings
-from statehouse.waiting import is_set_within
+from statehouse.settings import RouterSettings
+from statehouse.waiting import StopSignals, stop_signals
 
 log = structlog.get_logger(__name__)
-
-BAD_SETTINGS: Final = 2
-"""Exit code of a worker that can't run with its settings."""
-_REPLACEMENTS: Final = BackoffPolicy("worker", first_s=0.1, longest_s=10.0)
-# A worker that lived this long did not end because of a failure at its start.
-_STEADY_S: Final = 60.0
-# Longer than a worker takes to let its calls end.
-_STOP_TIMEOUT_S: Final = 15.0
 
 
 def hold_port(host: str, port: int) -> socket.socket:
@@ -68,63 +59,15 @@ def hold_port(host: str, port: int) -> socket.socket:
 def settings_of_worker(settings: RouterSettings, number: int, port: int) -> RouterSettings:
     """Return the settings of worker `number` (from 0): the shared port, and a metrics port of its own."""
     metrics_port = settings.metrics_port and settings.metrics_port + number
-    return settings.model_copy(update={"router_port": port, "metrics_port": metrics_port, "workers": 1})
+    return settings.model_copy(
+        update={"router_port": port, "metrics_port": metrics_port, "workers": 1, "http_port": None}
+    )
 
 
-def environment_of(settings: RouterSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with these settings and no others."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(ENV_PREFIX)}
-    said = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in settings if value is not None}
-    return kept | said
-
-
-async def keep(settings: RouterSettings, number: int, stop: asyncio.Event) -> None:
-    """Run a worker, again and again, until `stop` is set.
-
-    Raises:
-        ConfigurationError: it can't run with its settings.
-
-    """
-    loop = asyncio.get_running_loop()
-    environment = environment_of(settings, os.environ)
-    backoff = Backoff(_REPLACEMENTS)
-    while not stop.is_set():
-        started_at = loop.time()
-        try:
-            worker = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "router.worker", str(number), stdin=asyncio.subprocess.PIPE, env=environment
-            )
-        except OSError as error:  # no memory, process or file for it now
-            pause_s = backoff.failed()
-            log.error("worker can't be started, trying again", worker=number, error=str(error), pause_s=pause_s)  # noqa: TRY400 - as a worker that has ended
-            await is_set_within(stop, pause_s)
-            continue
-        await _ended(worker, stop)
-        if stop.is_set():
-            break
-        if worker.returncode == BAD_SETTINGS:
-            stop.set()
-            raise ConfigurationError(f"worker {number} can't run with these settings; its own message says why")
-        if loop.time() - started_at > _STEADY_S:
-            backoff.succeeded()
-        pause_s = backoff.failed()
-        log.error("worker has ended and is replaced", worker=number, exit_code=worker.returncode, pause_s=pause_s)
-        await is_set_within(stop, pause_s)
-
-
-async def _ended(worker: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
-    """Return once a worker has ended, by itself or because `stop` was set."""
-    end, told = asyncio.ensure_future(worker.wait()), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({end, told}, return_when=asyncio.FIRST_COMPLETED)
-        assert worker.stdin is not None  # noqa: S101 - a pipe was asked for
-        worker.stdin.close()
-        await asyncio.wait({end}, timeout=_STOP_TIMEOUT_S)
-    finally:
-        told.cancel()
-        if not end.done():
-            worker.kill()
-        await end
+def worker_child(settings: RouterSettings, number: int, port: int) -> ChildProcess:
+    """Return worker `number`, to be kept."""
+    environment = environment_of(settings_of_worker(settings, number, port), os.environ)
+    return ChildProcess(f"worker {number}", ("-m", "router.worker", str(number)), environment, needed=True)
 
 
 def run_workers(settings: RouterSettings) -> None:
@@ -137,14 +80,20 @@ def run_workers(settings: RouterSettings) -> None:
     logs.configure(settings.log_level)
 
     async def main() -> None:
-        stop = asyncio.Event()
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+        stop = stop_signals()
         with hold_port(settings.bind_host, settings.router_port) as held:
             port = held.getsockname()[1]
             log.info("workers share a port", address=f"{settings.bind_host}:{port}", workers=settings.workers)
-            kept = (keep(settings_of_worker(settings, each, port), each, stop) for each in range(settings.workers))
-            outcomes = await asyncio.gather(*kept, return_exceptions=True)
+            workers = [worker_child(settings, each, port) for each in range(settings.workers)]
+            web_work, web_ends = BackgroundWork(), StopSignals()
+            if settings.http_port is not None:
+                web_work.start(keep(web_child(settings, port), web_ends), "keep the web process")
+            goes_on_s = settings.lame_duck_ms / 1_000
+            outcomes = await asyncio.gather(
+                *(keep(each, stop, goes_on_s=goes_on_s) for each in workers), return_exceptions=True
+            )
+            web_ends.now()
+            await web_work.finish()
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome

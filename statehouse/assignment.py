@@ -26,6 +26,7 @@ from statehouse.checked import (
 )
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ContractError
+from statehouse.formats import ASSIGNMENT, NewerFormatError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
 from statehouse.topology import (
     MURMUR2,
@@ -134,14 +135,16 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
     changed: list[tuple[bytes, bytes | None]] = []
     for key, record in sorted(new.items()):
         if written_at[key] == following.epoch:
-            wrapped = assignment_pb2.AssignmentRecord(epoch=following.epoch)
+            wrapped = assignment_pb2.AssignmentRecord(epoch=following.epoch, format_version=ASSIGNMENT.written)
             wrapped.MergeFrom(record)
             changed.append((key.encode(), _bytes(wrapped)))
     changed += [(key.encode(), None) for key in sorted(old.keys() - new.keys())]
     manifest = assignment_pb2.Manifest(
         epoch=following.epoch, keys=written_at, reason=following.reason, controller=following.controller
     )
-    record = assignment_pb2.AssignmentRecord(epoch=following.epoch, manifest=manifest)
+    record = assignment_pb2.AssignmentRecord(
+        epoch=following.epoch, manifest=manifest, format_version=ASSIGNMENT.written
+    )
     changed.append((MANIFEST_KEY.encode(), _bytes(record)))
     complete = Assignment(
         following.epoch,
@@ -217,6 +220,8 @@ class AssignmentReader:
         self._before_end: dict[str, assignment_pb2.AssignmentRecord | None] | None = None
         self._spoilt: set[str] = set()
         """Keys whose last record in the log is no good, although an earlier one may still count here."""
+        self._newer: set[str] = set()
+        """Those of them whose record has a format that only newer versions read."""
         self.current: Assignment | None = None
 
     @property
@@ -238,6 +243,7 @@ class AssignmentReader:
         """
         self._records.clear()
         self._spoilt.clear()
+        self._newer.clear()
         self._epoch, self._before_end = 0, {}
 
     def end_reached(self) -> Assignment | None:
@@ -258,8 +264,11 @@ class AssignmentReader:
                 record = _checked_record(name, value)
             except ContractError as error:
                 self._spoilt.add(name)
+                if isinstance(error, NewerFormatError):
+                    self._newer.add(name)
                 self._on_unreadable(name, error)
                 return None
+        self._newer.discard(name)
         if self._before_end is not None:
             self._before_end.pop(name, None)  # so that they stay in the order of the log, as in a compacted one
             self._before_end[name] = record
@@ -290,11 +299,17 @@ class AssignmentReader:
         self.current, self._epoch = self._snapshot(manifest), manifest.epoch
         return self.current
 
+    def of_newer_format(self) -> str:
+        """Return the key of a record that is skipped as its format is a newer version's; empty if there is none."""
+        return min(self._newer, default="")
+
     def not_understood(self) -> str:
-        """Return the key of a record of the snapshot that this version would write otherwise; empty if there is none.
+        """Return the key of a record that this version would write otherwise, or can't read; empty if there is none.
 
         Another version wrote it. Who plans on from such a snapshot would lose what it can't read.
         """
+        if newer := self.of_newer_format():
+            return newer
         return "" if self.current is None or not self.is_current_of_log else self._other_record(self.current)
 
     def unlike(self, assignment: Assignment) -> str:
@@ -309,10 +324,11 @@ class AssignmentReader:
     def _other_record(self, assignment: Assignment) -> str:
         rebuilt = _records(assignment)
         for key, epoch in sorted(assignment.written_at.items()):
-            ours = rebuilt.get(key)
+            ours, theirs = rebuilt.get(key), self._records.get(key, assignment_pb2.AssignmentRecord())
             if ours is not None:
-                ours.epoch = epoch
-            if ours is None or _bytes(ours) != _bytes(self._records.get(key, assignment_pb2.AssignmentRecord())):
+                # An earlier format, which is read, is as good.
+                ours.epoch, ours.format_version = epoch, theirs.format_version
+            if ours is None or _bytes(ours) != _bytes(theirs):
                 return key
         return ""
 
@@ -370,9 +386,11 @@ def read_controller_record(value: bytes) -> assignment_pb2.AssignmentRecord:
 
 def _parsed(value: bytes) -> assignment_pb2.AssignmentRecord:
     try:
-        return assignment_pb2.AssignmentRecord.FromString(value)
+        record = assignment_pb2.AssignmentRecord.FromString(value)
     except DecodeError as error:
         raise ContractError(f"it is no record of an assignment: {error}") from error
+    ASSIGNMENT.check(record.format_version)
+    return record
 
 
 def _checked_record(key: str, value: bytes) -> assignment_pb2.AssignmentRecord:

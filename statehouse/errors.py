@@ -75,6 +75,11 @@ class ReasonSpec:
     meaning: str
     remedy: str
 
+    @property
+    def status(self) -> str:
+        """The name of the gRPC status."""
+        return str(code_pb2.Code.Name(self.code))
+
 
 REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
     {
@@ -82,7 +87,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.NOT_FOUND,
             False,
             "The assignment has no store of that name.",
-            "List the stores with FleetService.GetFleet and check the application id.",
+            "List the stores with `statehouse stores list` or FleetService.ListStores, and check the application id.",
         ),
         Reason.INVALID_KEY: ReasonSpec(
             code_pb2.INVALID_ARGUMENT,
@@ -112,7 +117,7 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             code_pb2.UNAVAILABLE,
             True,
             "The replica is still reading its changelog.",
-            "Ask another replica, or again later; GetNode shows the progress.",
+            "Ask another replica, or again later; `statehouse restore --watch` and GetNode show the progress.",
         ),
         Reason.TASK_FAILED: ReasonSpec(
             code_pb2.UNAVAILABLE,
@@ -383,6 +388,15 @@ class LookupFailure(StatehouseError):
             route=error.route if error.HasField("route") else None,
             candidates=tuple(error.candidates),
         )
+
+
+def unknown_store(name: str, epoch: int) -> LookupFailure:
+    """Return the failure of a call about a store that an assignment doesn't have.
+
+    It names no other store: a caller may have no right to know which there are.
+    """
+    message = f"no store {shown(name)} in the assignment of epoch {epoch}"
+    return LookupFailure(Reason.UNKNOWN_STORE, message, {"store": name[:SHOWN_MAX], "epoch": str(epoch)})
 
 
 def reason_from_number(number: int) -> Reason:

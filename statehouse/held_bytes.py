@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from statehouse.errors import LookupFailure, Reason
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of requests that are kept for one thing, as they are on the wire: a request of many small parts takes up to 30 times
 as much when it is parsed. Requests have a hundred bytes, or some kilobytes with positions of hundreds of partitions."""
+
+
+class HasSize(Protocol):
+    """A request: a message, or what stands for one."""
+
+    def ByteSize(self) -> int:  # noqa: N802 - as messages have it
+        """Return its size on the wire, in bytes."""
 
 
 class HeldBytes:

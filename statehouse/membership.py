@@ -25,6 +25,7 @@ from statehouse.checked import (
 )
 from statehouse.control.v1 import members_pb2
 from statehouse.errors import ContractError
+from statehouse.formats import MEMBER
 from statehouse.topology import Role, TaskId, checked_name
 
 
@@ -178,6 +179,7 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
         global_replicas=global_replicas,
         capacity=member.capacity,
         dynamic=member.dynamic,
+        format_version=MEMBER.written,
     )
     return member.instance_id.encode(), message.SerializeToString()
 
@@ -200,6 +202,7 @@ def decode_member(key: bytes | None, value: bytes, written_at_ms: int, now_ms: i
         message = members_pb2.Member.FromString(value)
     except DecodeError as error:
         raise ContractError(f"unreadable member record: {error}") from error
+    MEMBER.check(message.format_version)
     if message.instance_id.encode() != key:
         raise ContractError(f"its key is not its instance id, {message.instance_id[:_SHOWN]!r}")
     # A clock may be wrong. But a process that claims to start in the far future would be the newest for ever. The

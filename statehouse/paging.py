@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from statehouse import ordered_keys
 from statehouse.control.v1 import page_token_pb2
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
+from statehouse.formats import PAGE_TOKEN, NewerFormatError
 from statehouse.serdes import Serde
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -59,13 +60,23 @@ def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
         return key.raw
     if form is None:
         raise LookupFailure(Reason.INVALID_KEY, 'the key is missing: send {"text": "..."} or {"raw": "<base64>"}')
+    return parsed_key(key.text, serde)
+
+
+def parsed_key(text: str, serde: Serde) -> bytes:
+    """Return the bytes of a key that is given as text.
+
+    Raises:
+        LookupFailure: INVALID_KEY, the text does not parse.
+
+    """
     try:
-        return serde.parse(key.text)
+        return serde.parse(text)
     except ValueError as error:
         raise LookupFailure(
             Reason.INVALID_KEY,
-            f"the key {shown(key.text)} does not parse: {str(error)[:SHOWN_MAX]}",
-            {"key": key.text[:SHOWN_MAX]},
+            f"the key {shown(text)} does not parse: {str(error)[:SHOWN_MAX]}",
+            {"key": text[:SHOWN_MAX]},
         ) from error
 
 
@@ -153,7 +164,9 @@ def after_prefix(prefix: bytes) -> bytes | None:
 
 def next_page_token(request: PagedRequest, last_key: bytes) -> str:
     """Return the token of the page that follows `last_key`, a serialized key or an entry key."""
-    token = page_token_pb2.PageToken(last_key=last_key, fingerprint=_fingerprint(request))
+    token = page_token_pb2.PageToken(
+        last_key=last_key, fingerprint=_fingerprint(request), format_version=PAGE_TOKEN.written
+    )
     return base64.urlsafe_b64encode(token.SerializeToString()).decode()
 
 
@@ -162,6 +175,10 @@ def _last_key(request: PagedRequest) -> bytes:
         token = page_token_pb2.PageToken.FromString(base64.b64decode(request.page_token, altchars=b"-_", validate=True))
     except (DecodeError, binascii.Error, ValueError) as error:
         raise LookupFailure(Reason.INVALID_PAGE_TOKEN, "the page token is damaged") from error
+    try:
+        PAGE_TOKEN.check(token.format_version)
+    except NewerFormatError as error:
+        raise LookupFailure(Reason.INVALID_PAGE_TOKEN, f"{error}, or begin the scan anew") from error
     if token.fingerprint != _fingerprint(request):
         raise LookupFailure(Reason.INVALID_PAGE_TOKEN, "the page token belongs to another scan")
     return token.last_key
@@ -171,7 +188,7 @@ def _fingerprint(request: PagedRequest) -> int:
     """Return a checksum of the query and the fields that must be equal on every page of a scan."""
     identity: Any = type(request)()
     identity.CopyFrom(request)
-    for name in ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding", "entry_keys"):
+    for name in ("page_size", "page_token", "freshness", "raw", "partition", "partitions", "forwarding"):
         if name in identity.DESCRIPTOR.fields_by_name:
             identity.ClearField(name)
     return zlib.crc32(identity.SerializeToString(deterministic=True), zlib.crc32(identity.DESCRIPTOR.name.encode()))

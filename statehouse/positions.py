@@ -10,15 +10,18 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
+from statehouse.errors import shown
 from statehouse.v1 import types_pb2
 
 MAX_POSITIONS: Final = 10_000
 """Most positions in a token; a read sends only its store's positions."""
+_PARTITION_MAX: Final = 2**31 - 1
+_POSITION_MAX: Final = 2**63 - 1
 # Most bytes that this many positions take, with store names of 250 bytes.
 _MAX_BYTES: Final = MAX_POSITIONS * 300
 
@@ -150,6 +153,34 @@ class Token:
 
     def __hash__(self) -> int:
         return hash(frozenset(self._positions.items()))
+
+
+def token_of_texts(texts: Iterable[str]) -> Token:
+    """Read what people give: tokens, as `str` writes them, or STORE:PARTITION:POSITION; the largest position counts.
+
+    Raises:
+        ValueError: a text is neither.
+
+    """
+    merged = Token()
+    for text in texts:
+        store, colon, place = text.partition(":")
+        try:
+            if not colon:
+                merged |= Token.parse(text)
+            else:
+                partition, position = _place(place)
+                merged |= Token({(store, partition): position})
+        except ValueError as error:
+            raise ValueError(f"{shown(text)} is neither a token nor STORE:PARTITION:POSITION: {error}") from None
+    return merged
+
+
+def _place(text: str) -> tuple[int, int]:
+    partition, position = map(int, text.split(":"))
+    if partition > _PARTITION_MAX or position > _POSITION_MAX:
+        raise ValueError("there is no such partition or position")
+    return partition, position
 
 
 def _negative(place: tuple[str, int], position: int) -> ValueError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -15,13 +16,18 @@ from statehouse.checked import (
     COUNT_MAX,
     PARTITIONS_MAX,
     checked_count,
+    checked_size,
     checked_text,
     checked_time_ms,
     checked_topic,
 )
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
+from statehouse.formats import COMMIT
 from statehouse.topology import checked_name
+
+SETTINGS_MAX: Final = 200
+"""Settings of a topic in a record; Kafka has about thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
         commit = commits_pb2.Commit.FromString(value)
     except DecodeError as error:
         raise ContractError(f"it is no commit record: {error}") from error
+    COMMIT.check(commit.format_version)
     if commit.store.encode() != key:
         raise ContractError(f"its key is not its store's name, {commit.store[:100]!r}")
     checked_name("store", commit.store)
@@ -102,20 +109,32 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
     checked_count("batch_id", commit.batch_id)
     checked_count("input backlog", commit.input_backlog)
     checked_time_ms("committed_at_ms", commit.committed_at_ms)
+    checked_text("traceparent", commit.traceparent)
     for at in (*commit.source_ends, *commit.changelog_ends):
         checked_topic("topic", at.topic)
         checked_count("partition", at.partition, PARTITIONS_MAX)
         checked_count("offset", at.offset)
     _check_figures(commit.figures)
+    _check_comparison(commit.changelog)
     return commit
 
 
 def _check_figures(figures: commits_pb2.QueryFigures) -> None:
     if not 0 <= figures.input_rows_per_second <= COUNT_MAX:  # neither is NaN
         raise ContractError(f"it has {figures.input_rows_per_second} rows a second")
-    for what in ("backlog", "backlog_eta_ms", "state_rows", "state_bytes", "dead_letters"):
+    for what in ("backlog", "backlog_eta_ms", "state_rows", "state_bytes", "dead_letters", "batch_ms"):
         checked_count(what, getattr(figures, what))
     checked_time_ms("watermark_ms", abs(figures.watermark_ms))
+
+
+def _check_comparison(changelog: commits_pb2.TopicComparison) -> None:
+    checked_time_ms("compared_at_ms", changelog.compared_at_ms)
+    if len(changelog.settings) > SETTINGS_MAX:
+        raise ContractError(f"it has {len(changelog.settings)} settings of a topic, and {SETTINGS_MAX} are the most")
+    for setting in changelog.settings:
+        checked_text("setting", setting.name)
+        for what in ("wanted", "found", "remedy"):
+            checked_size(what, getattr(setting, what))
 
 
 def input_backlog(processed: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +19,39 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
         yield item
         if number % _ITEMS_A_TURN == 0:
             await asyncio.sleep(0)
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignals:
+    """What signals have asked of a process that may take its time to stop.
+
+    Attributes:
+        asked: set by SIGTERM and SIGINT.
+        at_once: set by SIGINT, and by any signal after the first.
+
+    """
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    at_once: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, signal_number: int) -> None:
+        """Take a signal."""
+        if self.asked.is_set() or signal_number == signal.SIGINT:
+            self.at_once.set()
+        self.asked.set()
+
+    def now(self) -> None:
+        """Ask for the end at once, for another reason than a signal."""
+        self.at_once.set()
+        self.asked.set()
+
+
+def stop_signals() -> StopSignals:
+    """Return what SIGTERM and SIGINT ask from now on. Call it on the event loop, in the main thread."""
+    stop, loop = StopSignals(), asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.take, signal_number)
+    return stop
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
 import structlog
+import typer.testing
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -19,6 +22,13 @@ from tests.support.proxy import PROXY
 # A test runner's terminal must not decide how wide the commands under test print.
 os.environ.pop("COLUMNS", None)
 
+# Started in the background of a script, a test runner ignores Ctrl-C, and so would the commands under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Nor may the contexts of whoever runs tests decide where commands go.
+os.environ["STATEHOUSE_CONTEXT"] = ""
+
 # Spark's driver lives too short here for the optimising compiler to pay for itself: with the first one alone the same
 # tests take two thirds of the time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -26,7 +36,15 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # Nodes and routers that tests start are served as those that users start once the tools are built.
 os.environ.setdefault("STATEHOUSE_PROXY", str(PROXY))
 
+# Each command that tests run in this process would make the tree of all commands anew, which takes most of its time.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
+
 _SPARK_FOLDERS = ("tests/e2e/", "tests/integration/processor/")
+# They are there for what they test, and need a broker only.
+_WITHOUT_SPARK = tuple(
+    f"tests/integration/processor/test_{name}.py"
+    for name in ("reset", "sink_protocol", "static", "topic_retention", "topics")
+)
 
 # How long an example takes says more of the machine's other work than of ours.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -35,6 +53,13 @@ hypothesis.settings.load_profile("tests")
 hypothesis.settings.register_profile(
     "mutation", deadline=None, derandomize=True, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make test` doesn't use."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what commands print now into the golden files, and pass"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +104,7 @@ class _Scheduler(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return "spark" if file.startswith(_SPARK_FOLDERS) else file
+        return "spark" if _runs_spark(nodeid) else nodeid.split("::", 1)[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -90,4 +114,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with Spark: it takes one worker for longer than all the rest takes the other."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK_FOLDERS))
+    items.sort(key=lambda item: not _runs_spark(item.nodeid))
+
+
+def _runs_spark(nodeid: str) -> bool:
+    return nodeid.startswith(_SPARK_FOLDERS) and not nodeid.startswith(_WITHOUT_SPARK)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from google.rpc import code_pb2
-
 from statehouse.cli.exits import ExitCode, code_of
 from statehouse.errors import REASONS, LookupFailure
 from tools.generated_page import write_or_check
@@ -47,8 +45,7 @@ MEANINGS = {
 def text() -> str:
     """Return the whole page."""
     rows = [
-        f"| `{reason.name}` | {code_pb2.Code.Name(spec.code)} | {spec.meaning} | {spec.remedy} "
-        f"| {'yes' if spec.elsewhere else 'no'} |\n"
+        f"| `{reason.name}` | {spec.status} | {spec.meaning} | {spec.remedy} | {'yes' if spec.elsewhere else 'no'} |\n"
         for reason, spec in REASONS.items()
     ]
     return HEAD + "".join(rows) + EXITS + "".join(_exit_row(code) for code in ExitCode)

@@ -11,11 +11,12 @@ HEAD = """# Settings
 
 You can give a setting in three places; the first one that has it counts:
 
-1. a flag of `statehouse process`, `controller`, `node` or `router`,
+1. a flag of `statehouse process`, `controller`, `node` or `router`, or of `python -m statehouse.web`,
 2. a variable, `STATEHOUSE_<NAME>`,
 3. a TOML file, with the setting's name as the key. `--config-file` names it, else the variable `STATEHOUSE_CONFIG`.
 
-Keys mean the same in every process, and each takes those that are its own: one file can configure a whole fleet.
+Keys mean the same in every process, and each takes those that are its own: one file can configure a whole fleet. The
+table `up` is no process's: [`statehouse up`](own-application.md) reads it.
 
 ```toml
 bootstrap = "kafka-1:9092,kafka-2:9092"
@@ -33,14 +34,21 @@ A value that is wrong, a key that no process has, and values that don't fit toge
 a message that names the setting, its flag and its variable. Before that,
 
 - `statehouse config check FILE` says what is wrong with a file, for all processes at once;
-- `statehouse config show process`, `controller`, `node` or `router` takes the options of that process and prints each
-  setting that it would start with, and whether it comes from a flag, the environment, the file or is the default.
+- `statehouse config show process`, `controller`, `node`, `router` or `web` takes the options of that process and prints
+  each setting that it would start with, and whether it comes from a flag, the environment, the file or is the default.
   `-o json` is for programs.
 
 Times are in milliseconds, sizes in bytes. In Python the processor's are `processor.settings.ProcessorSettings`.
 """
 
-_TITLES = {"process": "Processor", "controller": "Standby controller", "node": "Query node", "router": "Router"}
+_TITLES = {
+    "process": "Processor",
+    "controller": "Standby controller",
+    "node": "Query node",
+    "router": "Router",
+    "web": "Web process",
+}
+_COMMANDS = {"web": "python -m statehouse.web"}
 _TABLE = """
 | setting | flag | variable | default | values | meaning |
 |---|---|---|---|---|---|
@@ -51,7 +59,9 @@ def text() -> str:
     """Return the whole page."""
     parts = [HEAD]
     for process, cls in PROCESSES.items():
-        parts.append(f"\n## {_TITLES[process]}\n\nFlags of `statehouse {process}`.\n{_TABLE}")
+        parts.append(
+            f"\n## {_TITLES[process]}\n\nFlags of `{_COMMANDS.get(process, f'statehouse {process}')}`.\n{_TABLE}"
+        )
         parts += [_row(setting) for setting in cls.declared().values()]
     return "".join(parts)
 

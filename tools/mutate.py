@@ -35,7 +35,7 @@ from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
 from tools.mutants import ROOT, Mutant, deciding_modules, diff_of, draw, path_of
 
 WORK = ROOT / ".mutation"
-PACKAGES = ("statehouse", "processor", "query_service", "router", "tests")
+PACKAGES = ("statehouse", "processor", "query_service", "router", "pyspark_statehouse", "tests")
 TESTS = ("tests/unit", "tests/property")
 # Tests that read the modules' code instead of importing them.
 READERS = ("tests/unit/test_purity.py",)

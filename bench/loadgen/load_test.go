@@ -87,6 +87,18 @@ func TestWrongValuesAreCaught(t *testing.T) {
 	requireCaught(t, lies, wrong)
 }
 
+func TestValuesGoOnOnlyIfThatWasSaid(t *testing.T) {
+	t.Parallel()
+	longer := append(appendValue(nil, 7, 0), "more"...)
+	if plain := (&data{}); plain.isRight(7, longer) {
+		t.Error("a value that goes on is taken")
+	}
+	tailed := data{tail: true}
+	if !tailed.isRight(7, longer) || tailed.isRight(8, longer) {
+		t.Error("what a value begins with decides")
+	}
+}
+
 func TestMissingValuesAreCaught(t *testing.T) {
 	t.Parallel()
 	forgets := func(key uint32, value []byte) ([]byte, bool) { return value, key%5 != 0 }

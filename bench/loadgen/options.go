@@ -34,6 +34,7 @@ type options struct {
 	Raw         bool     `json:"raw"`
 	Keys        uint     `json:"keys"`
 	Version     uint     `json:"version"`
+	Tail        bool     `json:"tail"`
 	Batch       int      `json:"batch"`
 	Span        uint     `json:"span"`
 	Concurrency int      `json:"concurrency"`
@@ -85,6 +86,7 @@ func parse(arguments []string, help io.Writer) (options, error) {
 	flags.BoolVar(&o.Raw, "raw", o.Raw, "ask for the changelog's bytes (kind ours)")
 	flags.UintVar(&o.Keys, "keys", o.Keys, "number of keys")
 	flags.UintVar(&o.Version, "version", o.Version, "version of the values")
+	flags.BoolVar(&o.Tail, "tail", o.Tail, "values go on after what is checked")
 	flags.IntVar(&o.Batch, "batch", o.Batch, "keys per batch_get")
 	flags.UintVar(&o.Span, "span", o.Span, "consecutive keys per scan")
 	flags.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "closed loop: requests under way")

@@ -22,13 +22,16 @@ type data struct {
 	random   *rand.Rand
 	keys     uint32
 	version  uint32
+	tail     bool  // values go on after what is checked
 	owners   []int // by partition; none: any target holds all
 	expected []byte
 	scratch  []byte
 }
 
 func workOf(o options) work {
-	held := data{random: rand.New(rand.NewPCG(o.Seed, 0)), keys: uint32(o.Keys), version: uint32(o.Version), owners: o.Owners}
+	held := data{
+		random: rand.New(rand.NewPCG(o.Seed, 0)), keys: uint32(o.Keys), version: uint32(o.Version), tail: o.Tail, owners: o.Owners,
+	}
 	speaks := dialectOf(o)
 	switch o.Method {
 	case methodGet:
@@ -56,9 +59,12 @@ func (d *data) partitionOf(key uint32) int {
 	return partitionOf(d.scratch, len(d.owners))
 }
 
-// isRight returns whether the value is the key's.
+// isRight returns whether the value is the key's, or begins with it if values have a tail.
 func (d *data) isRight(key uint32, value []byte) bool {
 	d.expected = appendValue(d.expected[:0], key, d.version)
+	if d.tail {
+		return bytes.HasPrefix(value, d.expected)
+	}
 	return bytes.Equal(value, d.expected)
 }
 

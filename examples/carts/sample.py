@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from examples.carts.topology import EVENTS
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 MINUTE_MS: Final = 60_000

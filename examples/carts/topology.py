@@ -38,6 +38,8 @@ application_id = "shopping-carts"
 EVENTS: Final = "cart-events"
 STORE: Final = "carts"
 ABANDONED_CARTS: Final = "abandoned-carts"
+# Retention counts from a record's time, and a replay's are old: the broker would delete them within minutes.
+_KEPT: Final = {"retention.ms": "-1"}
 
 ACTIONS: Final = ("add", "remove", "purchase", "logoff")
 GAP: Final = timedelta(milliseconds=GAP_MS)
@@ -142,4 +144,4 @@ def build(app: Application) -> None:
         retention=timedelta(days=1),
         grace=GRACE,
     )
-    carts.topic(ABANDONED_CARTS, where=F.col(_STATUS) == ABANDONED, columns={TIMESTAMP: end})
+    carts.topic(ABANDONED_CARTS, where=F.col(_STATUS) == ABANDONED, columns={TIMESTAMP: end}, config=_KEPT)

@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from examples.commands.topology import COMMANDS
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 TOPICS: Final[dict[str, dict[str, str]]] = {COMMANDS: {}}

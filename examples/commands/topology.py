@@ -37,6 +37,8 @@ COMMANDS: Final = "commands"
 STORE: Final = "objects"
 VALID: Final = "valid-operations"
 INVALID: Final = "invalid-operations"
+# Retention counts from a record's time, and a replay's are old: the broker would delete them within minutes.
+_KEPT: Final = {"retention.ms": "-1"}
 
 OBJECT: Final = "object"
 REJECTED: Final = "rejected"
@@ -113,6 +115,6 @@ def build(app: Application) -> None:
     is_valid = F.col(REJECTED).isNull()
     content = F.when(F.col(OBJECT).isNotNull(), F.to_json(F.struct(F.col(OBJECT).alias("content"))))
     verdicts.store(STORE, where=is_valid, columns={VALUE: content})
-    verdicts.topic(VALID, where=is_valid)
+    verdicts.topic(VALID, where=is_valid, config=_KEPT)
     verdict = F.struct(F.col(VALUE).cast("string").alias("command"), F.col(REJECTED).alias("reason"))
-    verdicts.topic(INVALID, where=~is_valid, columns={VALUE: F.to_json(verdict)})
+    verdicts.topic(INVALID, where=~is_valid, columns={VALUE: F.to_json(verdict)}, config=_KEPT)

@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from examples.compaction.topology import READINGS
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 
 _SENSORS: Final = 40
 _COUNT: Final = 20_000

@@ -22,22 +22,23 @@ import typer
 
 from examples.leaderboard.local import APPLICATION
 from examples.leaderboard.sample import PRODUCTS
+from examples.leaderboard.topology import STORE
 from statehouse.cli.exits import run_reporting, sigterm_raises
-from statehouse.cli.local import show_progress
 from statehouse.cli.output import note, print_table
+from statehouse.cli.start_display import shown_progress
 from statehouse.client import Answer, Client
 from statehouse.client.conversion import role_name
 from statehouse.errors import LookupFailure
-from statehouse.local.cluster import ClusterPorts, LocalCluster
+from statehouse.local.cluster import LocalCluster
 from statehouse.local.cluster_parts import SESSION_TIMEOUT_MS, ClusterPart
+from statehouse.local.cluster_ports import ClusterPorts
 from statehouse.local.errors import LocalError
 from statehouse.membership import TaskState
 from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
 
 T = TypeVar("T")
 
-_STORE: Final = APPLICATION.store
-_KEY: Final = APPLICATION.key
+_KEY: Final = "1"
 _DEADLINE_S: Final = 60.0
 _POLL_S: Final = 0.05
 _HEADERS: Final = ["KEY", "VALUE", "PARTITION", "HOST", "ROLE", "POSITION", "LAG", "STALENESS", "EPOCH"]
@@ -49,7 +50,7 @@ def show(cluster: LocalCluster) -> None:
         _title("The leaderboard, as routed")
         _await("every partition to have a caught-up standby", lambda: _is_settled(client))
         keys = [str(product) for product in PRODUCTS]
-        answers = {key: client.get(_STORE, key) for key in keys}
+        answers = {key: client.get(STORE, key) for key in keys}
         print_table(_HEADERS, [_row(key, answer) for key, answer in answers.items()])
 
         before = answers[_KEY]
@@ -65,7 +66,7 @@ def show(cluster: LocalCluster) -> None:
         print("with it and reads only what is new:")
         replicas = _await(f"{victim.name} to hold a task that it had before", lambda: _continued(victim))
         print_table(["TASK", "ROLE", "STATE", "RESTORED FROM OFFSET", "RECORDS READ", "POSITION", "LAG"], replicas)
-        last = _await("a lookup", lambda: client.get(_STORE, _KEY))
+        last = _await("a lookup", lambda: client.get(STORE, _KEY))
         print_table(_HEADERS, [_row(_KEY, last)])
     _show_http(cluster)
 
@@ -79,7 +80,7 @@ def _show_failover(client: Client, before: Answer, killed_at: float) -> None:
         elapsed_s = time.monotonic() - killed_at
         asked += 1
         try:
-            answer = client.get(_STORE, _KEY)
+            answer = client.get(STORE, _KEY)
         except LookupFailure as failure:
             failed += 1
             note(f"  +{elapsed_s:.2f} s  {failure}")
@@ -197,10 +198,17 @@ def demonstrate(ports: ClusterPorts) -> None:
     begin = time.monotonic()
     run_dir = Path(tempfile.mkdtemp(prefix="statehouse-demo-"))
     try:
-        with sigterm_raises(), LocalCluster(run_dir, APPLICATION, ports, progress=show_progress) as cluster:
-            note(f"up in {time.monotonic() - begin:.1f} s")
-            show(cluster)
-            _title("Done; stopping everything")
+        cluster = LocalCluster(run_dir, APPLICATION, ports)
+        with sigterm_raises():
+            try:
+                with shown_progress() as cluster.progress:
+                    cluster.start()
+                note(f"up in {time.monotonic() - begin:.1f} s")
+                show(cluster)
+                _title("Done; stopping everything")
+            finally:
+                with shown_progress() as cluster.progress:
+                    cluster.stop()
     finally:
         shutil.rmtree(run_dir, ignore_errors=True)
     print(f"demo finished in {time.monotonic() - begin:.1f} s")

@@ -24,7 +24,8 @@ from statehouse.errors import LookupFailure, Reason
 
 STORE: Final = "leader-boards"
 
-_ROOT: Final = "leaderboard"
+ROOT: Final = "leaderboard"
+READS: Final = {STORE: ("Get", "Scan", "Count")}
 _PAGE_SIZE: Final = 1_000
 
 
@@ -46,20 +47,20 @@ class StoreClient(Protocol):
 async def answer(client: StoreClient, segments: list[str]) -> Response:
     """Answer a path."""
     match segments:
-        case [root] if root == _ROOT:
+        case [root] if root == ROOT:
             return await _range(client, None, None)
-        case [root, "count"] if root == _ROOT:
+        case [root, "count"] if root == ROOT:
             count = await client.count(STORE, exact=True)
             return JSONResponse(count.count)
-        case [root, product] if root == _ROOT and product:
+        case [root, product] if root == ROOT and product:
             found = await client.get(STORE, product, raw=True)
             if not found.found:
                 return problem(404, "NOT_FOUND", f"there are no high scores of product {product}")
             return _json(_document(found.value))
-        case [root, first, last] if root == _ROOT and first and last:
+        case [root, first, last] if root == ROOT and first and last:
             return await _range(client, first, last)
         case _:
-            return problem(404, "NOT_FOUND", f"try /{_ROOT}, /{_ROOT}/1, /{_ROOT}/count or /{_ROOT}/1/6")
+            return problem(404, "NOT_FOUND", f"try /{ROOT}, /{ROOT}/1, /{ROOT}/count or /{ROOT}/1/6")
 
 
 async def _range(client: StoreClient, first: str | None, last: str | None) -> Response:
@@ -93,7 +94,7 @@ def main(
     router: RouterOption = DEFAULT_TARGET, port: PortOption = DEFAULT_PORT, ready_file: ReadyFileOption = None
 ) -> None:
     """Serve the leaderboard over HTTP until SIGTERM or SIGINT."""
-    serve(answer, router, port, ready_file)
+    serve(ROOT, READS, answer, router, port, ready_file)
 
 
 if __name__ == "__main__":

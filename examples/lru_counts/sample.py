@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from examples.lru_counts.topology import EVENTS
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 TOPICS: Final[dict[str, dict[str, str]]] = {EVENTS: {}}

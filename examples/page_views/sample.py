@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 _VIEWED: Final = ("home", "cart", "home", "help", "home", "cart", "home")

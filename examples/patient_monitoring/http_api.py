@@ -23,7 +23,8 @@ from statehouse.client.answers import KeyLike
 
 STORE: Final = "pulse-counts"
 
-_ROOT: Final = "bpm"
+ROOT: Final = "bpm"
+READS: Final = {STORE: ("ScanWindows", "FetchWindows")}
 _PAGE_SIZE: Final = 1_000
 # The last time that ISO 8601 can express with four digits for the year.
 _TIME_MAX_MS: Final = 253_402_300_799_999
@@ -49,16 +50,16 @@ async def answer(client: StoreClient, segments: list[str]) -> Response:
     """Answer a path."""
     try:
         match segments:
-            case [root, "all"] if root == _ROOT:
+            case [root, "all"] if root == ROOT:
                 return await _all(client)
-            case [root, "range", start, end] if root == _ROOT:
+            case [root, "range", start, end] if root == ROOT:
                 return await _range(client, _millis(start), _millis(end))
-            case [root, "range", key, start, end] if root == _ROOT and key:
+            case [root, "range", key, start, end] if root == ROOT and key:
                 return await _range_of(client, key, _millis(start), _millis(end))
     except _NotATime as error:
         return problem(400, "INVALID_TIME", str(error))
     return problem(
-        404, "NOT_FOUND", f"try /{_ROOT}/all, /{_ROOT}/range/0/9999999999999 or /{_ROOT}/range/1/0/9999999999999"
+        404, "NOT_FOUND", f"try /{ROOT}/all, /{ROOT}/range/0/9999999999999 or /{ROOT}/range/1/0/9999999999999"
     )
 
 
@@ -113,7 +114,7 @@ def main(
     router: RouterOption = DEFAULT_TARGET, port: PortOption = DEFAULT_PORT, ready_file: ReadyFileOption = None
 ) -> None:
     """Serve the heart rates over HTTP until SIGTERM or SIGINT."""
-    serve(answer, router, port, ready_file)
+    serve(ROOT, READS, answer, router, port, ready_file)
 
 
 if __name__ == "__main__":

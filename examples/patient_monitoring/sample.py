@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from examples.patient_monitoring.topology import PULSES, TEMPERATURES
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 
 TOPICS: Final[dict[str, dict[str, str]]] = {PULSES: {}, TEMPERATURES: {}}
 PATIENT: Final = "1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from examples.samples import Sample
 from examples.tally.topology import EVENTS
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 TOPICS: Final[dict[str, dict[str, str]]] = {EVENTS: {}}

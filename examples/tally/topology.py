@@ -24,6 +24,8 @@ application_id = "program-tally"
 EVENTS: Final = "program-events"
 STORE: Final = "tallies"
 TALLIES: Final = "program-tallies"
+# Retention counts from a record's time, and a replay's are old: the broker would delete them within minutes.
+_KEPT: Final = {"retention.ms": "-1"}
 
 ACTIVE: Final = "active"
 INACTIVE: Final = "inactive"
@@ -66,4 +68,4 @@ def build(app: Application) -> None:
     )
     tallies = app.query(STORE, aggregate(judged, Tally(), record_cache=False))
     tallies.store(STORE)
-    tallies.topic(TALLIES)
+    tallies.topic(TALLIES, config=_KEPT)

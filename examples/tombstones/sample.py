@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from examples.samples import Sample
 from examples.tombstones.topology import CHECKED_OUT, EVENTS
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 TOPICS: Final[dict[str, dict[str, str]]] = {EVENTS: {}}

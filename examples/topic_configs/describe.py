@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from examples.kafka_samples import BootstrapOption
 from examples.topic_configs.topology import CONFIG, STORE, application_id
 from statehouse.kafka import clients
 from statehouse.kafka.topics import topic_settings
@@ -13,7 +14,9 @@ from statehouse.topology import changelog_topic
 _SHOWN = ("cleanup.policy", *CONFIG)
 
 
-def main(bootstrap: BootstrapOption) -> None:
+def main(
+    bootstrap: Annotated[str, typer.Option(envvar="STATEHOUSE_BOOTSTRAP", help="Kafka's bootstrap servers.")],
+) -> None:
     """Print the changelog's name, then a line for each of the settings that the code names."""
     topic = changelog_topic(application_id, STORE)
     settings = topic_settings(clients.admin(bootstrap, "describe"), topic)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from examples.samples import Sample
 from examples.wards.topology import PATIENTS, WARDS
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 _COMPACTED: Final = {"cleanup.policy": "compact"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from examples.samples import Sample
 from examples.window_join.topology import ORDERS, PAYMENTS
+from statehouse.local.samples import Sample
 
 _BEGAN_MS: Final = 1_700_000_000_000
 HOUR_MS: Final = 3_600_000

@@ -21,6 +21,8 @@ application_id = "window-join"
 ORDERS: Final = "orders"
 PAYMENTS: Final = "payments"
 PAID: Final = "paid-orders"
+# Retention counts from a record's time, and a replay's are old: the broker would delete them within minutes.
+_KEPT: Final = {"retention.ms": "-1"}
 
 BEFORE: Final = timedelta(days=3)
 AFTER: Final = timedelta(days=3)
@@ -42,7 +44,8 @@ def build(app: Application, *, in_memory: bool = False) -> None:
             retain_duplicates=True,
             in_memory=in_memory,
         )
-    app.query(PAID, _joined(_good(orders, "amount"), _good(payments, "method")), output_mode="append").topic(PAID)
+    joined = _joined(_good(orders, "amount"), _good(payments, "method"))
+    app.query(PAID, joined, output_mode="append").topic(PAID, config=_KEPT)
 
 
 def _joined(orders: DataFrame, payments: DataFrame) -> DataFrame:

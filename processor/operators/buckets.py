@@ -19,13 +19,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from processor.operators.keyed import GROUP, KIND, LETTER, TIME, RowKind
 from processor.operators.packing import arrow_bytes, arrow_table
 from processor.rows import DETAIL, KEY, OFFSET, ORIGIN, PARTITION, REASON, REFUSAL, TIMESTAMP, TOPIC, VALUE
 from processor.spark_plans import as_many_as_cores
+from processor.state_api import StatefulProcessor, StatefulProcessorHandle
 from processor.state_operators import is_with_pandas
 from processor.worker_memory import keep_modules
 

@@ -15,10 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.refusals import refuse
 from processor.rows import OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, DeadLetterReason
+from processor.state_api import StatefulProcessor, StatefulProcessorHandle
 from processor.worker_memory import keep_modules
 from statehouse.errors import ConfigurationError
 

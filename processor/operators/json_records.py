@@ -23,11 +23,13 @@ from operator import and_
 from types import MappingProxyType
 from typing import Final
 
+import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import first_case
 from processor.rows import DELETED, DETAIL, KEY, REASON, TABLE_KEY, VALUE, DeadLetterReason
+from processor.spark_versions import Feature, ensure_has
 
 
 class FieldType(Enum):
@@ -182,6 +184,7 @@ def _with_document(frame: DataFrame, text: Column) -> DataFrame:
     Spark's parser stops at the end of the first document. With a null after it, text that follows the document makes
     a different list.
     """
+    ensure_has(pyspark.__version__, Feature.PARSERS)
     wrapped = F.concat(F.lit('{"v":['), text, F.lit(",null]}"))
     parsed = frame.withColumn(_DOCUMENT, F.from_json(wrapped, "v variant", _PARSER)["v"])
     document = F.col(_DOCUMENT)

@@ -14,7 +14,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.aggregators import Aggregator
 from processor.operators.packing import arrow_bytes, arrow_table, own_columns, pack
@@ -22,6 +21,7 @@ from processor.operators.recency import StoreUpdate, UpdateOrder, bounded, folde
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.sink.records import OutputRows, sink_rows
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
+from processor.state_api import StatefulProcessor, StatefulProcessorHandle
 from processor.worker_memory import keep_modules
 
 _COLUMNS: Final = (KEY, VALUE, TIMESTAMP_MS, TOPIC, PARTITION, OFFSET, REASON, DETAIL)

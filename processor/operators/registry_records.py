@@ -15,11 +15,13 @@ from functools import cache
 from typing import Final
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.json_records import FieldType, Refused, parse_documents, parse_table_documents
 from processor.rows import KEY, VALUE, DeadLetterReason
+from processor.spark_versions import Feature, ensure_has
 from statehouse.serde_plugins import SerdeOptions, Serdes
 from statehouse.serdes import DocumentSerde, FetchNeeded
 
@@ -145,6 +147,7 @@ def _with_decoded(frame: DataFrame, serde: str, registry: SerdeOptions, column: 
     def decode(values: pa.Array) -> pa.Array:
         return pa.array([_decoded(serde, registry, value) for value in values.to_pylist()], type=_TYPE)
 
+    ensure_has(pyspark.__version__, Feature.ARROW_FUNCTIONS)
     udf = F.arrow_udf(decode, "document string, fault string")
     fault = F.col(f"{_DECODED}{column}.fault")
     detail = fault if column == VALUE else F.concat(F.lit(f"the {column}: "), fault)

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from processor.operators.packing import arrow_bytes, arrow_table, pack, unpack
 from processor.operators.recency import UpdateOrder, in_order
@@ -33,8 +32,9 @@ from processor.rows import (
     WINDOW,
     WINDOW_START,
 )
-from processor.sink.partitions import placement_hashes
+from processor.sink.records import hash_column
 from processor.sink.task_rows import SINK_PARTITION, TIMESTAMP_MS
+from processor.state_api import StatefulProcessor, StatefulProcessorHandle
 from processor.worker_memory import keep_modules
 from statehouse.errors import ConfigurationError
 
@@ -81,8 +81,7 @@ def _packed(frame: DataFrame, suppression: Suppression, partition_count: int) ->
         name: (F.col(name) if name in have else F.lit(None)).cast(kind).alias(name) for name, kind in _ORIGIN.items()
     }
     since = F.col(WINDOW)["end"] if isinstance(suppression, WindowCloses) else F.col(TIMESTAMP)
-    placed_by = F.arrow_udf(placement_hashes, "int")
-    placed = frame.withColumn(_HASH, placed_by(F.when(is_held, F.col(KEY).cast("binary"))))
+    placed = frame.withColumn(_HASH, hash_column(F.when(is_held, F.col(KEY).cast("binary"))))
     columns: dict[str, Column] = {
         SINK_PARTITION: F.coalesce(F.col(_HASH), origin[PARTITION], F.lit(0)) % partition_count,
         _ENTRY: F.when(is_held, pack(*(name for name in _IDENTITY if name in have))),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from processor.operators.refusals import first_case
 from processor.rows import DETAIL, KEY, REASON, VALUE, DeadLetterReason
+from processor.spark_versions import Feature, ensure_has
 
 TEXT: Final = "text"
 
@@ -17,7 +19,12 @@ def parse_text(frame: DataFrame) -> DataFrame:
     """Read `key` and `value` as UTF-8 text; add the columns `text`, `reason` and `detail`.
 
     The key becomes text. Records whose key or value is absent or isn't UTF-8 are refused.
+
+    Raises:
+        ConfigurationError: Spark is older than 4.0.
+
     """
+    ensure_has(pyspark.__version__, Feature.PARSERS)
     checks = [
         (F.col(KEY).isNull(), DeadLetterReason.NULL_KEY, "the record has no key"),
         (F.col(VALUE).isNull(), DeadLetterReason.NULL_VALUE, "the record has no value"),

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -16,6 +16,7 @@ from processor.lifecycle import ControllerState
 from processor.ownership.assignment_log import AssignmentLog
 from processor.ownership.controller_record import encode_controller
 from processor.ownership.core import OwnershipCore
+from processor.ownership.figures import OwnershipFigures
 from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import AssignmentPublisher, FencedError, PublishError
 from processor.ownership.settings import OwnershipSettings
@@ -30,6 +31,13 @@ TICK_S: Final = 0.1
 # A plan for the largest fleet takes half a second, and the driver's processor has other work too.
 _PLANNING_SHARE: Final = 0.2
 _MENDS_EVERY_S: Final = 2.0
+
+
+class OnPlan(Protocol):
+    """Is told of each plan."""
+
+    def __call__(self, took_s: float, /, *, changes: bool) -> None:
+        """`took_s`: seconds. `changes`: whether there is an assignment to publish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,8 @@ class ActingController:
         backoff: Backoff,
         on_rebalance: Callable[[], None],
         on_state: Callable[[ControllerState], None],
+        on_plan: OnPlan,
+        on_figures: Callable[[OwnershipFigures | None], None],
     ) -> None:
         """Prepare. `read_log` reads the assignment topic to its end, or until `stop` is set.
 
@@ -77,6 +87,7 @@ class ActingController:
         self._fleet, self._core = fleet, fleet.core
         self._stop, self._read_log, self._check = stop, read_log, check
         self._backoff, self._on_rebalance, self._on_state = backoff, on_rebalance, on_state
+        self._on_plan, self._on_figures = on_plan, on_figures
         self._publisher = AssignmentPublisher(brokers, application_id)
         self._name = name
         host = f"{socket.gethostname()}, process {os.getpid()}"
@@ -106,7 +117,7 @@ class ActingController:
             read = self._read_log()
             if self._stop.is_set():
                 break
-            strange = read.not_understood() if self._record.is_standby else ""
+            strange = read.not_understood() if self._record.is_standby else read.of_newer_format()
             if strange:
                 raise FencedError(f"another version has written the record {strange}: upgrade this controller")
             self._core.restore(read.assignment, time.monotonic())
@@ -138,14 +149,18 @@ class ActingController:
             if now < tick_at:
                 continue
             self._on_state(ControllerState.RUNNING if self._fleet.note_contact() else ControllerState.SUSPENDED)
+            plans_before = self._core.plans
             proposed = self._core.tick(now)
             took_s = time.monotonic() - now
+            if self._core.plans > plans_before:
+                self._on_plan(took_s, changes=proposed is not None)
             self._note_damped()
             if proposed is not None:
                 self._publish(proposed)
             else:
                 self._mend()
             self._forget_long_gone(now)
+            self._on_figures(self._core.figures(self._fleet.members.silence_s(time.monotonic())))
             # Plans for a huge fleet take long, but the pause must not be so long that members seem silent.
             pause_s = min(took_s / _PLANNING_SHARE - took_s, heartbeat_s / 2)
             tick_at = time.monotonic() + max(tick_s, pause_s)
@@ -162,6 +177,7 @@ class ActingController:
 
     def close(self) -> None:
         """Drop the producer, and read no more."""
+        self._on_figures(None)
         self._publisher.close()
         self._own_log.stop()
 

@@ -103,7 +103,10 @@ def balance_actives(slots: Sequence[Slot], fleet: LiveNodes) -> None:
 
 
 def _cheapest_first(movable: Iterable[Slot], room: dict[str, int], fleet: LiveNodes) -> Iterable[tuple[Slot, str]]:
-    """Yield moves to nodes that have some state: first caught-up, then restoring, then by the state on disk."""
+    """Yield moves to nodes that have some state: first caught-up, then restoring, then by the state on disk.
+
+    Of the moves that happen at once, those of actives that this plan moves anyway come first: they disturb nobody more.
+    """
     moves = []
     for slot in movable:
         for node in dict.fromkeys((*slot.was.warm_ups, *slot.was.standbys, *slot.views)):
@@ -111,8 +114,9 @@ def _cheapest_first(movable: Iterable[Slot], room: dict[str, int], fleet: LiveNo
                 ready = _is_ready(slot, node, fleet)
                 order = 0 if ready else 1 if node in slot.was.warm_ups else 2
                 stays = slot.active in fleet.accepting
-                moves.append((order, stays, fleet.rank(slot, node), slot.task, node, slot))
-    moves.sort(key=lambda move: move[:5])
+                settled = ready and slot.active == slot.was.active
+                moves.append((order, stays, settled, fleet.rank(slot, node), slot.task, node, slot))
+    moves.sort(key=lambda move: move[:6])
     for *_, node, slot in moves:
         if slot.target is None and room[node] > 0 and _may_give(slot, room):
             yield slot, node

@@ -95,6 +95,11 @@ class AssignmentLog:
             self._is_changed = bool(key)
             return key
 
+    def of_newer_format(self) -> str:
+        """Return the key of a record that is skipped as its format is a newer version's; empty if there is none."""
+        with self._lock:
+            return self._snapshots.of_newer_format()
+
     def not_understood(self) -> str:
         """Return the key of a record that another version wrote and this one can't write on; empty if there is none."""
         with self._lock:

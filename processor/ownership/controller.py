@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection
 import structlog
 
 from processor.lifecycle import ControllerState
-from processor.ownership.acting import TICK_S, ActingController, WatchedFleet
+from processor.ownership.acting import TICK_S, ActingController, OnPlan, WatchedFleet
 from processor.ownership.assignment_log import AssignmentLog
 from processor.ownership.core import OwnershipCore
+from processor.ownership.figures import OwnershipFigures
 from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import FencedError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
@@ -25,6 +26,7 @@ from processor.ownership.takeover import ControllerRecord
 from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers
+from statehouse.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +48,8 @@ class OwnershipController:
         on_rebalance: Callable[[], None] = lambda: None,
         on_pause: OnPause = lambda _cause: None,
         on_state: Callable[[ControllerState], None] = lambda _state: None,
+        on_plan: OnPlan = lambda _took_s, **_: None,
+        on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None,
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
@@ -56,11 +60,14 @@ class OwnershipController:
         `on_fatal` is called once, on the controller's thread, if it stops for good without a call of `stop`.
         `on_rebalance` is called on that thread after it published an assignment with other holders of a task.
         `on_pause` is called on that thread at each pause before another attempt to publish. `on_state` is called on
-        that thread with the state that the controller is in, whenever it may have changed.
+        that thread with the state that the controller is in, whenever it may have changed. `on_plan` is called on that
+        thread after each plan, and `on_figures` several times a second with how the fleet stands, with None when this
+        controller acts no longer.
         """
         self._brokers, self._application_id = brokers, application_id
         self._stores, self._settings = None if stores is None else tuple(stores), settings
         self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
+        self._on_plan, self._on_figures = on_plan, on_figures
         self._name = uuid.uuid4().hex[:12]
         self._fleet: WatchedFleet | None = None
         self._before: ControllerRecord | None = None
@@ -106,11 +113,18 @@ class OwnershipController:
         Only then may the controller before be fenced.
 
         Raises:
-            ConfigurationError: the declared stores don't fit the published ones.
+            ConfigurationError: the declared stores don't fit the published ones, or a newer version published them
+                in a format that this one doesn't read.
 
         """
         fleet = self._watch(settings)
-        fleet.core.restore(self._read_log().assignment)
+        read = self._read_log()
+        if strange := read.of_newer_format():
+            raise ConfigurationError(
+                f"the assignment's record {strange} is of a newer version: start a processor of that version, or of "
+                "one that reads its format (docs/upgrading.md)"
+            )
+        fleet.core.restore(read.assignment)
         fleet.core.declare(self._stores or ())
         while not self._stop.is_set() and not fleet.members.caught_up:
             self._check()
@@ -147,6 +161,8 @@ class OwnershipController:
             backoff=self._backoff,
             on_rebalance=self._on_rebalance,
             on_state=self._on_state,
+            on_plan=self._on_plan,
+            on_figures=self._on_figures,
         )
         try:
             if not acting.take_over():

@@ -16,6 +16,7 @@ from statehouse.assignment import CONTROLLER_KEY, read_controller_record
 from statehouse.checked import checked_count
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError, ContractError
+from statehouse.formats import ASSIGNMENT
 
 # Who waits for so long waits for ever, and more can't be written as seconds and back.
 _TIME_MAX_MS: Final = 2**50
@@ -38,15 +39,7 @@ def declared_settings(settings: OwnershipSettings) -> dict[str, int]:
 
 def encode_controller(record: ControllerRecord) -> tuple[bytes, bytes]:
     """Return the key and the value of the record."""
-    message = assignment_pb2.Controller(
-        controller=record.controller,
-        host=record.host,
-        is_standby=record.is_standby,
-        heartbeat=record.heartbeat,
-        has_stopped=record.has_stopped,
-        settings=assignment_pb2.ControllerSettings(**declared_settings(record.settings)),
-    )
-    return CONTROLLER_KEY, assignment_pb2.AssignmentRecord(controller=message).SerializeToString(deterministic=True)
+    return CONTROLLER_KEY, _bytes(_message(record), ASSIGNMENT.written)
 
 
 def decode_controller(value: bytes) -> ControllerRecord:
@@ -70,7 +63,8 @@ def decode_controller(value: bytes) -> ControllerRecord:
     record = ControllerRecord(
         message.controller, message.host, message.is_standby, message.heartbeat, settings, message.has_stopped
     )
-    if encode_controller(record)[1] != whole.SerializeToString(deterministic=True):
+    # An earlier format, which is read, is as good.
+    if _bytes(_message(record), whole.format_version) != whole.SerializeToString(deterministic=True):
         raise ContractError(f"controller {message.controller} is of another version: upgrade this one, too")
     return record
 
@@ -82,6 +76,22 @@ def read_controller(value: bytes | None, on_unreadable: Callable[[str, Exception
     except ContractError as error:
         on_unreadable(CONTROLLER_KEY.decode(), error)
         return None
+
+
+def _message(record: ControllerRecord) -> assignment_pb2.Controller:
+    return assignment_pb2.Controller(
+        controller=record.controller,
+        host=record.host,
+        is_standby=record.is_standby,
+        heartbeat=record.heartbeat,
+        has_stopped=record.has_stopped,
+        settings=assignment_pb2.ControllerSettings(**declared_settings(record.settings)),
+    )
+
+
+def _bytes(message: assignment_pb2.Controller, format_version: int) -> bytes:
+    record = assignment_pb2.AssignmentRecord(controller=message, format_version=format_version)
+    return record.SerializeToString(deterministic=True)
 
 
 def _ms(seconds: float) -> int:

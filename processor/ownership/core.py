@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from processor.ownership.figures import OwnershipFigures, PlacedTasks
 from processor.ownership.model import Plan
 from processor.ownership.numbering import numbered
 from processor.ownership.planner import plan
@@ -50,6 +51,9 @@ class OwnershipCore:
         self._acts = True
         self.assignment = Assignment()
         self.last_plan: Plan | None = None
+        self.plans = 0
+        """How often it has planned."""
+        self._placed: tuple[Assignment, tuple[TaskId, ...], PlacedTasks] = (self.assignment, (), PlacedTasks())
 
     def restore(self, assignment: Assignment | None, now: float | None = None) -> None:
         """Set the assignment in force, as read from its topic; give `now` if it may have changed lately.
@@ -238,6 +242,22 @@ class OwnershipCore:
         """Members that get nothing new because their sessions keep ending -> the reason."""
         return self._sessions.damped
 
+    def figures(self, kafka_silence_s: float) -> OwnershipFigures:
+        """Return how the fleet stands. The tasks are counted again only when the assignment has changed."""
+        assignment, tasks, placed = self._placed
+        if assignment is not self.assignment or tasks is not self._tasks:
+            placed = PlacedTasks.of(self.assignment, self._tasks)
+            self._placed = (self.assignment, self._tasks, placed)
+        return OwnershipFigures(
+            epoch=self.assignment.epoch,
+            live_nodes=self._sessions.live,
+            damped_nodes=len(self._sessions.damped),
+            tasks=len(self._tasks),
+            placed=placed,
+            under_replicated=0 if self.last_plan is None else len(self.last_plan.under_replicated),
+            kafka_silence_s=kafka_silence_s,
+        )
+
     def _must_wait(self, now: float) -> bool:
         """Whether it is too early to plan.
 
@@ -266,6 +286,7 @@ class OwnershipCore:
             self._ephemeral,
         )
         self.last_plan = made
+        self.plans += 1
         if made.tasks == self._unplanned() and not self._is_topology_new():
             self._reasons.clear()
             self._replan_at = self._deferred_until()

@@ -86,10 +86,12 @@ def added_nodes(given: Sequence[str]) -> dict[str, NodeView]:
 
 
 def show(previewed: Preview, fmt: OutputFormat) -> None:
-    """Print the forecast."""
-    if fmt is OutputFormat.JSON:
-        output.print_json(_document(previewed))
-        return
+    """Print the forecast; its names are the tasks that it changes."""
+    tasks = dict.fromkeys(str(change.task) for step in previewed.forecast.steps for change in step)
+    output.show(fmt, _document(previewed), tasks, lambda _is_wide: _print(previewed))
+
+
+def _print(previewed: Preview) -> None:
     made = previewed.forecast
     output.print_facts(
         [

@@ -187,6 +187,11 @@ class MemberSessions:
         """Whether any member is live."""
         return any(session.is_live for session in self._sessions.values())
 
+    @property
+    def live(self) -> int:
+        """How many members are live."""
+        return sum(1 for session in self._sessions.values() if session.is_live)
+
     def nodes(self) -> dict[str, NodeView]:
         """Return the live members as the planner sees them."""
         damped = self.damped

@@ -162,7 +162,7 @@ class StoreSink:
             together = unplaced.coalesce(1) if reads_too else unplaced.repartition(1)
         else:
             rows = placed_by_spark(unplaced.select(f"{RECORD}.*"), self._outputs)
-            together = rows.repartitionById(self._tasks, SINK_PARTITION).select(F.struct("*").alias(RECORD))
+            together = _in_tasks(rows, self._tasks).select(F.struct("*").alias(RECORD))
         with _PLANNING, _own_workers(frame.sparkSession.sparkContext):
             written = together.mapInArrow(task, COUNTS_SCHEMA)
         counts: Counts = Counter()
@@ -199,3 +199,10 @@ class StoreSink:
             skipped_partitions=counts["", SKIPPED],
             took_ms=round(took_s * 1000),
         )
+
+
+def _in_tasks(rows: DataFrame, tasks: int) -> DataFrame:
+    """Return rows with those of a partition in one of as many tasks, as evenly as Spark can."""
+    if hasattr(rows, "repartitionById"):
+        return rows.repartitionById(tasks, SINK_PARTITION)
+    return rows.repartition(tasks, SINK_PARTITION)  # Spark before 4.1: by a hash, which may leave a task without any

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
@@ -66,12 +68,22 @@ def placed_by_spark(unplaced: DataFrame, outputs: Sequence[OutputRows]) -> DataF
     It costs a Python stage of its own.
     """
     partition_counts = [output.partition_count for output in outputs]
-    placed_by = F.arrow_udf(placement_hashes, "int")
-    hashed = unplaced.withColumn(_HASH, placed_by(F.when(F.col(REASON).isNull(), F.col(KEY))))
+    hashed = unplaced.withColumn(_HASH, hash_column(F.when(F.col(REASON).isNull(), F.col(KEY))))
     of_output = F.array(*map(F.lit, partition_counts))[F.col(OUTPUT)]
     count = F.when(F.col(REASON).isNotNull(), F.lit(max(partition_counts))).otherwise(of_output)
     sink_partition = F.coalesce(F.col(_HASH), F.col(PARTITION), F.lit(0)) % count
     return hashed.withColumn(SINK_PARTITION, sink_partition).select(SINK_PARTITION, *RECORD_COLUMNS)
+
+
+def hash_column(key: Column) -> Column:
+    """Return `placement_hashes` of a column."""
+    if hasattr(F, "arrow_udf"):
+        return F.arrow_udf(placement_hashes, "int")(key)
+    return F.pandas_udf(_series_hashes, "int")(key)  # Spark before 4.1
+
+
+def _series_hashes(keys: pd.Series) -> pd.Series:
+    return pd.Series(placement_hashes(pa.Array.from_pandas(keys, pa.binary())).to_pylist(), dtype="Int32")
 
 
 def sink_rows(frame: DataFrame, outputs: Sequence[OutputRows]) -> DataFrame:

@@ -11,7 +11,7 @@ from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.ownership import claimed_role
 from statehouse import consistency, paging
 from statehouse.consistency import ANY, Freshness, ReplicaFreshness
-from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, shown
+from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
@@ -74,8 +74,20 @@ class Admission:
 
         """
         served = self.store(request.store)
-        key = paging.serialized_key(request.key, served.key_serde)
-        return served, key, self._partition_of(key, served.spec.partition_count)
+        return served, *self.placed(served, request.key)
+
+    def placed(self, served: ServedStore, key: str | types_pb2.Key) -> tuple[bytes, int]:
+        """Return a key serialized, and its partition.
+
+        Raises:
+            LookupFailure: INVALID_KEY.
+
+        """
+        if isinstance(key, str):
+            serialized = paging.parsed_key(key, served.key_serde)
+        else:
+            serialized = paging.serialized_key(key, served.key_serde)
+        return serialized, self._partition_of(serialized, served.spec.partition_count)
 
     def other_partitions(
         self, served: ServedStore, first: int, request: query_service_pb2.GetRequest
@@ -109,10 +121,7 @@ class Admission:
                 f"store {name} can't be served by this version: {self.view.unusable[name]}",
                 {"store": name},
             )
-        known = ", ".join(sorted(self.view.stores)) or "none"
-        raise LookupFailure(
-            Reason.UNKNOWN_STORE, f"no store {shown(name)}; there are: {known}", {"store": name[:SHOWN_MAX]}
-        )
+        raise unknown_store(name, self.view.assignment.epoch)
 
     @classmethod
     def partitions(

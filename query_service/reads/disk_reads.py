@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import Final, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final, TypeVar, cast
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HeldBytes
+from statehouse.held_bytes import HasSize, HeldBytes
 
 T = TypeVar("T")
 HasLeft = Callable[[], bool]
@@ -21,10 +19,6 @@ THREADS: Final = 16
 """So many reads keep a disk of a cloud busy; while it stalls each holds a thread and nothing else."""
 WAITING_MAX: Final = 1_000
 """Requests whose reads have not ended. A disk that answers at all has read them within the second that callers wait."""
-
-
-class _CallerLeft(Exception):
-    """Ends a read that nobody waits for."""
 
 
 class DiskReads:
@@ -39,7 +33,7 @@ class DiskReads:
         """How many requests' reads have not ended."""
         return self._waiting
 
-    async def run(self, request: Message, read: Callable[[HasLeft], T]) -> T:
+    async def run(self, request: HasSize, read: Callable[[HasLeft], T]) -> T:
         """Return the result of a request's `read`, which may ask whether to go on.
 
         It does not begin any more if the caller has left before.
@@ -52,10 +46,8 @@ class DiskReads:
             raise LookupFailure(Reason.OVERLOADED, f"{WAITING_MAX} requests wait for the disk on this node already")
         has_left = False
 
-        def unless_left() -> T:
-            if has_left:
-                raise _CallerLeft
-            return read(lambda: has_left)
+        def unless_left() -> T | None:
+            return None if has_left else read(lambda: has_left)
 
         with ExitStack() as held:
             held.enter_context(self._requests.hold(request.ByteSize()))
@@ -67,13 +59,13 @@ class DiskReads:
             self._waiting += 1
             loop, kept = asyncio.get_running_loop(), held.pop_all()
 
-        def ended(_: Future[T]) -> None:
+        def ended(_: Future[T | None]) -> None:
             with suppress(RuntimeError):  # the loop is closed: the process is ending
                 loop.call_soon_threadsafe(self._ended, kept)
 
         future.add_done_callback(ended)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return cast("T", await asyncio.shield(asyncio.wrap_future(future)))
         except asyncio.CancelledError as error:
             if future.cancelled():
                 raise _stopping() from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import structlog
 
 from query_service.reads.admission import Admission
+from query_service.reads.batches import Batch, batch_of
 from query_service.reads.decoded_values import decoded_value
 from query_service.reads.disk_reads import DiskReads, HasLeft
 from query_service.reads.fleet_view import ServedStore
@@ -62,21 +63,25 @@ class DiskLookup:
 
 
 BATCH_WAITS_S: Final = 0.02
-"""A batch waits for the disk no longer than this: lookups of several callers go together, and most need no disk. What
-is not read by then is asked for alone. A disk that is well answers within it."""
+"""A batch waits for the disk no longer than this, and a little longer for each key that isn't in memory: lookups of
+several callers go together, and most need no disk. What is not read by then is asked for alone. A disk that is well
+answers within it."""
+_A_KEY_WAITS_S: Final = 0.002
+OWN_BATCH_WAITS_S: Final = 1.0
+"""The same for a batch of one caller that asks the node itself: nobody else's lookups wait with it."""
 # Values are bounded in number as they are read, and in size only then: so many of the largest that Kafka takes by
 # default are one message of ours. More at once are no faster.
 _AT_ONCE: Final = 16
 
-_Entry = tuple[int, bytes, bool]
-"""A lookup of a batch: its index, its serialized key, and whether the caller wants the value raw."""
+_Entry = tuple[int, bytes]
+"""A lookup of a batch: its index, and its serialized key."""
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
     """Lookups of a batch that one replica answers, admitted together.
 
-    `request` is one of them; all have the same bounds and forwarding. `stamp_bytes` is the stamp as answers have it.
+    `request` is what they ask, but for their keys. `stamp_bytes` is the stamp as answers have it.
     `on_disk` has the entries that are not in memory.
     """
 
@@ -102,7 +107,10 @@ class LookupHandler:
         *,
         max_batch_entries: int,
         max_message_bytes: int,
+        on_entry_failed: Callable[[str, str], None] = lambda _store, _reason: None,
     ) -> None:
+        """`on_entry_failed(store, reason)` is called for each lookup of a batch that fails."""
+        self._on_entry_failed = on_entry_failed
         self._admission, self._open_scans, self._metrics = admission, open_scans, metrics
         self._disk = DiskReads()
         self._max_batch_entries = max_batch_entries
@@ -186,7 +194,7 @@ class LookupHandler:
                 return found, other_stamp
         return None, stamp
 
-    def parsed_batch(self, data: bytes) -> query_service_pb2.BatchGetRequest:
+    def parsed_batch(self, data: bytes) -> Batch:
         """Parse a serialized BatchGetRequest.
 
         Raises:
@@ -195,9 +203,9 @@ class LookupHandler:
 
         """
         refuse_too_much(data, self._max_batch_entries)
-        return query_service_pb2.BatchGetRequest.FromString(data)
+        return batch_of(data)
 
-    def batch_get(self, batch: query_service_pb2.BatchGetRequest) -> bytes | DiskLookup:
+    def batch_get(self, batch: Batch) -> bytes | DiskLookup:
         """Read several keys; return a serialized BatchGetResponse, or what completes it if not all are in memory.
 
         Each key has its own outcome. Lookups in one partition with the same bounds are admitted and read together. What
@@ -209,34 +217,34 @@ class LookupHandler:
                 results are more than max_message_bytes.
 
         """
-        refuse_too_many(len(batch.requests), self._max_batch_entries)
+        refuse_too_many(len(batch.entries), self._max_batch_entries)
         results: dict[int, bytes] = {}
-        groups: dict[tuple[str, int, bytes, bytes], _Group] = {}
-        for index, request in enumerate(batch.requests):
+        stores: dict[int, ServedStore] = {}
+        groups: dict[tuple[int, int], _Group] = {}
+        for index, (asked, shape) in enumerate(batch.entries):
             try:
-                served, key, partition = self._admission.place(request)
-                # To make an empty message takes longer than to ask whether there is one.
-                bounds = request.freshness.SerializeToString() if request.HasField("freshness") else b""
-                sender = request.forwarding.SerializeToString() if request.HasField("forwarding") else b""
-                shared = (served.spec.name, partition, bounds, sender)
-                group = groups.get(shared)
+                served = stores.get(shape)
+                if served is None:
+                    served = stores[shape] = self._admission.store(batch.shapes[shape].store)
+                key, partition = self._admission.placed(served, asked)
+                group = groups.get((shape, partition))
                 if group is None:
-                    group = groups[shared] = self._group(served, partition, request)
-                group.entries.append((index, key, request.raw))
+                    group = groups[shape, partition] = self._group(served, partition, batch.shapes[shape])
+                group.entries.append((index, key))
             except BaseException as caught:  # noqa: BLE001 - this entry fails alone; a defect is logged
-                results[index] = self._failed(as_error(caught), request.store)
+                results[index] = self._failed(as_error(caught), batch.shapes[shape].store)
         room = self._max_message_bytes - sum(map(len, results.values()))
         for group in groups.values():
             for part in _parts(group, group.entries):
                 if room >= 0:
                     started = time.perf_counter()
-                    found = _each(group.recall, [key for _, key, _ in part], group.replica)
+                    found = _each(group.recall, [key for _, key in part], group.replica)
                     room = self._answer(group, part, found, results, room, started)
         if room < 0:
             raise too_large(self._max_message_bytes)
         if any(group.on_disk for group in groups.values()):
             return DiskLookup(lambda: self._batch_from_disk(batch, groups.values(), results, room))
-        return framed(map(results.__getitem__, range(len(batch.requests))))
+        return framed(map(results.__getitem__, range(len(batch.entries))))
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
@@ -244,8 +252,8 @@ class LookupHandler:
 
     async def _batch_from_disk(
         self,
-        batch: query_service_pb2.BatchGetRequest,
-        groups: Iterable[_Group],
+        batch: Batch,
+        groups: Collection[_Group],
         results: dict[int, bytes],
         room: int,
     ) -> bytes:
@@ -254,8 +262,11 @@ class LookupHandler:
         Entries that are not read by then, or for which there is no room in the threads, fail alone.
         """
         unread = LookupFailure(Reason.WOULD_WAIT, "the key is not in memory here: ask for it alone")
+        on_disk = sum(len(group.on_disk) for group in groups)
+        # Routers and clients that put lookups together say which epoch they go by.
+        is_shared = any(shape.HasField("forwarding") for shape in batch.shapes)
         try:
-            async with asyncio.timeout(BATCH_WAITS_S):
+            async with asyncio.timeout((BATCH_WAITS_S if is_shared else OWN_BATCH_WAITS_S) + on_disk * _A_KEY_WAITS_S):
                 await self._read_left(batch, groups, results, room)
         except TimeoutError:
             pass
@@ -264,14 +275,14 @@ class LookupHandler:
         if sum(map(len, results.values())) > self._max_message_bytes:
             raise too_large(self._max_message_bytes)
         for group in groups:
-            for index, _, _ in group.on_disk:
+            for index, _ in group.on_disk:
                 if index not in results:
                     results[index] = self._failed(unread, group.served.spec.name)
-        return framed(map(results.__getitem__, range(len(batch.requests))))
+        return framed(map(results.__getitem__, range(len(batch.entries))))
 
     async def _read_left(
         self,
-        batch: query_service_pb2.BatchGetRequest,
+        batch: Batch,
         groups: Iterable[_Group],
         results: dict[int, bytes],
         room: int,
@@ -285,7 +296,7 @@ class LookupHandler:
         left: list[tuple[_Group, Sequence[_Entry]]] = []
         for group in groups:
             if group.served.spec.is_global:
-                room = await self._entries_from_disk(batch, group, results, room)
+                room = await self._entries_from_disk(group, results, room)
             else:
                 left += ((group, part) for part in _parts(group, group.on_disk))
         while left and room >= 0:
@@ -296,16 +307,16 @@ class LookupHandler:
                     room = self._answer(group, part, found, results, room, started)
             del left[: len(turn)]
 
-    async def _entries_from_disk(
-        self, batch: query_service_pb2.BatchGetRequest, group: _Group, results: dict[int, bytes], room: int
-    ) -> int:
+    async def _entries_from_disk(self, group: _Group, results: dict[int, bytes], room: int) -> int:
         """Read a global store's keys one after the other: each may be in several partitions. Return the room left."""
-        for index, key, _ in group.on_disk:
+        for index, key in group.on_disk:
             if room < 0:
                 break
-            started, request = time.perf_counter(), batch.requests[index]
+            started = time.perf_counter()
             try:
-                outcome = await self._get_from_disk(started, request, group.served, key, group.replica, group.stamp)
+                outcome = await self._get_from_disk(
+                    started, group.request, group.served, key, group.replica, group.stamp
+                )
                 results[index] = result_of(outcome)
             except BaseException as caught:  # noqa: BLE001 - as in `batch_get`
                 results[index] = self._failed(as_error(caught), group.served.spec.name)
@@ -327,9 +338,10 @@ class LookupHandler:
         since `started`.
         """
         served, stamp, is_global = group.served, group.stamp_bytes, group.served.spec.is_global
+        raw = group.request.raw
         reads, size = 0, 0
         for entry, outcome in zip(part, outcomes, strict=True):
-            index, key, raw = entry
+            index, key = entry
             found, found_by = outcome, stamp
             try:
                 if found is None and is_global:
@@ -350,6 +362,7 @@ class LookupHandler:
             if room < 0:
                 break
         if reads:
+            group.replica.lookups += reads
             group.replica.metrics.reads[ReadKind.GET].add(started, size, reads)
         return room
 
@@ -364,6 +377,8 @@ class LookupHandler:
             log.error("defect in a lookup of a batch", store=store, exc_info=error)
             error = internal_error()
         self._metrics.batch_entry_failed(error.reason.name)
+        if error.reason is not Reason.WOULD_WAIT:  # it is asked for alone
+            self._on_entry_failed(store, error.reason.name)
         return result_of(error)
 
     async def fetch_windows(
@@ -379,6 +394,7 @@ class LookupHandler:
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchWindows", WINDOW)
         page = await self._timed_page(replica, store, key, request, windows_in(request))
+        replica.lookups += 1
         replica.metrics.reads[ReadKind.FETCH_WINDOWS].add(started, _size(page))
         response = query_service_pb2.FetchWindowsResponse(replica=stamp)
         async for window, data, timestamp_ms in shown_within(page.entries, response.windows, self._max_message_bytes):
@@ -405,6 +421,7 @@ class LookupHandler:
         served, key, replica, stamp = self._admission.admit_key(request)
         store = of_kind(replica, TimedStore, "FetchSessions", SESSION)
         page = await self._timed_page(replica, store, key, request, sessions_in(request))
+        replica.lookups += 1
         replica.metrics.reads[ReadKind.FETCH_SESSIONS].add(started, _size(page))
         response = query_service_pb2.FetchSessionsResponse(replica=stamp)
         async for session, data, timestamp_ms in shown_within(page.entries, response.sessions, self._max_message_bytes):
@@ -438,6 +455,7 @@ class LookupHandler:
                 version = store.get_as_of(key, request.as_of_ms)
             except BeforeHistory as error:
                 raise before_history(error) from error
+        replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_AS_OF].add(started, 0 if version is None else len(version.value))
         if version is None:
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
@@ -468,6 +486,7 @@ class LookupHandler:
             )
         except BeforeHistory as error:
             raise before_history(error) from error
+        replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_HISTORY].add(started, sum(len(version.value) for version in page.entries))
         response = query_service_pb2.GetHistoryResponse(replica=stamp, history_start_ms=start_ms)
         async for version in shown_within(page.entries, response.versions, self._max_message_bytes):
@@ -513,6 +532,7 @@ class LookupHandler:
                 f"query {name!r} of {spec.name} failed: {type(error).__name__}: {error}",
                 {"store": spec.name, "query": name},
             ) from error
+        replica.lookups += 1
         replica.metrics.reads[ReadKind.CUSTOM].add(started, 0)
         return query_service_pb2.QueryStoreResponse(result=result, replica=stamp)
 
@@ -603,7 +623,7 @@ def _read_parts(
     """
     outcomes: list[Sequence[_Outcome]] = []
     for group, part in parts:
-        outcomes.append(_from_disk(group.replica, [key for _, key, _ in part]))
+        outcomes.append(_from_disk(group.replica, [key for _, key in part]))
         most_bytes -= sum(len(found[0]) for found in outcomes[-1] if isinstance(found, tuple))
         if most_bytes < 0 or has_left():
             break
@@ -619,6 +639,7 @@ def _get_response(
     stamp: types_pb2.ReplicaStamp,
 ) -> bytes:
     """Count the read and return the serialized GetResponse."""
+    replica.lookups += 1
     replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
     return answer(served, found, raw=request.raw, stamp=stamped(stamp))
 

@@ -110,12 +110,13 @@ async def serialized_page(
 
     """
     response = frames_pb2.PageFrames(replicas=[stamp.SerializeToString() for stamp in stamps])
+    with_keys = request.forwarding.entry_keys
     room = max_message_bytes // 2
     entries: list[bytes] = []
     keys: list[bytes] = []
     async for entry in in_turns(page.entries):
         shown, key = written(entry), key_of(entry)
-        room -= len(shown) + _OVERHEAD + (len(key) + _OVERHEAD if request.entry_keys else 0)
+        room -= len(shown) + _OVERHEAD + (len(key) + _OVERHEAD if with_keys else 0)
         if room < 0 and entries:
             break
         entries.append(shown)
@@ -123,6 +124,6 @@ async def serialized_page(
     if page.more or len(entries) < len(page.entries):
         response.next_page_token = next_page_token(request, keys[-1])
     response.entries.extend(entries)
-    if request.entry_keys:
+    if with_keys:
         response.entry_keys.extend(keys)
     return response.SerializeToString()

@@ -9,11 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from google.protobuf.message import Message
-
 from query_service.replicas.replica import StoreReplica, TaskReplica
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HeldBytes
+from statehouse.held_bytes import HasSize, HeldBytes
 from statehouse.membership import TaskState
 from statehouse.rpc.deadline import Deadline, RequestTimes
 
@@ -63,7 +61,7 @@ class PositionWaits:
         return len(self._open)
 
     async def patiently(
-        self, request: Message, attempt: Callable[[], Awaitable[T]], behind: PositionNotReached, deadline: Deadline
+        self, request: HasSize, attempt: Callable[[], Awaitable[T]], behind: PositionNotReached, deadline: Deadline
     ) -> T:
         """Repeat an attempt for a request that failed with `behind`, each time after a wait, and return its result.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 class ScanHandler:
-    """Answers scans and counts. A page shows each of its partitions as it is at one moment."""
+    """Answers scans and counts. A page shows each of its partitions as it is at the position in the stamp."""
 
     def __init__(self, admission: Admission, open_scans: OpenScans, *, max_message_bytes: int) -> None:
         self._admission, self._open_scans = admission, open_scans
@@ -56,10 +57,7 @@ class ScanHandler:
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         scans = [_scan_of(replica, request) for replica, _ in admitted]
         try:
-            pages = await self._open_scans.run(
-                [replica for replica, _ in admitted],
-                lambda walk: [scan(keys, limit, max_bytes, walk) for scan in scans],
-            )
+            pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans])
         except BeforeHistory as error:
             raise before_history(error) from error
         if served.spec.is_global:
@@ -169,14 +167,29 @@ class ScanHandler:
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         query = request.DESCRIPTOR.name.removesuffix("Request")
         stores = [of_kind(replica, TimedStore, query, kind) for replica, _ in admitted]
-        pages = await self._open_scans.run(
-            [replica for replica, _ in admitted],
-            lambda walk: [
-                store.scan_with_timestamps(keys, span.accept, span.first_ms, span.last_ms, limit, max_bytes, walk)
-                for store in stores
-            ],
-        )
+        scans = [
+            partial(store.scan_with_timestamps, keys, span.accept, span.first_ms, span.last_ms, limit, max_bytes)
+            for store in stores
+        ]
+        pages = await self._pages(admitted, scans)
         return _in_order(pages, _entry_key, limit, reverse=request.reverse), admitted
+
+    async def _pages(
+        self,
+        admitted: Sequence[tuple[StoreReplica, types_pb2.ReplicaStamp]],
+        scans: Sequence[Callable[[Walk], RangePage[T]]],
+    ) -> list[RangePage[T]]:
+        """Read a page of each replica, between two writes, and stamp it with the position that it shows."""
+
+        def read(walk: Walk) -> list[RangePage[T]]:
+            pages = []
+            for (replica, stamp), scan in zip(admitted, scans, strict=True):
+                page, position = replica.at_rest(walk, partial(scan, walk))
+                _move(stamp, position)
+                pages.append(page)
+            return pages
+
+        return await self._open_scans.run([replica for replica, _ in admitted], read)
 
     def _admitted(
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest
@@ -185,6 +198,13 @@ class ScanHandler:
             self._admission.admit(served, partition, request.freshness, request.forwarding)
             for partition in self._admission.partitions(served, request)
         ]
+
+
+def _move(stamp: types_pb2.ReplicaStamp, position: int) -> None:
+    """Stamp an answer with the position of what was read, which may be after that at which it was admitted."""
+    if stamp.HasField("lag"):
+        stamp.lag = max(0, stamp.lag - (position - stamp.position))
+    stamp.position = position
 
 
 def _scan_of(

@@ -9,10 +9,9 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 import structlog
-from google.protobuf.message import Message
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.held_bytes import HeldBytes
+from statehouse.held_bytes import HasSize, HeldBytes
 from statehouse.serdes import FetchNeeded, SerdeUnavailable
 
 log = structlog.get_logger(__name__)
@@ -42,7 +41,7 @@ class SerdeFetches:
         self._under_way: dict[Hashable, Future[None]] = {}
         self._waiting, self._requests = 0, HeldBytes("reads that wait for schemas on this node")
 
-    async def run(self, request: Message, needed: FetchNeeded) -> None:
+    async def run(self, request: HasSize, needed: FetchNeeded) -> None:
         """Wait until a fetch for a request is done, whatever its outcome. A caller who leaves does not end it.
 
         Raises:
@@ -65,7 +64,7 @@ class SerdeFetches:
             finally:
                 self._waiting -= 1
 
-    async def until_decoded(self, request: Message, decode: Callable[[], Awaitable[T]]) -> T:
+    async def until_decoded(self, request: HasSize, decode: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `decode` for a request, repeated after each fetch that it asks for.
 
         Raises:

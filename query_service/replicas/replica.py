@@ -91,6 +91,7 @@ class StoreReplica:
         self.restored_to = checkpoint.position if restored_to is None else restored_to
         self.restored_in_full = restored_in_full
         self.restored_records = 0
+        self.lookups = 0  # written by the event loop only
         self.state = StoreState.RESTORING
         self.loss: LogLost | None = None  # why it is LOST
         self._tombstones_kept_ms = tombstones_kept_ms

@@ -199,6 +199,10 @@ class NodeOwnership:
             return TaskState.RUNNING in tasks
         return self.state is NodeState.RUNNING
 
+    def is_ready(self, tasks: Iterable[TaskState]) -> bool:
+        """Whether the node has restored all that it was assigned: the next node may be restarted now."""
+        return self.state is NodeState.RUNNING and TaskState.ERROR not in tasks
+
     def heartbeat(
         self,
         address: tuple[str, int],

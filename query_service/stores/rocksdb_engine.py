@@ -150,7 +150,8 @@ class RocksDBEngine:
         recalled: list[bytes | Unknown | None] = []
         for key in keys:
             may_exist, value = handle.key_may_exist(key, True)
-            if value is None:
+            # Also if the index is on the disk RocksDB says that it found the key, with a value of no bytes.
+            if not value:
                 # RocksDB says no of what it can't read, too: only `get` tells what is wrong. For an absent key it
                 # reads what was in memory just now.
                 value = Unknown.ON_DISK if may_exist else self.get(family, key)

@@ -170,9 +170,10 @@ class TimedStore(EngineStore, Generic[K]):
     def entries_of(
         self, key: bytes, first_ms: int, last_ms: int, *, limit: int = 1_000, reverse: bool = False
     ) -> RangePage[tuple[K, bytes]]:
-        """Return one key's live entries with times from `first_ms` to `last_ms`, by time, for queries of custom stores.
+        """Return one key's live entries with times from `first_ms` to `last_ms`, for queries of custom stores.
 
-        An entry's time is the one that decides when it expires: the start of a window, the end of a session.
+        An entry's time is the one that decides when it expires: the start of a window, the end of a session. The
+        entries come in the store's order: by their starts, sessions of one start by their ends.
         """
         prefix = ordered_keys.escaped(key)
         keys = KeyRange(prefix, after_prefix(prefix), reverse)

@@ -124,10 +124,11 @@ class ExpressWay:
         node = None if table is None else table.nodes.get(of.instance_id)
         if node is None:
             return
+        weight = of.count / max(1, len(of.took_us))
         for took_us in of.took_us:
             took_s = took_us * _MICROSECOND
             # A node under suspicion is sent nothing on the express way: these answers came before that.
             if of.instance_id not in self._health.suspects:
                 self._health.answered(node, took_s)
-            if self._answer_times.answered(kind, of.instance_id, took_s):
+            if self._answer_times.answered(kind, of.instance_id, took_s, weight):
                 self._health.slow(node, self._answer_times.late_after_s(kind))

@@ -33,9 +33,12 @@ CallKind = tuple[str, str]
 
 @dataclass(slots=True)
 class _Windows:
-    """The latest answer times of one kind of lookup, by node, in seconds, and the delay computed from them."""
+    """The latest answer times of one kind of lookup, by node, in seconds, and the delay computed from them.
 
-    by_node: dict[str, deque[float]] = field(default_factory=dict)
+    Each has the number of answers that it stands for.
+    """
+
+    by_node: dict[str, deque[tuple[float, float]]] = field(default_factory=dict)
     delay_s: float | None = None
     unreckoned: int = 0
 
@@ -61,10 +64,14 @@ class AnswerTimes:
         """Return the seconds after which an answer counts as late against its node."""
         return min(_LATE * self.hedge_delay_s(kind), self._most_s)
 
-    def answered(self, kind: CallKind, node: str, took_s: float) -> bool:
-        """Note an answer; True if it was late and the node is slow."""
+    def answered(self, kind: CallKind, node: str, took_s: float, weight: float = 1.0) -> bool:
+        """Note an answer; True if it was late and the node is slow.
+
+        `weight`: how many answers this time stands for. The proxy tells some times of the answers that came before the
+        delay, and each later one comes by itself: were all alike, the delay would become another quantile's.
+        """
         is_slow = self._note(node, is_late=took_s > self.late_after_s(kind))
-        self._add(kind, node, took_s)
+        self._add(kind, node, took_s, weight)
         return is_slow
 
     def overtaken(self, kind: CallKind, node: str, waited_s: float) -> bool:
@@ -89,9 +96,9 @@ class AnswerTimes:
         self._scores[node] = score
         return is_late and score >= _SLOW
 
-    def _add(self, kind: CallKind, node: str, took_s: float) -> None:
+    def _add(self, kind: CallKind, node: str, took_s: float, weight: float = 1.0) -> None:
         windows = self._kinds.setdefault(kind, _Windows())
-        windows.by_node.setdefault(node, deque(maxlen=_WINDOW)).append(took_s)
+        windows.by_node.setdefault(node, deque(maxlen=_WINDOW)).append((took_s, weight))
         windows.unreckoned += 1
         if windows.unreckoned >= _RECKON_EVERY:
             windows.unreckoned = 0
@@ -100,8 +107,17 @@ class AnswerTimes:
     def _reckon(self, windows: _Windows) -> float | None:
         """Return the median node's quantile, None if no node has given enough answers."""
         quantiles = sorted(
-            sorted(answers)[int(self._quantile * len(answers))]
-            for answers in windows.by_node.values()
-            if len(answers) >= _LEAST_ANSWERS
+            _quantile(answers, self._quantile) for answers in windows.by_node.values() if len(answers) >= _LEAST_ANSWERS
         )
         return quantiles[(len(quantiles) - 1) // 2] if quantiles else None
+
+
+def _quantile(answers: Collection[tuple[float, float]], share: float) -> float:
+    """Return the first time, of times with weights, that more than this share of the weight doesn't exceed."""
+    times = sorted(answers)
+    left = share * sum(weight for _, weight in times)
+    for took_s, weight in times:
+        left -= weight
+        if left < 0:
+            return took_s
+    return times[-1][0]

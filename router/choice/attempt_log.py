@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from router.fleet.table import RoutedReplica
 from statehouse.errors import LookupFailure, Reason
@@ -49,7 +49,7 @@ off from Kafka refuses again, so each is asked only once more.
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One call to a replica, for an explained lookup. Times are seconds of one monotonic clock.
+    """One call to a replica, for a lookup that is explained, traced or logged. Times are seconds of a monotonic clock.
 
     `ended_at` is None while the call is under way. `outcome`: its answer or failure; None while it is under way, and if
     it was given up because another replica answered first.
@@ -67,6 +67,16 @@ class AttemptRecord:
         self.ended_at, self.outcome = now, outcome
 
 
+class AttemptSpans(Protocol):
+    """Makes spans of a traced lookup's calls."""
+
+    def begin(self, record: AttemptRecord) -> bytes:
+        """Begin the span of a call; return what its request has beside, serialized."""
+
+    def end(self, record: AttemptRecord) -> None:
+        """End it."""
+
+
 @dataclass(slots=True)
 class AttemptLog:
     """A lookup's attempts so far. Failures are by instance id, in the order they happened."""
@@ -82,6 +92,12 @@ class AttemptLog:
     """The call that the retry budget refused: "hedge" or "retry"."""
     attempts: list[AttemptRecord] | None = None
     """All calls in the order they were sent; None if they are not recorded, as for most lookups."""
+    is_explained: bool = False
+    """Whether the caller wants to know now what each candidate says."""
+    spans: AttemptSpans | None = None
+    """For a traced lookup, whose calls are recorded."""
+    calls: int = 0
+    """How many there were."""
     _times_late: dict[str, int] = field(default_factory=dict)
 
     def note(self, replica: RoutedReplica, failure: LookupFailure) -> None:
@@ -93,6 +109,18 @@ class AttemptLog:
             self._times_late[name] = self.times_late(name) + 1
         if failure.route is not None:
             self.epochs.add(failure.route.epoch)
+
+    def begun(self, record: AttemptRecord) -> bytes:
+        """Note a call that is about to be sent; return what its request has beside, serialized."""
+        if self.attempts is not None:
+            self.attempts.append(record)
+        return b"" if self.spans is None else self.spans.begin(record)
+
+    def ended(self, record: AttemptRecord, now: float, outcome: bytes | LookupFailure | None) -> None:
+        """Note what came of a call."""
+        record.end(now, outcome)
+        if self.spans is not None:
+            self.spans.end(record)
 
     def times_late(self, instance_id: str) -> int:
         """Return how many attempts at a node timed out."""

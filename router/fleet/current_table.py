@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from router.fleet.table import RoutingTable
 from statehouse.errors import LookupFailure, Reason
@@ -17,6 +18,8 @@ class CurrentTable:
         self._table: RoutingTable | None = None
         self._changed = asyncio.Event()
         self._least_epoch = 0
+        self.made_at: float | None = None
+        """When the newest table was made, monotonic seconds; None before the first."""
 
     @property
     def table(self) -> RoutingTable | None:
@@ -44,7 +47,7 @@ class CurrentTable:
             return False
         self._least_epoch = table.epoch
         routes_alike = self._table is not None and table.routes_like(self._table)
-        self._table = table
+        self._table, self.made_at = table, time.monotonic()
         if not routes_alike:
             self._changed.set()
             self._changed = asyncio.Event()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from statehouse.assignment import Assignment, TaskAssignment
-from statehouse.errors import SHOWN_MAX, ConfigurationError, LookupFailure, Reason, shown
+from statehouse.errors import ConfigurationError, LookupFailure, Reason, unknown_store
 from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
 from statehouse.partitioning import partition_for
 from statehouse.serdes import Serde, known_serde
@@ -25,7 +25,6 @@ from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
 
 # Among equals, a warm-up comes after a standby, because it still has to restore.
 _ROLE_ORDER = {Role.ACTIVE: 0, Role.STANDBY: 1, Role.WARM_UP: 2}
-_STORES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +212,8 @@ class RoutingTable:
             pass
         if name in self.unusable:
             message = f"store {name} can't be routed by this version: {self.unusable[name]}"
-        else:
-            known = ", ".join(sorted(self.stores)[:_STORES_SHOWN]) or "none"
-            message = f"no store {shown(name)} in the assignment of epoch {self.epoch}; known: {known}"
-        raise LookupFailure(
-            Reason.UNKNOWN_STORE, message, {"store": name[:SHOWN_MAX], "epoch": str(self.epoch)}
-        ) from None
+            raise LookupFailure(Reason.UNKNOWN_STORE, message, {"store": name, "epoch": str(self.epoch)})
+        raise unknown_store(name, self.epoch)
 
     def locate(self, store: str, key: bytes) -> PartitionRoutes:
         """Return the replicas that may answer for a serialized key.

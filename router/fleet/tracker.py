@@ -113,18 +113,20 @@ class FleetTracker:
         due_at = max(loop.time(), self._built_at + _REBUILD_PAUSE_S)
         self._pending = loop.call_at(due_at, self._rebuild_or_break)
 
-    def _remembered(self) -> dict[str, Member]:
-        """Return the members, without those that are long gone.
+    def _forget_long_gone(self) -> None:
+        """Forget the members that are long gone: nodes that crash may have a new name each time.
 
         Silence is measured against the newest heartbeat, not our clock: without Kafka no heartbeat arrives.
         """
         newest = max(self._heard_at.values(), default=0.0)
         limit_s = FORGET_AFTER_SESSIONS * self._session_timeout_s
-        return {
-            name: member
-            for name, member in self._members.items()
-            if name in self._named or newest - self._heard_at[name] < limit_s
-        }
+        gone = [
+            name
+            for name, heard_at in self._heard_at.items()
+            if name not in self._named and newest - heard_at >= limit_s
+        ]
+        for name in gone:
+            del self._members[name], self._heard_at[name]
 
     def _rebuild_or_break(self) -> None:
         try:
@@ -136,9 +138,8 @@ class FleetTracker:
         self._pending = None
         if self._assignment is None:
             return
-        table = compile_table(
-            self._assignment, self._remembered(), self._tables.table, rack=self._rack, serde=self._serdes
-        )
+        self._forget_long_gone()
+        table = compile_table(self._assignment, self._members, self._tables.table, rack=self._rack, serde=self._serdes)
         self._built_at = asyncio.get_running_loop().time()
         if self._tables.publish(table):
             self._on_table(table)

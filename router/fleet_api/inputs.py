@@ -37,6 +37,10 @@ class Inputs:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def on_reset(self, store: str) -> None:
+        """Forget a store's commits: its application begins anew, and processes its inputs again."""
+        self._tails.pop(store, None)
+
     async def processed(
         self, store: str, records: Mapping[TopicPartition, int], deadline: Deadline, request_bytes: int
     ) -> Token:

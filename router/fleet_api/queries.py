@@ -1,12 +1,13 @@
-"""The last reports of the processor on its queries, and of the acting controller on itself."""
+"""The last reports of the processor on its queries and changelogs, and of the acting controller on itself."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from statehouse.control.v1 import assignment_pb2, commits_pb2
 from statehouse.processor_reports import ProcessorReport, ProcessorReports
+from statehouse.topology import StoreSpec
 from statehouse.v1 import fleet_service_pb2
 
 
@@ -51,6 +52,16 @@ class ProcessorQueries:
         for name, heard in sorted(latest.items()):
             yield _query(name, stores[name], heard, now_s, epoch_ms)
 
+    def changelogs(self, stores: Mapping[str, StoreSpec], epoch_ms: float) -> Iterator[fleet_service_pb2.ChangelogInfo]:
+        """Return the changelogs of stores, by store, as the processor compared them; `epoch_ms` is the wall clock's."""
+        for name, spec in sorted(stores.items()):
+            info = fleet_service_pb2.ChangelogInfo(store=name, topic=spec.changelog_topic)
+            commit = self._commits.get(name)
+            if commit is not None and commit.HasField("changelog"):
+                info.compared_age_ms = max(0, int(epoch_ms - commit.changelog.compared_at_ms))
+                info.settings.extend(map(_setting, commit.changelog.settings))
+            yield info
+
 
 class ControllerReport:
     """The acting controller's last record. Pure; times are seconds of one clock."""
@@ -74,6 +85,15 @@ class ControllerReport:
             stopped=self._controller.has_stopped,
             record_age_ms=max(0, int((now_s - self._written_at_s) * 1000)),
         )
+
+
+def _setting(compared: commits_pb2.ComparedSetting) -> fleet_service_pb2.ChangelogSetting:
+    return fleet_service_pb2.ChangelogSetting(
+        name=compared.name,
+        wanted=compared.wanted,
+        found=compared.found if compared.HasField("found") else None,
+        remedy=compared.remedy,
+    )
 
 
 def _query(name: str, stores: list[str], heard: _Heard, now_s: float, epoch_ms: float) -> fleet_service_pb2.QueryInfo:
@@ -101,4 +121,5 @@ def _status(figures: commits_pb2.QueryFigures) -> fleet_service_pb2.QueryStatus:
         state_rows=figures.state_rows,
         state_bytes=figures.state_bytes,
         dead_letters=figures.dead_letters,
+        batch_ms=figures.batch_ms if figures.HasField("batch_ms") else None,
     )

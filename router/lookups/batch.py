@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -111,7 +111,10 @@ class BatchGetter:
         *,
         max_entries: int,
         max_message_bytes: int,
+        on_failed: Callable[[str, str, int], None] = lambda _store, _reason, _lookups: None,
     ) -> None:
+        """`on_failed(store, reason, lookups)` is called for lookups of a batch that failed."""
+        self._on_failed = on_failed
         self._tables, self._limit, self._calls = tables, limit, calls
         self._dispatcher, self._metrics = dispatcher, metrics
         self._max_entries, self._max_bytes = max_entries, max_message_bytes
@@ -146,6 +149,7 @@ class BatchGetter:
                 entries.append(_BatchEntry(keyed_call(table, "Get", request)))
             except LookupFailure as failure:
                 self._metrics.lookups("", failure.reason.name, 1)
+                self._on_failed("", failure.reason.name, 1)
                 refusal = result_of(failure)
                 room.take(refusal)
                 entries.append(refusal)
@@ -161,6 +165,8 @@ class BatchGetter:
         outcomes = Counter((entry.call.store, entry.outcome) for entry in entries if isinstance(entry, _BatchEntry))
         for (store, outcome), lookups in outcomes.items():
             self._metrics.lookups(store, outcome, lookups)
+            if outcome != "OK":
+                self._on_failed(store, outcome, lookups)
         results = [entry if isinstance(entry, bytes) else entry.result for entry in entries]
         return framed(self._with_refusals(results) if room.is_exceeded else results)
 

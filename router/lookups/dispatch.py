@@ -135,7 +135,7 @@ class _Round:
 
         The calls of an explained lookup are its own.
         """
-        if self.attempt_log.attempts is not None or not self.waits(replica):
+        if self.attempt_log.is_explained or not self.waits(replica):
             return None
         said = self.attempt_log.latest.get(replica.instance_id)
         if said is None:
@@ -164,12 +164,10 @@ class _Round:
         return None if self.waits(replica) else self.call.kind
 
     def record(self, replica: RoutedReplica, *, is_hedge: bool) -> AttemptRecord | None:
-        """Begin the record of a call, if the caller wants the lookup explained."""
+        """Return the record of a call, if they are recorded."""
         if self.attempt_log.attempts is None:
             return None
-        record = AttemptRecord(replica, self.number, is_hedge, asyncio.get_running_loop().time())
-        self.attempt_log.attempts.append(record)
-        return record
+        return AttemptRecord(replica, self.number, is_hedge, asyncio.get_running_loop().time())
 
     @property
     def unasked(self) -> int:
@@ -287,7 +285,7 @@ class Dispatcher:
 
         An explained lookup is not held: its caller wants to know now why it fails.
         """
-        if attempt_log.attempts is not None or not attempt_log.passes:
+        if attempt_log.is_explained or not attempt_log.passes:
             return None
         partition = (call.store, call.partition)
         outcome, window = self._holds.begin(partition, asyncio.get_running_loop().time())
@@ -338,7 +336,8 @@ class Dispatcher:
             except TimeoutError:
                 outcome = None
                 self._overtaken(replica, kind, loop.time() - started_at)
-            is_racing = False
+            finally:
+                is_racing = False  # also for a caller who has left while the hedge was answered
             answer = None if outcome is None else round_.take(replica, outcome)
             for rival, hedge in hedges:
                 if answer is None:
@@ -400,16 +399,19 @@ class Dispatcher:
             timeout_s = max(timeout_s - waited_s, _LEAST_ATTEMPT_S)
         limits = AttemptLimits(deadline, timeout_s, partial(self._may_give_up, round_), is_lenient)
         round_.under_way += 1
-        record = round_.record(replica, is_hedge=is_hedge)
+        round_.attempt_log.calls += 1
+        record, body = round_.record(replica, is_hedge=is_hedge), round_.body
+        if record is not None:
+            body += round_.attempt_log.begun(record)
         outcome: CallOutcome | None = None
         try:
             outcome = await self._attempts.make(
-                node, call.method, round_.body, limits, kind=round_.kind(replica), handed=handed
+                node, call.method, body, limits, kind=round_.kind(replica), handed=handed
             )
         finally:
             round_.under_way -= 1
             if record is not None:
-                record.end(asyncio.get_running_loop().time(), outcome)
+                round_.attempt_log.ended(record, asyncio.get_running_loop().time(), outcome)
         self._metrics.attempt("OK" if isinstance(outcome, bytes) else outcome.reason.name)
         return outcome
 

@@ -1,6 +1,7 @@
 """Scan, ScanWindows, ScanSessions and Count: every partition through the same dispatch, put together in key order.
 
-Nodes decode; their pages go on as bytes. They are asked for the bytes by which entries are in order, beside them.
+Nodes decode; their pages go on as bytes. They are asked for the bytes by which entries are in order, beside them;
+where a node of an earlier version gives none, its entries are read for them.
 Each partition is read in one call, so each page reads one snapshot per partition. A page is bounded in bytes, too:
 a partition may have more than it returned.
 
@@ -29,7 +30,7 @@ from statehouse.consistency import Freshness
 from statehouse.errors import LookupFailure, Reason
 from statehouse.paging import RangeRequest, entry_key_range, key_range, page_size
 from statehouse.rpc.deadline import Deadline
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 
 PartitionRequest = RangeRequest | query_service_pb2.CountRequest
 
@@ -95,7 +96,8 @@ class Scatter:
             key_range(request, store.key_serde)
         else:
             entry_key_range(request, store.key_serde)
-        return joined(request, await self._read_page(store, request, deadline), self._max_entry_bytes)
+        pages = await self._read_page(store, request, deadline)
+        return joined(request, pages, self._max_entry_bytes, store.key_serde)
 
     async def count(
         self, request: query_service_pb2.CountRequest, deadline: Deadline
@@ -134,8 +136,8 @@ class Scatter:
             raise LookupFailure(
                 Reason.INVALID_REQUEST, "partitions is for nodes: to a router, name one partition or none for all"
             )
-        # On the wire the last one of a field counts.
-        changes = type(request)(entry_keys=True, page_size=page_size(request))
+        # On the wire the last one of a field counts. Messages in a field are merged: the rest of `forwarding` follows.
+        changes = type(request)(forwarding=types_pb2.Forwarding(entry_keys=True), page_size=page_size(request))
         scope = _scope(store, request, request.SerializeToString() + changes.SerializeToString())
         if scope.partitions is None:
             return [await self._ask_copy(scope, deadline)]

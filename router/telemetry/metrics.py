@@ -40,8 +40,9 @@ class RouterMetrics:
     statehouse_router_suspicions_total{state}: times a node became "slow", "silent" or "down"; it is then asked last.
     statehouse_router_backoffs_total{cause}: pauses before another try: "probe" of a node that is asked last, "watch" of
         a partition that nobody could go on with.
-    statehouse_router_lookup_duration_seconds: from receipt to answer.
+    statehouse_router_lookup_duration_seconds{store}: from receipt to answer.
     statehouse_router_open_lookups: how many are under way; max_lookups bounds them.
+    statehouse_router_max_lookups: that bound.
     statehouse_router_open_watches: how many callers watch stores.
     statehouse_router_open_fleet_watches: how many callers watch the fleet; clients that go straight to nodes do.
     """
@@ -101,13 +102,17 @@ class RouterMetrics:
             buckets=_BATCH_BUCKETS,
             registry=self.registry,
         )
-        self._duration = Histogram(
+        duration = Histogram(
             "statehouse_router_lookup_duration_seconds",
             "Time from receipt to answer",
+            ("store",),
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self.open_lookups = Gauge("statehouse_router_open_lookups", "Lookups under way", registry=self.registry)
+        self.max_lookups = Gauge(
+            "statehouse_router_max_lookups", "Most lookups that may be under way", registry=self.registry
+        )
         self.open_watches = Gauge(
             "statehouse_router_open_watches", "Watches of stores that are open", registry=self.registry
         )
@@ -118,12 +123,13 @@ class RouterMetrics:
         # Finding a labelled child takes longer than counting in it.
         self._counter = cache(self._labelled)
         self._attempts = cache(attempts.labels)
+        self._duration = cache(duration.labels)
 
     def lookup(self, store: str, outcome: str, role: Role | None, seconds: float | None = None) -> None:
         """Count a lookup. `store` must be one of the assignment's, or empty."""
         self._counter(store, outcome, role).inc()
         if seconds is not None:
-            self._duration.observe(seconds)
+            self._duration(store).observe(seconds)
 
     def lookups(self, store: str, outcome: str, number: int) -> None:
         """Count lookups of a batch that have the same store and outcome; `store` as in `lookup`."""
@@ -132,13 +138,14 @@ class RouterMetrics:
     def express(self, store: str, role: Role, times_s: Sequence[float], count: int) -> None:
         """Count lookups that the proxy sent to a node by itself and that were answered in time.
 
-        `times_s`: the latest of their `count` times. All count in the histogram, the earlier ones as if like these.
+        `times_s`: some of their `count` times. All count in the histogram, the others as if like these.
         """
         self._counter(store, "OK", role).inc(count)
         self._express.labels(store, role.name).inc(count)
         self.attempts_well(count)
+        duration = self._duration(store)
         for took_s in islice(cycle(times_s), count):
-            self._duration.observe(took_s)
+            duration.observe(took_s)
 
     def express_batches(self, store: str, count: int) -> None:
         """Count lookups of batches that the proxy sent to nodes by itself and that were answered."""

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from statehouse.cli.options import OutputOption
-from statehouse.cli.output import OutputFormat, print_json
+from statehouse.cli.output import OutputFormat, OutputOption, show
 from statehouse.errors import ConfigurationError
 
-_PROCESSES: Final = ("process", "controller", "node", "router")
+_PROCESSES: Final = ("process", "controller", "node", "router", "web")
 
 
 class _ShowGroup(TyperGroup):
@@ -60,9 +59,11 @@ def check(
     from statehouse.settings import check_file  # noqa: PLC0415 - as the module says
 
     problems = check_file(file)
-    if output is OutputFormat.JSON:
-        print_json({"file": str(file), "problems": problems})
+
+    def tables(_is_wide: bool) -> None:
+        if not problems:
+            print(f"{file} can be used by {', '.join(_PROCESSES)}")
+
+    show(output, {"file": str(file), "problems": problems}, [] if problems else _PROCESSES, tables)
     if problems:
         raise ConfigurationError("\n  ".join([f"{file} can't work:", *problems]))
-    if output is OutputFormat.TABLE:
-        print(f"{file} can be used by {', '.join(_PROCESSES)}")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+from rich.table import Table
+
 from statehouse.cli import output
+from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.heartbeats import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
-from statehouse.cli.options import (
-    DEFAULT_APPLICATION,
-    RUN_DIR,
-    SOME_ROUTER,
-    OutputOption,
-    RouterAddress,
-    RunDirOption,
-    TimeoutOption,
-    takes_router,
-)
-from statehouse.cli.output import OutputFormat
-from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Store, Task
+from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption, takes_router
+from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.store_columns import STORE_COLUMNS
+from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Task
 from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
 
@@ -48,14 +44,16 @@ def status(
         failing = failing_heartbeats(fleet, router.tls)
     except LookupFailure as error:
         failure = error
-    if fmt is OutputFormat.JSON:
-        output.print_json({"router": router.target, "local": parts, "fleet": fleet, "failing_heartbeats": failing})
-    else:
+
+    def tables(is_wide: bool) -> None:
         if parts:
             rows = [(part["part"], part["state"], part["pid"] or "-", part["address"] or "-") for part in parts]
             output.print_table(["PART", "STATE", "PID", "ADDRESS"], rows, title=f"Local cluster in {run_dir}")
         if fleet is not None:
-            _print_fleet(fleet, failing)
+            _print_fleet(fleet, failing, is_wide=is_wide)
+
+    document = {"router": router.target, "local": parts, "fleet": fleet, "failing_heartbeats": failing}
+    output.show(fmt, document, [] if fleet is None else [fleet.application_id], tables)
     if failure is not None:
         raise failure
 
@@ -74,30 +72,24 @@ def local_parts(run_dir: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a path;
             "address": part.address or None,
             "log": str(part.process.log_path),
         }
-        for part in cluster_of(run_dir, DEFAULT_APPLICATION).parts
+        for part in cluster_of(run_dir).parts
     ]
 
 
-def _print_fleet(fleet: Fleet, failing: dict[str, int]) -> None:
+def _print_fleet(fleet: Fleet, failing: dict[str, int], *, is_wide: bool) -> None:
     output.print_facts(
         [
             ("application", fleet.application_id),
             ("router served by", fleet.served_by or "not known"),
-            ("controller", _controller(fleet.controller)),
+            ("controller", controller_said(fleet.controller)),
             ("epoch", fleet.epoch),
             ("reason", fleet.reason),
         ]
     )
-    output.print_table(
-        ["STORE", "KIND", "KEY", "VALUE", "PARTITIONS", "CHANGELOG"],
-        [
-            (store.name, _kind(store), store.key_serde, store.value_serde, store.partition_count, store.changelog_topic)
-            for store in fleet.stores
-        ],
-    )
+    output.print_columns(STORE_COLUMNS, fleet.stores, is_wide=is_wide)
     if fleet.queries:
-        output.print_table([*_QUERY_HEADERS, *_STATUS_HEADERS], map(_query_row, fleet.queries))
-    print_nodes(fleet)
+        print_queries(fleet.queries)
+    print_nodes(fleet, is_wide=is_wide)
     if failing:
         output.print_facts(
             (name, f"no heartbeat of it has reached Kafka for {failing_ms // 1000} s: see its log")
@@ -106,7 +98,7 @@ def _print_fleet(fleet: Fleet, failing: dict[str, int]) -> None:
     output.print_table(_HEADERS, map(_task_row, fleet.tasks))
 
 
-def _controller(controller: Controller | None) -> str:
+def controller_said(controller: Controller | None) -> str:
     """Say who assigns tasks to nodes."""
     if controller is None:
         return "not known"
@@ -114,6 +106,16 @@ def _controller(controller: Controller | None) -> str:
         return f"none since {_ago(controller.record_age_ms)}: stopped on {controller.host}"
     whose = "standby controller" if controller.standby else "processor"
     return f"{whose} on {controller.host}, heard {_ago(controller.record_age_ms)}"
+
+
+def print_queries(queries: Iterable[ProcessorQuery]) -> None:
+    """Print a line for each of the processor's queries."""
+    output.print_whole(query_table(queries))
+
+
+def query_table(queries: Iterable[ProcessorQuery]) -> Table:
+    """Return a table of the processor's queries."""
+    return output.table_of([*_QUERY_HEADERS, *_STATUS_HEADERS], map(_query_row, queries))
 
 
 def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
@@ -143,11 +145,6 @@ def _query_row(query: ProcessorQuery) -> tuple[object, ...]:
 
 def _ago(age_ms: int) -> str:
     return f"{age_ms} ms ago" if age_ms < 10_000 else f"{age_ms // 1000} s ago"
-
-
-def _kind(store: Store) -> str:
-    further = [word for word, holds in (("global", store.is_global), ("ephemeral", store.ephemeral)) if holds]
-    return ", ".join([store.kind, *further])
 
 
 def _task_row(task: Task) -> tuple[object, ...]:

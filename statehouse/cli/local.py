@@ -1,9 +1,11 @@
-"""`statehouse up` and `down`: the one-machine cluster. Its imports happen when a command runs."""
+"""`statehouse up`, `restart` and `down`: the one-machine cluster. Its imports happen when a command runs."""
 
 from __future__ import annotations
 
+import shlex
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,13 +14,34 @@ from statehouse.cli.options import DEFAULT_APPLICATION, RUN_DIR, RunDirOption
 from statehouse.cli.output import note
 
 if TYPE_CHECKING:
-    from statehouse.local.cluster import ClusterProgress, LocalCluster
+    from statehouse.cli.watch_code import WatchedCode
+    from statehouse.local.application_file import ApplicationFile
+    from statehouse.local.applications import LocalApplication
+    from statehouse.local.cluster import LocalCluster
 
-_WATCH_S = 0.5
+_DEFAULT_NODES: Final = 3
+_CLASS_ARCHIVE: Final = "processor.class_archive"
 
 
 def up(
-    nodes: Annotated[int, typer.Option(min=1, max=26, help="Query nodes: node-a, node-b, ...")] = 3,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Application: the topology's module, as in hello.topology, or the name of an installed one, as tally. "
+            rf" \[default: the one of this folder's statehouse.toml, else {DEFAULT_APPLICATION}]",
+            show_default=False,
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=26,
+            help=rf"Query nodes: node-a, node-b, ...  \[default: as statehouse.toml says, else {_DEFAULT_NODES}]",
+            show_default=False,
+        ),
+    ] = None,
     kafka_port: Annotated[int, typer.Option(min=0, max=65_535, help="Kafka's port; 0 takes a free one.")] = 9092,
     router_port: Annotated[int, typer.Option(min=0, max=65_535, help="The router's port.")] = 7100,
     http_port: Annotated[int, typer.Option(min=0, max=65_535, help="The HTTP API's port.")] = 7000,
@@ -32,27 +55,67 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops everything and cleans up.")
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Stay attached, and start the processor again when the application's code changes. Code that doesn't "
+            "work is told, and the next change tried.",
+        ),
+    ] = False,
     run_dir: RunDirOption = RUN_DIR,
 ) -> None:
-    """Start a local cluster with the leaderboard: Kafka, Spark, nodes, router, HTTP API and sample data.
+    """Start a local cluster with an application: Kafka, Spark, nodes, a router, and its sample data if it has one.
 
-    Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it.
+    Returns once lookups are answered, and leaves the cluster running; `statehouse down` stops it. `statehouse new`
+    makes an application to begin with.
     """
-    from statehouse.local.cluster import ClusterPorts, cluster_of  # noqa: PLC0415 - other commands need none of it
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - other commands need none of it
+    from statehouse.cli.watch_code import begin_anew, start_watched  # noqa: PLC0415
+    from statehouse.local.application_file import ApplicationFile  # noqa: PLC0415
+    from statehouse.local.applications import ApplicationError  # noqa: PLC0415
+    from statehouse.local.class_archives import make_in_background  # noqa: PLC0415
+    from statehouse.local.cluster import LocalCluster  # noqa: PLC0415
+    from statehouse.local.cluster_ports import ClusterPorts  # noqa: PLC0415
 
     begin = time.monotonic()
     ports = ClusterPorts(kafka_port, router_port, http_port, first_node_port)
-    cluster = cluster_of(run_dir, DEFAULT_APPLICATION, ports, nodes, tls=tls, progress=show_progress)
-    if cluster.is_running:
-        how = "with" if cluster.tls else "without"
-        note(f"already up in {cluster.run_dir}, {how} TLS; `statehouse down` stops it")
-    else:
-        with sigterm_raises():
-            cluster.start()
-        note(f"up in {time.monotonic() - begin:.1f} s; everything is in {cluster.run_dir}")
+    file = ApplicationFile.of(Path.cwd())
+    try:
+        application = _application(app, file, run_dir)
+    except ApplicationError as broken:
+        if not watch:
+            raise
+        begin_anew(broken, run_dir)
+    count = nodes or (file.nodes if file else None) or _DEFAULT_NODES
+    with shown_progress() as progress:
+        cluster = LocalCluster(run_dir, application, ports, count, tls=tls, progress=progress)
+        code = _watched(cluster) if watch else None
+        if not cluster.is_running:
+            with sigterm_raises():
+                cluster.start() if code is None else start_watched(cluster, code)
+            note(f"up in {time.monotonic() - begin:.1f} s; everything is in {cluster.run_dir}")
+            make_in_background(_CLASS_ARCHIVE)  # the next start takes less time then
+        else:
+            how = "with" if cluster.tls else "without"
+            note(f"already up in {cluster.run_dir}, {how} TLS; `statehouse down` stops it")
     _print_next(cluster)
-    if foreground:
-        _watch(cluster)
+    if foreground or watch:
+        _stay(cluster, code)
+
+
+def restart(
+    parts: Annotated[list[str], typer.Argument(metavar="PART...", help="As `statehouse status` names them.")],
+    run_dir: RunDirOption = RUN_DIR,
+) -> None:
+    """Stop parts of the local cluster and start them again, one after the other; also one that has ended."""
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.local.cluster import cluster_of  # noqa: PLC0415
+
+    with shown_progress() as progress, sigterm_raises():
+        cluster = cluster_of(run_dir, progress=progress)
+        for part in [cluster.part(name) for name in parts]:
+            cluster.restart(part)
 
 
 def down(
@@ -62,44 +125,83 @@ def down(
     run_dir: RunDirOption = RUN_DIR,
 ) -> None:
     """Stop the local cluster; deletes its data unless told to keep it."""
-    from statehouse.local.cluster import cluster_of  # noqa: PLC0415 - as above
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.local.cluster import cluster_of  # noqa: PLC0415
+    from statehouse.local.cluster_state import delete_data, is_run_directory, locked  # noqa: PLC0415
 
-    if not (run_dir / "state.json").exists() and (keep_data or not run_dir.exists()):
+    if not (run_dir / "state.json").exists():
         note(f"nothing is running in {run_dir.resolve()}")
+        if is_run_directory(run_dir) and not keep_data:
+            with locked(run_dir):
+                delete_data(run_dir)
         return
-    cluster = cluster_of(run_dir, DEFAULT_APPLICATION, progress=show_progress)
     begin = time.monotonic()
-    cluster.stop(keep_data=keep_data)
+    with shown_progress() as progress:
+        cluster = cluster_of(run_dir, progress=progress)
+        cluster.stop(keep_data=keep_data)
     kept = f"; data kept in {cluster.run_dir}" if keep_data else ""
     note(f"down in {time.monotonic() - begin:.1f} s{kept}")
 
 
-def show_progress(step: ClusterProgress) -> None:
-    """Show progress, a line a step."""
-    if step.event == "starting":
-        note(f"{step.part:<12} starting")
-    else:
-        detail = f"  {step.detail}" if step.detail else ""
-        note(f"{step.part:<12} {step.event} {'in' if step.event == 'ready' else 'after'} {step.seconds:.1f} s{detail}")
+def _application(name: str | None, file: ApplicationFile | None, run_dir: Path) -> LocalApplication:
+    """Return the application that is asked for; if none is, the one that runs, else the default one."""
+    from statehouse.local.applications import find_application  # noqa: PLC0415 - as above
+    from statehouse.local.cluster_state import ClusterState  # noqa: PLC0415
+
+    found = ClusterState.load(run_dir)
+    if name is None and found is not None and found.is_alive:
+        return found.application
+    return find_application(name or (file.app if file else None) or DEFAULT_APPLICATION)
 
 
 def _print_next(cluster: LocalCluster) -> None:
-    store, key = cluster.application.store, cluster.application.key
-    print(f"HTTP API   http://{cluster.http.address}{cluster.application.http_page}")
-    print(f"router     {cluster.router.address}   (gRPC, reflection on)")
-    print(f"try        statehouse get {store} {key} --router {cluster.router.address}")
+    """Print what to try: a lookup of a key that exists for each store, and the router's address."""
+    address = cluster.router.address
+    router = "" if cluster.run_dir == RUN_DIR.resolve() else f" --router {address}"
+    scheme = "http" if cluster.tls is None else "https"
+    print(f"page       {scheme}://{cluster.http.address}/   (JSON: /v1)")
+    if cluster.application.http_api:
+        print(f"HTTP API   {scheme}://{cluster.http.address}{cluster.application.http_page}")
+    print(f"router     {address}   (gRPC, reflection on)")
+    contents = cluster.contents()
+    for content in contents:
+        label = "try   " if content.key is not None else "empty "
+        print(f"{label}     statehouse {content.words}{router}")
+    print(f"fleet      statehouse status{router}")
+    shown = "-plaintext"
     if cluster.tls is not None:
         shown = f"-cacert {cluster.tls.ca} -cert {cluster.tls.certificate} -key {cluster.tls.key}"
-        print(f"grpcurl    grpcurl {shown} {cluster.router.address} list")
+    print(f"grpcurl    grpcurl {shown} {address} list")
+    for request in filter(None, (content.request for content in contents)):
+        print(f"           grpcurl {shown} -d {shlex.quote(request)} {address} statehouse.v1.QueryService/Get")
+        break
 
 
-def _watch(cluster: LocalCluster) -> None:
-    """Wait until a part fails or somebody interrupts; stop everything then."""
-    note("in the foreground; Ctrl-C stops everything")
+def _watched(cluster: LocalCluster) -> WatchedCode:
+    from statehouse.cli.watch_code import WatchedCode  # noqa: PLC0415 - as above
+
+    application = cluster.application
+    folder = Path(application.import_from) if application.import_from else cluster.folder
+    return WatchedCode(application.topology, folder, cluster.run_dir)
+
+
+def _stay(cluster: LocalCluster, code: WatchedCode | None) -> None:
+    """Wait until a part fails, somebody interrupts, or another command stops the cluster; stop everything then.
+
+    When a part has failed the data stays: the logs say why.
+    """
+    from statehouse.cli.start_display import shown_progress  # noqa: PLC0415 - as above
+    from statehouse.cli.watch_code import stay  # noqa: PLC0415
+    from statehouse.local.cluster_state import ClusterStopped  # noqa: PLC0415
+    from statehouse.local.errors import LocalError  # noqa: PLC0415
+
     try:
         with sigterm_raises():
-            while True:
-                cluster.check()
-                time.sleep(_WATCH_S)
-    finally:
-        cluster.stop()
+            stay(cluster, code)
+    except ClusterStopped:
+        note("another command has stopped it")
+        return
+    except BaseException as failure:
+        with shown_progress() as cluster.progress:
+            cluster.stop(keep_data=isinstance(failure, LocalError))
+        raise

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
 
 from statehouse.cli import output, routes
+from statehouse.cli.addresses import RouterAddress
 from statehouse.cli.exits import ExitCode
 from statehouse.cli.options import (
     SOME_ROUTER,
     TIME_HELP,
     AfterInputOption,
-    OutputOption,
-    RouterAddress,
     StoreArgument,
     TimeoutOption,
     epoch_ms,
     input_records,
     takes_router,
 )
-from statehouse.cli.output import OutputFormat
+from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.cli.reads import KeyArgument, PrefixOption, takes_bounds_and_keys
-from statehouse.client import Answer, Client, Freshness, KeyLike, Session, Stamp, StoreValue, Window
+from statehouse.client import (
+    Answer,
+    Client,
+    Entry,
+    Freshness,
+    KeyedSession,
+    KeyedWindow,
+    KeyLike,
+    Session,
+    Stamp,
+    StoreValue,
+    VersionedRecord,
+    Window,
+)
 from statehouse.consistency import ANY
 
 _TIMEOUT_S = 5.0
-Item = TypeVar("Item")
+Valued = Entry | Window | Session | KeyedWindow | KeyedSession
 
 FromKeyOption = Annotated[KeyLike | None, typer.Option("--from", metavar="KEY", help="Lowest key, inclusive.")]
 ToKeyOption = Annotated[KeyLike | None, typer.Option("--to", metavar="KEY", help="Highest key, inclusive.")]
@@ -37,6 +49,21 @@ PageSizeOption = Annotated[int, typer.Option(min=1, max=1_000, help="How many to
 LatestFirstOption = Annotated[bool, typer.Option("--reverse", help="Latest first.")]
 RawValuesOption = Annotated[bool, typer.Option("--raw", help="Show values as the bytes in the changelog.")]
 RawScanOption = Annotated[bool, typer.Option("--raw", help="Show keys and values as the bytes in the changelog.")]
+
+_KEY: Final = Column[Entry | KeyedWindow | KeyedSession]("KEY", lambda each: each.key)
+_START: Final = Column[Window | Session | KeyedWindow | KeyedSession]("START", lambda each: each.start_ms)
+_END: Final = Column[Window | Session | KeyedWindow | KeyedSession]("END", lambda each: each.end_ms)
+_VALUE: Final = Column[Valued | VersionedRecord]("VALUE", lambda each: _shown(each.value))
+_TIMESTAMP: Final = Column[Valued]("TIMESTAMP", lambda each: each.timestamp_ms)
+_WRITTEN: Final = Column[Valued]("UTC", lambda each: _time(each.timestamp_ms), is_wide=True)
+_ENTRIES: Final[Sequence[Column[Entry]]] = (_KEY, _VALUE, _TIMESTAMP, _WRITTEN)
+_SPANS: Final[Sequence[Column[Window | Session]]] = (_START, _END, _VALUE, _TIMESTAMP, _WRITTEN)
+_KEYED_SPANS: Final[Sequence[Column[KeyedWindow | KeyedSession]]] = (_KEY, _START, _END, _VALUE, _TIMESTAMP, _WRITTEN)
+_VERSIONS: Final[Sequence[Column[VersionedRecord]]] = (
+    Column("VALID FROM", lambda each: each.valid_from_ms),
+    Column("VALID TO", lambda each: "-" if each.valid_to_ms is None else each.valid_to_ms),
+    _VALUE,
+)
 
 
 @takes_bounds_and_keys
@@ -76,13 +103,15 @@ def get(
             answer = client.get(store, key, freshness=freshness, at_least=seen, raw=raw)
         else:
             answer = client.get_as_of(store, key, as_of_ms, freshness=freshness, at_least=seen, raw=raw)
-    if fmt is OutputFormat.JSON:
-        output.print_json(answer if told is None else told)
-    else:
+
+    def tables(_is_wide: bool) -> None:
         if answer is not None:
             _print_answer(answer)
         if told is not None:
             routes.print_explanation(told)
+
+    is_found = answer is not None and answer.found
+    output.show(fmt, answer if told is None else told, [key] if is_found else [], tables)
     if told is not None and told.failure is not None:
         raise told.failure
     if answer is not None and not answer.found:
@@ -126,13 +155,7 @@ def scan(
             freshness=freshness,
             raw=raw,
         )
-        shown = _print_items(
-            fmt,
-            ["KEY", "VALUE", "TIMESTAMP"],
-            lambda entry: (entry.key, _shown(entry.value), entry.timestamp_ms),
-            entries,
-            limit,
-        )
+        shown = output.show_each(fmt, _ENTRIES, entries, lambda entry: entry.key, limit)
     output.note(f"{shown} {'entry' if shown == 1 else 'entries'}")
 
 
@@ -180,13 +203,7 @@ def scan_windows(
             freshness=freshness,
             raw=raw,
         )
-        shown = _print_items(
-            fmt,
-            ["KEY", "START", "END", "VALUE", "TIMESTAMP"],
-            lambda window: (window.key, window.start_ms, window.end_ms, _shown(window.value), window.timestamp_ms),
-            windows,
-            limit,
-        )
+        shown = output.show_each(fmt, _KEYED_SPANS, windows, lambda window: window.key, limit)
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
 
 
@@ -234,19 +251,7 @@ def scan_sessions(
             freshness=freshness,
             raw=raw,
         )
-        shown = _print_items(
-            fmt,
-            ["KEY", "START", "END", "VALUE", "TIMESTAMP"],
-            lambda session: (
-                session.key,
-                session.start_ms,
-                session.end_ms,
-                _shown(session.value),
-                session.timestamp_ms,
-            ),
-            sessions,
-            limit,
-        )
+        shown = output.show_each(fmt, _KEYED_SPANS, sessions, lambda session: session.key, limit)
     output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
 
 
@@ -286,7 +291,7 @@ def windows(
             freshness=freshness,
             raw=raw,
         )
-        shown = _print_spans(fmt, found, limit)
+        shown = output.show_each(fmt, _SPANS, found, lambda span: span.start_ms, limit)
     output.note(f"{shown} {'window' if shown == 1 else 'windows'}")
 
 
@@ -326,7 +331,7 @@ def sessions(
             freshness=freshness,
             raw=raw,
         )
-        shown = _print_spans(fmt, found, limit)
+        shown = output.show_each(fmt, _SPANS, found, lambda span: span.start_ms, limit)
     output.note(f"{shown} {'session' if shown == 1 else 'sessions'}")
 
 
@@ -367,17 +372,7 @@ def history(
             freshness=freshness,
             raw=raw,
         )
-        shown = _print_items(
-            fmt,
-            ["VALID FROM", "VALID TO", "VALUE"],
-            lambda each: (
-                each.valid_from_ms,
-                "-" if each.valid_to_ms is None else each.valid_to_ms,
-                _shown(each.value),
-            ),
-            found,
-            limit,
-        )
+        shown = output.show_each(fmt, _VERSIONS, found, lambda version: version.valid_from_ms, limit)
     output.note(f"{shown} {'version' if shown == 1 else 'versions'}")
 
 
@@ -411,11 +406,12 @@ def query(
             given,
             freshness=freshness,
         )
-    if fmt is OutputFormat.JSON:
-        output.print_json(answer)
-        return
-    output.print_facts([("result", _shown(answer.result))])
-    print_stamps((answer.replica,))
+
+    def tables(_is_wide: bool) -> None:
+        output.print_facts([("result", _shown(answer.result))])
+        print_stamps((answer.replica,))
+
+    output.show(fmt, answer, [key], tables)
 
 
 @takes_bounds_and_keys
@@ -438,11 +434,12 @@ def count(
             exact=exact,
             freshness=freshness,
         )
-    if fmt is OutputFormat.JSON:
-        output.print_json(counted)
-        return
-    output.print_facts([("count", counted.count), ("exact", counted.exact)])
-    print_stamps(counted.replicas)
+
+    def tables(_is_wide: bool) -> None:
+        output.print_facts([("count", counted.count), ("exact", counted.exact)])
+        print_stamps(counted.replicas)
+
+    output.show(fmt, counted, [store], tables)
 
 
 @takes_bounds_and_keys
@@ -465,10 +462,8 @@ def locate(
             key,
             freshness=freshness,
         )
-    if fmt is OutputFormat.JSON:
-        output.print_json(place)
-        return
-    routes.print_location(place)
+    usable = [candidate.host.instance_id for candidate in place.candidates if candidate.eligible]
+    output.show(fmt, place, usable, lambda _is_wide: routes.print_location(place))
 
 
 def _print_answer(answer: Answer) -> None:
@@ -496,39 +491,6 @@ def _refuse_prefix_with_range(prefix: KeyLike | None, from_key: KeyLike | None, 
         raise typer.BadParameter("--prefix excludes --from and --to")
 
 
-def _print_items(
-    fmt: OutputFormat,
-    headers: Sequence[str],
-    row: Callable[[Item], Sequence[object]],
-    items: Iterable[Item],
-    limit: int,
-) -> int:
-    """Print up to `limit` items (0: all), as lines of JSON while they come or as one table; return how many."""
-    rows: list[Sequence[object]] = []
-    shown = 0
-    for item in items:
-        shown += 1
-        if fmt is OutputFormat.JSON:
-            output.print_json_line(item)
-        else:
-            rows.append(row(item))
-        if shown == limit:
-            break
-    if fmt is OutputFormat.TABLE:
-        output.print_table(headers, rows)
-    return shown
-
-
-def _print_spans(fmt: OutputFormat, items: Iterable[Window | Session], limit: int) -> int:
-    return _print_items(
-        fmt,
-        ["START", "END", "VALUE", "TIMESTAMP"],
-        lambda item: (item.start_ms, item.end_ms, _shown(item.value), item.timestamp_ms),
-        items,
-        limit,
-    )
-
-
 def _shown(value: StoreValue) -> object:
     return "null" if value is None else value
 
@@ -552,6 +514,10 @@ def print_stamps(stamps: tuple[Stamp, ...]) -> None:
             for stamp in sorted(stamps, key=lambda stamp: stamp.partition)
         ],
     )
+
+
+def _time(epoch_ms: int | None) -> str | None:
+    return None if epoch_ms is None else output.wall_clock(epoch_ms)
 
 
 def _milliseconds(number: int | None) -> str | None:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from statehouse.cli import certs, config, fleet, local, lookups, nodes, plugins, watches
+from statehouse.cli import (
+    certs,
+    config,
+    context,
+    fleet,
+    local,
+    lookups,
+    new,
+    nodes,
+    part_logs,
+    plugins,
+    reasons,
+    restore,
+    sizes,
+    stores,
+    top,
+    watches,
+)
 from statehouse.cli.exits import ExitCode, run_reporting
 
 _EPILOG = (
@@ -32,7 +52,12 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> None:  # noqa: ANN401 - as above
         call = super().invoke
-        code = run_reporting(lambda: call(ctx))
+        try:
+            code = run_reporting(lambda: call(ctx))
+            sys.stdout.flush()
+        except BrokenPipeError:  # `statehouse scan ... | head`: they have what they wanted
+            _write_nowhere()
+            code = ExitCode.DONE
         if code:
             raise typer.Exit(code)
 
@@ -79,18 +104,30 @@ app.command(rich_help_panel=_READ)(lookups.query)
 app.command(rich_help_panel=_READ)(lookups.count)
 app.command(rich_help_panel=_READ)(watches.watch)
 app.command(rich_help_panel=_READ)(lookups.locate)
+app.add_typer(stores.stores_app, name="stores", rich_help_panel=_READ)
 app.command(rich_help_panel=_READ)(fleet.status)
+app.command(rich_help_panel=_OPERATE)(top.top)
+app.command(rich_help_panel=_OPERATE)(restore.restore)
+app.add_typer(stores.partitions_app, name="partitions", rich_help_panel=_OPERATE)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_OPERATE)
+app.add_typer(context.app, name="context", rich_help_panel=_OPERATE)
 app.add_typer(config.app, name="config", rich_help_panel=_OPERATE)
 app.add_typer(certs.app, name="certs", rich_help_panel=_OPERATE)
+app.command(rich_help_panel=_OPERATE)(sizes.size)
+app.add_typer(reasons.app, name="errors", rich_help_panel=_OPERATE)
+app.command(rich_help_panel=_LOCAL)(new.new)
 app.command(rich_help_panel=_LOCAL)(local.up)
+app.command(rich_help_panel=_LOCAL)(part_logs.logs)
+app.command(rich_help_panel=_LOCAL)(local.restart)
 app.command(rich_help_panel=_LOCAL)(local.down)
+
+
+def _write_nowhere() -> None:
+    """Drop what is yet to be written: Python would complain of it at its end."""
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def main() -> None:
     """Run the command line."""
-    try:
-        app(prog_name="statehouse")
-    except BrokenPipeError:  # `statehouse scan ... | head`
-        sys.stderr.close()
-        sys.exit(ExitCode.DONE)
+    app(prog_name="statehouse")

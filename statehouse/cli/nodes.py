@@ -12,8 +12,10 @@ import grpc
 import typer
 
 from statehouse.cli import output
-from statehouse.cli.options import SOME_ROUTER, OutputOption, RouterAddress, TimeoutOption, takes_router
-from statehouse.cli.output import OutputFormat
+from statehouse.cli.addresses import RouterAddress
+from statehouse.cli.completion import complete_node
+from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
+from statehouse.cli.output import OutputFormat, OutputOption
 from statehouse.client import Client, ClientTls, Fleet, Node
 from statehouse.errors import LookupFailure, Reason, StatehouseError
 from statehouse.membership import target
@@ -43,17 +45,24 @@ def list_nodes(
     """Show the nodes by their last heartbeats; exit code 4 if the router is not reachable."""
     with Client(router.target, tls=router.tls, timeout=timeout) as client:
         fleet = client.fleet()
-    if fmt is OutputFormat.JSON:
-        holdings = _holdings(fleet)
-        output.print_json([dataclasses.asdict(node) | holdings(node) for node in fleet.nodes])
-    else:
-        print_nodes(fleet)
+    holdings = _holdings(fleet)
+    output.show(
+        fmt,
+        [dataclasses.asdict(node) | holdings(node) for node in fleet.nodes],
+        [node.host.instance_id for node in fleet.nodes],
+        lambda is_wide: print_nodes(fleet, is_wide=is_wide),
+    )
 
 
 @app.command()
 @takes_router
 def drain(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Instance id of the node.", show_default=False)],
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE", help="Instance id of the node.", show_default=False, autocompletion=complete_node
+        ),
+    ],
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -71,7 +80,7 @@ def drain(
     Exit code 4 if the router or the node can't be reached. Ctrl-C ends the waiting, not the drain.
     """
     with Client(router.target, tls=router.tls, timeout=_CALL_TIMEOUT_S) as client:
-        told = _find(node, client.fleet())
+        told = find_node(node, client.fleet())
         actives = _tell_to_drain(told, timeout, router.tls)
         output.note(f"{node} drains: {actives} active tasks to hand over")
         if no_wait:
@@ -80,28 +89,25 @@ def drain(
     output.note(f"{node} has left" + (f"; {abandoned} tasks have no other active yet" if abandoned else ""))
 
 
-def print_nodes(fleet: Fleet) -> None:
+def print_nodes(fleet: Fleet, *, is_wide: bool = False) -> None:
     """Print a line for each node."""
     holdings = _holdings(fleet)
-    headers = ["NODE", "KIND", "STATE", "ADDRESS", "RACK", "CAPACITY", "ACTIVES", "STANDBYS", "EPOCH", "HEARTBEAT"]
-    output.print_table(
-        [*headers, "REACHABLE"],
-        [
-            (
-                node.host.instance_id,
-                "dynamic" if node.dynamic else "static",
-                node.state,
-                f"{node.host.host}:{node.host.port}",
-                node.rack or "-",
-                node.capacity,
-                *holdings(node).values(),
-                node.epoch,
-                f"{node.heartbeat_age_ms} ms ago",
-                node.reachable,
-            )
-            for node in fleet.nodes
-        ],
+    columns = (
+        output.Column[Node]("NODE", lambda node: node.host.instance_id),
+        output.Column[Node]("KIND", lambda node: "dynamic" if node.dynamic else "static"),
+        output.Column[Node]("STATE", lambda node: node.state),
+        output.Column[Node]("ADDRESS", lambda node: f"{node.host.host}:{node.host.port}"),
+        output.Column[Node]("RACK", lambda node: node.rack or "-"),
+        output.Column[Node]("CAPACITY", lambda node: node.capacity),
+        output.Column[Node]("ACTIVES", lambda node: holdings(node)["actives"]),
+        output.Column[Node]("STANDBYS", lambda node: holdings(node)["standbys"]),
+        output.Column[Node]("EPOCH", lambda node: node.epoch),
+        output.Column[Node]("HEARTBEAT", lambda node: f"{node.heartbeat_age_ms} ms ago"),
+        output.Column[Node]("REACHABLE", lambda node: node.reachable),
+        output.Column[Node]("VERSION", lambda node: node.version or "-", is_wide=True),
+        output.Column[Node]("INCARNATION", lambda node: node.incarnation or "-", is_wide=True),
     )
+    output.print_columns(columns, fleet.nodes, is_wide=is_wide)
 
 
 def _holdings(fleet: Fleet) -> Callable[[Node], dict[str, int]]:
@@ -115,7 +121,13 @@ def _holdings(fleet: Fleet) -> Callable[[Node], dict[str, int]]:
     return of
 
 
-def _find(name: str, fleet: Fleet) -> Node:
+def find_node(name: str, fleet: Fleet) -> Node:
+    """Return the node of that instance id.
+
+    Raises:
+        typer.BadParameter: there is none.
+
+    """
     for node in fleet.nodes:
         if node.host.instance_id == name:
             return node

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -14,27 +12,37 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from statehouse.cli.output import OutputFormat
-from statehouse.client import ClientTls, InputRecord
-from statehouse.local.tls_files import tls_of
+from statehouse.cli import addresses
+from statehouse.cli.addresses import DEFAULT_ROUTER, ROUTER_ENV, RouterAddress, router_of
+from statehouse.cli.completion import complete_context, complete_store
+from statehouse.cli.context_file import CONTEXT_ENV
+from statehouse.client import InputRecord
 from statehouse.rpc.credentials import VARIABLES
 
-RUN_DIR: Final = Path(".statehouse")
+RUN_DIR: Final = addresses.RUN_DIR
 DEFAULT_APPLICATION: Final = "leaderboard"
-DEFAULT_ROUTER: Final = "127.0.0.1:7100"
 TIME_HELP: Final = "ISO 8601, UTC unless it has an offset, or epoch milliseconds."
 
 _EPOCH_MS: Final = re.compile(r"-?\d{1,18}")  # as many digits as surely fit into 64 bits
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
-OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How results are printed.")]
 RouterOption = Annotated[
     str | None,
     typer.Option(
-        envvar="STATEHOUSE_ROUTER",
         metavar="HOST:PORT",
-        help=rf"Router to ask.  \[default: the one of this directory's `statehouse up`, else {DEFAULT_ROUTER}]",
+        help=rf"Router to ask.  \[env var: {ROUTER_ENV}]  \[default: the context's, else the one of this directory's "
+        f"`statehouse up`, else {DEFAULT_ROUTER}]",
         show_default=False,
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=rf"Context to take, in place of variables; '' takes none.  \[env var: {CONTEXT_ENV}]  \[default: the one "
+        "that `statehouse context use` has set]",
+        show_default=False,
+        autocompletion=complete_context,
     ),
 ]
 
@@ -42,12 +50,13 @@ RouterOption = Annotated[
 def _tls_option(flag: str, field: str, kind: str, meaning: str) -> Any:  # noqa: ANN401 - an annotated type
     return Annotated[
         str | None,
-        typer.Option(flag, envvar=VARIABLES[field], metavar=kind, help=meaning, show_default=False),
+        # Variables are not left to typer: those who read them must know that they aren't flags.
+        typer.Option(flag, metavar=kind, help=rf"{meaning}  \[env var: {VARIABLES[field]}]", show_default=False),
     ]
 
 
 _LOCAL_TLS: Final = r"\[default: as this directory's `statehouse up --tls` has it, else none]"
-_TLS_OPTIONS: Final = {
+TLS_OPTIONS: Final = {
     "ca": _tls_option(
         "--tls-ca", "ca", "FILE", f"Certificates of the CAs of routers and nodes: call them over TLS.  {_LOCAL_TLS}"
     ),
@@ -69,7 +78,7 @@ AfterInputOption = Annotated[
     ),
 ]
 RunDirOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the local cluster keeps everything.")]
-StoreArgument = Annotated[str, typer.Argument(help="Store to read.", show_default=False)]
+StoreArgument = Annotated[str, typer.Argument(help="Store to read.", show_default=False, autocompletion=complete_store)]
 
 
 def epoch_ms(option: str, given: str | None) -> int | None:
@@ -109,22 +118,6 @@ def input_records(given: list[str] | None) -> list[InputRecord]:
     return records
 
 
-@dataclass(frozen=True, slots=True)
-class RouterAddress:
-    """The router to ask, or several, and how."""
-
-    target: str
-    tls: ClientTls | None = None
-
-    @classmethod
-    def of(cls, given: str | None, tls: ClientTls | None, run_dir: Path = RUN_DIR) -> RouterAddress:
-        """Return what is given; what is not as the cluster in `run_dir` has it, else the default."""
-        local = _local_router(run_dir)
-        if local is None or given not in {None, "", local.target}:
-            return cls(given or DEFAULT_ROUTER, tls)
-        return cls(local.target, tls or local.tls)
-
-
 SOME_ROUTER: Final = RouterAddress(DEFAULT_ROUTER)
 """In a command's signature; the command gets the one that its options name."""
 
@@ -135,13 +128,10 @@ def takes_router(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - of the types that the options have
-        given = {field: arguments.pop(f"tls_{field}") or "" for field in _TLS_OPTIONS}
-        run_dir = arguments.get("run_dir", RUN_DIR)
-        router = RouterAddress.of(arguments.pop("router"), ClientTls.from_texts(given), run_dir)
-        function(router=router, **arguments)
+        function(router=router_of(arguments), **arguments)
 
-    options = [_parameter("router", RouterOption)]
-    options += [_parameter(f"tls_{field}", option) for field, option in _TLS_OPTIONS.items()]
+    options = [_parameter("router", RouterOption), _parameter("context", ContextOption)]
+    options += [_parameter(f"tls_{field}", option) for field, option in TLS_OPTIONS.items()]
     parameters: list[Parameter] = []
     for each in signature(function).parameters.values():
         if each.name == "router":
@@ -155,14 +145,3 @@ def takes_router(function: Callable[..., None]) -> Callable[..., None]:
 
 def _parameter(name: str, annotation: Any) -> Parameter:  # noqa: ANN401 - an annotated type
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _local_router(run_dir: Path) -> RouterAddress | None:
-    """Return the router of the cluster in a run directory, and who its operator is; None if there is no cluster."""
-    # Read here rather than through statehouse.local, whose imports would cost each lookup a quarter of a second.
-    try:
-        state = json.loads((run_dir / "state.json").read_text())
-        target, is_encrypted = f"127.0.0.1:{state['ports']['router']}", state.get("tls", False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return RouterAddress(target, tls_of(run_dir, "operator") if is_encrypted else None)

@@ -1,17 +1,24 @@
-"""What commands print: results on stdout as a table for people or JSON for programs, everything else on stderr."""
+"""What commands print: results on stdout, as tables for people or documents for programs; all else on stderr.
+
+A command that has --output gives `show` one document, its names, and a function that prints its tables; one that lists
+what comes one by one gives `show_each` its columns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final, Generic, TypeVar
 
-from rich.console import Console
+import typer
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,13 +29,39 @@ _UNKNOWN: Final = "unknown"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 # Piped output has no width of its own: wide enough that no cell is cut.
 _PIPED_WIDTH: Final = 10_000
+# A terminal obeys these (ECMA-48): what somebody has written into a store is to be shown.
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS_BEYOND_ASCII: Final = re.compile(r"[\x7f-\x9f]")
+# Long texts stay on one line of YAML, as in JSON.
+_YAML_WIDTH: Final = 1_000_000
+
+Item = TypeVar("Item")
+Item_contra = TypeVar("Item_contra", contravariant=True)
 
 
 class OutputFormat(StrEnum):
     """How results are printed."""
 
     TABLE = "table"
+    WIDE = "wide"
+    """The table, with columns that few need."""
     JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    """Only names, one a line, for other commands."""
+
+
+OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How results are printed.")]
+
+
+@dataclass(frozen=True)  # slots and a generic class don't go together in this Python
+class Column(Generic[Item_contra]):
+    """A column of a table: its header, and what an item has there."""
+
+    header: str
+    value: Callable[[Item_contra], object]
+    is_wide: bool = False
+    """Shown in wide tables only."""
 
 
 def console() -> Console:
@@ -37,24 +70,114 @@ def console() -> Console:
     return Console(width=_PIPED_WIDTH if piped else None, highlight=False, soft_wrap=piped)
 
 
+def show(fmt: OutputFormat, document: object, names: Iterable[object], tables: Callable[[bool], None]) -> None:
+    """Print a result in the format that was asked for; `tables` is called with whether they are to be wide."""
+    match fmt:
+        case OutputFormat.JSON:
+            print_json(document)
+        case OutputFormat.YAML:
+            _print_yaml(document)
+        case OutputFormat.NAME:
+            for name in names:
+                print(cell(name))
+        case _:
+            tables(fmt is OutputFormat.WIDE)
+
+
+def show_items(
+    fmt: OutputFormat, columns: Sequence[Column[Item]], items: Sequence[Item], name: Callable[[Item], object]
+) -> None:
+    """Print a list: one table, one document, or the items' names."""
+    show(fmt, list(items), map(name, items), lambda is_wide: print_columns(columns, items, is_wide=is_wide))
+
+
+def show_each(
+    fmt: OutputFormat,
+    columns: Sequence[Column[Item]],
+    items: Iterable[Item],
+    name: Callable[[Item], object],
+    limit: int = 0,
+) -> int:
+    """Print up to `limit` items (0: all) that come one by one; return how many.
+
+    JSON has one document a line and YAML one entry of a list, as they come; a table is printed at the end.
+    """
+    rows: list[Item] = []
+    shown = 0
+    for item in items:
+        shown += 1
+        match fmt:
+            case OutputFormat.JSON:
+                print_json_line(item)
+            case OutputFormat.YAML:
+                _print_yaml([item])
+            case OutputFormat.NAME:
+                print(cell(name(item)))
+            case _:
+                rows.append(item)
+        if shown == limit:
+            break
+    if fmt in {OutputFormat.TABLE, OutputFormat.WIDE}:
+        print_columns(columns, rows, is_wide=fmt is OutputFormat.WIDE)
+    elif fmt is OutputFormat.YAML and not shown:
+        _print_yaml([])
+    return shown
+
+
+def print_columns(
+    columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False, title: str | None = None
+) -> None:
+    """Print items as a table."""
+    print_whole(columns_table(columns, items, is_wide=is_wide, title=title))
+
+
+def columns_table(
+    columns: Sequence[Column[Item]], items: Iterable[Item], *, is_wide: bool = False, title: str | None = None
+) -> Table:
+    """Return items as a table that rich takes."""
+    chosen = [column for column in columns if is_wide or not column.is_wide]
+    rows = ([column.value(item) for column in chosen] for item in items)
+    return table_of([column.header for column in chosen], rows, title)
+
+
 def print_json(document: object) -> None:
     """Print a result as one JSON document."""
-    print(json.dumps(jsonable(document), ensure_ascii=False, indent=2))
+    print(_json(document, indent=2))
+
+
+def _print_yaml(document: object) -> None:
+    """Print a result as YAML: the same as in JSON, for people who read it or programs that take it."""
+    import yaml  # noqa: PLC0415 - most commands print none
+
+    plain = json.loads(json.dumps(jsonable(document)))
+    yaml.safe_dump(plain, sys.stdout, sort_keys=False, allow_unicode=True, width=_YAML_WIDTH)
 
 
 def print_json_line(document: object, *, is_live: bool = False) -> None:
     """Print one of many results as a line of JSON; `is_live`: flush it, so that its reader gets it at once."""
-    print(json.dumps(jsonable(document), ensure_ascii=False), flush=is_live)
+    print(_json(document), flush=is_live)
+
+
+def _json(document: object, indent: int | None = None) -> str:
+    # JSON itself escapes only the controls below the blank.
+    return _CONTROLS_BEYOND_ASCII.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(jsonable(document), ensure_ascii=False, indent=indent)
+    )
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """Print rows under their headers; None is shown as unknown."""
+    print_whole(table_of(headers, rows, title))
+
+
+def table_of(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    """Return rows under their headers as rich takes them."""
     table = Table(box=None, title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
     for header in headers:
         table.add_column(header, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
-    _print(table)
+        table.add_row(*(_shown(value) for value in row))
+    return table
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
@@ -63,21 +186,26 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, Text(cell(value)))
-    _print(table)
+        table.add_row(name, _shown(value))
+    print_whole(table)
 
 
-def _print(table: Table) -> None:
+def print_whole(shown: RenderableType) -> None:
+    """Print what rich takes, with lines as long as they are if nobody sees them in a terminal."""
     out = console()
     with out.capture() as captured:
-        out.print(table, crop=False)
+        out.print(shown, crop=False)
     # rich pads cells to their column's width, which is useless in the last column.
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    print("\n".join(line.rstrip() for line in captured.get().removesuffix("\n").split("\n")))
 
 
 def note(message: str) -> None:
     """Print something that is not the result."""
     print(message, file=sys.stderr, flush=True)
+
+
+def _shown(value: object) -> Text:
+    return Text(_CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", cell(value)))
 
 
 def cell(value: object) -> str:  # noqa: PLR0911 - a table of types

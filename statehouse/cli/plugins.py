@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from statehouse.cli.package_check import DISTRIBUTION, ensure_own
 from statehouse.errors import ConfigurationError
 
 GROUP = "statehouse.commands"
@@ -38,6 +39,8 @@ class LazyCommand(TyperCommand):
 
     @cached_property
     def _command(self) -> Any:  # noqa: ANN401 - as above
+        if self._entry_point.dist is not None and self._entry_point.dist.name == DISTRIBUTION:
+            ensure_own(self._entry_point.module.partition(".")[0])
         try:
             function = self._entry_point.load()
         except ModuleNotFoundError as error:
@@ -56,12 +59,14 @@ def commands() -> dict[str, LazyCommand]:
 
 
 def summary(entry_point: EntryPoint) -> str:
-    """Return the first line of a command's docstring, read without importing its module; empty if there is none."""
+    """Return the first line of a command's docstring, read without importing anything of it; empty if there is none."""
+    package, *rest = entry_point.module.split(".")
     try:
-        spec = importlib.util.find_spec(entry_point.module)
-        if spec is None or spec.origin is None:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
             return ""
-        tree = ast.parse(Path(spec.origin).read_bytes())
+        (folder, *_) = spec.submodule_search_locations
+        tree = ast.parse(Path(folder, *rest).with_suffix(".py").read_bytes())
     except (ImportError, OSError, SyntaxError, ValueError):
         return ""
     for statement in tree.body:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, get_args, get_type_hints
 import typer
 
 from statehouse.client import Freshness, KeyLike
-from statehouse.positions import Token
+from statehouse.positions import Token, token_of_texts
 
 KeyArgument = Annotated[
     KeyLike,
@@ -143,16 +143,7 @@ def token(given: list[str] | None) -> Token | None:
     """
     if not given:
         return None
-    merged = Token()
-    for text in given:
-        store, colon, place = text.partition(":")
-        try:
-            if not colon:
-                merged |= Token.parse(text)
-            else:
-                partition, position = map(int, place.split(":"))
-                merged |= Token({(store, partition): position})
-        except ValueError as error:
-            message = f"{text!r} is neither a token nor STORE:PARTITION:POSITION: {error}"
-            raise typer.BadParameter(message, param_hint="--at-least") from None
-    return merged
+    try:
+        return token_of_texts(given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--at-least") from None

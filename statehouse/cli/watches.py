@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from statehouse.cli import output
-from statehouse.cli.options import SOME_ROUTER, RouterAddress, StoreArgument, takes_router
+from statehouse.cli.addresses import RouterAddress
+from statehouse.cli.options import SOME_ROUTER, StoreArgument, takes_router
 from statehouse.cli.reads import PrefixOption, takes_bounds_and_keys
 from statehouse.client import Client, Freshness, KeyLike, Update, WatchPosition
 from statehouse.consistency import ANY

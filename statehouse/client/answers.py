@@ -450,6 +450,27 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a store: who may answer for it, and what each replica last reported.
+
+    Attributes:
+        task: the task that it belongs to, "<sub-topology>_<partition>"; of a global store "global/<store>".
+        active: None while no node lives, and for global stores.
+        replicas: in the order in which a lookup without bounds would ask them; position and lag are this partition's
+            alone.
+
+    """
+
+    store: str
+    partition: int
+    task: str
+    epoch: int
+    active: Host | None
+    standbys: tuple[Host, ...]
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """Who holds a task, by instance id; `active` is None while no node lives.
 
@@ -475,6 +496,7 @@ class QueryStatus:
         watermark_ms: rows with an earlier event time are late, epoch milliseconds; None without a watermark.
         state_bytes: memory that the state stores use.
         dead_letters: records sent to the dead-letter topic since the processor started.
+        batch_ms: how long the whole batch took; None if the processor is of an earlier version.
 
     """
 
@@ -485,6 +507,7 @@ class QueryStatus:
     state_rows: int
     state_bytes: int
     dead_letters: int
+    batch_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,6 +553,41 @@ class Controller:
     standby: bool
     stopped: bool
     record_age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogSetting:
+    """A setting of a changelog, or its number of partitions or replicas.
+
+    Attributes:
+        wanted: by the application.
+        found: what the brokers have; None if the topic doesn't exist.
+        remedy: what to do about a difference that the processor's next start doesn't end; empty otherwise.
+
+    """
+
+    name: str
+    wanted: str
+    found: str | None
+    remedy: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it isn't as it is wanted."""
+        return self.found != self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogSettings:
+    """A store's changelog, as the processor last compared it with what the application wants.
+
+    `compared_age_ms`: time since then; None if it has not said so.
+    """
+
+    store: str
+    topic: str
+    compared_age_ms: int | None
+    settings: tuple[ChangelogSetting, ...]
 
 
 @dataclass(frozen=True, slots=True)

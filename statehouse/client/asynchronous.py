@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from statehouse.client import conversion
-from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup
+from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup, Partition, Store
+from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.node_connections import NodeConnections
-from statehouse.client.reads import AsyncReads
 from statehouse.client.routers import Routers
 from statehouse.consistency import ANY, Freshness
+from statehouse.errors import ConfigurationError
 from statehouse.positions import Token
 from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.v1 import fleet_service_pb2
+
+if TYPE_CHECKING:
+    from statehouse.client.spans import LookupSpans
 
 DEFAULT_TARGET: Final = "127.0.0.1:7100"
 DEFAULT_TIMEOUT_S: Final = 5.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
-class AsyncClient(AsyncReads):
+class AsyncClient(AsyncFrameReads):
     """Reads stores. Use it on one event loop only: the first it is used on.
 
     `target`: a router's host:port, or several separated by commas: a call goes on to another one if its router fails,
@@ -31,7 +35,8 @@ class AsyncClient(AsyncReads):
     of routers and nodes. `direct`: True sends reads of single keys straight to the key's active if it can be reached,
     and through the router if that fails; the router tells the client where the actives are. False sends every read
     through the router. `tls`: if given, routers and nodes are called over TLS; it raises
-    `ConfigurationError` if files of it can't be used.
+    `ConfigurationError` if files of it can't be used. `tracing`: reads of single keys are spans of the program's own
+    OpenTelemetry, and routers and nodes go on with them; it needs the extra `tracing`.
 
     `freshness`: all bounds of a `Freshness` must hold. Without bounds, the active answers if it can, else the freshest
     standby; the answer says which. `at_least`: the `token` of an earlier answer. The read sees at least what that
@@ -46,11 +51,12 @@ class AsyncClient(AsyncReads):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         direct: bool = True,
         tls: ClientTls | None = None,
+        tracing: bool = False,
     ) -> None:
         files = None if tls is None else CredentialFiles(tls)
         router = Routers(target, max_message_bytes, files)
         nodes = NodeConnections(router, max_message_bytes, files) if direct else None
-        super().__init__(router, KeyReads(router, nodes, max_message_bytes), timeout)
+        super().__init__(router, KeyReads(router, nodes, max_message_bytes, _spans() if tracing else None), timeout)
 
     def session(self, at_least: Token | None = None) -> AsyncReadSession:
         """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica.
@@ -116,6 +122,29 @@ class AsyncClient(AsyncReads):
         fleet = await self._router.ask(lambda peer, left_s: peer.fleet.GetFleet(request, timeout=left_s), seconds)
         return conversion.from_fleet(fleet)
 
+    async def stores(self, *, timeout: float | None = None) -> tuple[Store, ...]:  # noqa: ASYNC109 - as above
+        """Return the stores of the newest assignment, by name.
+
+        Raises:
+            LookupFailure: the router can't be reached or is not ready.
+
+        """
+        return await self._listed_stores(timeout)
+
+    async def partitions(self, store: str, *, timeout: float | None = None) -> tuple[Partition, ...]:  # noqa: ASYNC109 - as above
+        """Return a store's partitions, from 0: who may answer for each, and what each replica last reported.
+
+        Raises:
+            LookupFailure: the router can't be reached or is not ready; UNKNOWN_STORE.
+
+        """
+        seconds = self._seconds(timeout)
+        request = fleet_service_pb2.ListPartitionsRequest(store=store)
+        listed = await self._router.ask(
+            lambda peer, left_s: peer.fleet.ListPartitions(request, timeout=left_s), seconds
+        )
+        return conversion.from_partitions(listed)
+
     async def await_input(
         self,
         store: str,
@@ -158,7 +187,17 @@ class AsyncClient(AsyncReads):
         await self.close()
 
 
-class AsyncReadSession(AsyncReads):
+def _spans() -> LookupSpans:
+    try:
+        from statehouse.client.spans import LookupSpans  # noqa: PLC0415 - most clients make none
+    except ImportError as error:
+        raise ConfigurationError(
+            "tracing needs OpenTelemetry, which isn't installed: pip install 'statehouse[tracing]'"
+        ) from error
+    return LookupSpans()
+
+
+class AsyncReadSession(AsyncFrameReads):
     """Reads that never go back in time: each sees at least what earlier ones saw, or waits.
 
     `token` says what they saw; a session begun with it continues from there, also in another process. Reads that run

@@ -15,6 +15,8 @@ from statehouse.client.answers import (
     Attempt,
     Candidate,
     Change,
+    ChangelogSetting,
+    ChangelogSettings,
     Controller,
     Entry,
     EntryCount,
@@ -28,6 +30,7 @@ from statehouse.client.answers import (
     Lookup,
     Node,
     Page,
+    Partition,
     ProcessorQuery,
     QueryAnswer,
     QueryStatus,
@@ -423,12 +426,56 @@ def from_fleet(response: fleet_service_pb2.GetFleetResponse) -> Fleet:
         response.application_id,
         response.epoch,
         response.reason,
-        tuple(map(_store, response.stores)),
+        tuple(map(from_store, response.stores)),
         tuple(map(_node, response.nodes)),
         tuple(map(_task, response.tasks)),
         tuple(map(_query, response.queries)),
         _controller(response.controller) if response.HasField("controller") else None,
         _name(_SERVED_BY, response.served_by, "SERVED_BY_").lower().replace("_", " ") if response.served_by else None,
+    )
+
+
+def from_stores(response: fleet_service_pb2.ListStoresResponse) -> tuple[Store, ...]:
+    """Return the stores."""
+    return tuple(map(from_store, response.stores))
+
+
+def from_changelogs(response: fleet_service_pb2.ListChangelogsResponse) -> tuple[ChangelogSettings, ...]:
+    """Return the stores' changelogs."""
+    return tuple(
+        ChangelogSettings(
+            each.store,
+            each.topic,
+            each.compared_age_ms if each.HasField("compared_age_ms") else None,
+            tuple(
+                ChangelogSetting(
+                    setting.name,
+                    setting.wanted,
+                    setting.found if setting.HasField("found") else None,
+                    setting.remedy,
+                )
+                for setting in each.settings
+            ),
+        )
+        for each in response.changelogs
+    )
+
+
+def from_partitions(response: fleet_service_pb2.ListPartitionsResponse) -> tuple[Partition, ...]:
+    """Return a store's partitions."""
+    return tuple(map(_partition, response.partitions))
+
+
+def _partition(partition: fleet_service_pb2.PartitionInfo) -> Partition:
+    route = partition.route
+    return Partition(
+        route.store,
+        route.partition,
+        partition.task,
+        route.epoch,
+        from_host(route.active) if route.HasField("active") else None,
+        tuple(map(from_host, route.standbys)),
+        tuple(map(_replica, partition.replicas)),
     )
 
 
@@ -459,10 +506,12 @@ def _query_status(status: fleet_service_pb2.QueryStatus) -> QueryStatus:
         status.state_rows,
         status.state_bytes,
         status.dead_letters,
+        status.batch_ms if status.HasField("batch_ms") else None,
     )
 
 
-def _store(store: fleet_service_pb2.StoreInfo) -> Store:
+def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
+    """Return a store."""
     return Store(
         store.name,
         store.kind,

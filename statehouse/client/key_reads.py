@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from statehouse.client import batches, conversion
 from statehouse.client.answers import Answer
@@ -20,6 +21,9 @@ from statehouse.client.peers import Method
 from statehouse.client.routers import Routers
 from statehouse.errors import LookupFailure
 from statehouse.v1 import query_service_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from statehouse.client.spans import LookupSpans
 
 
 class _KeyedRequest(Protocol):
@@ -40,9 +44,19 @@ Response = TypeVar("Response")
 
 
 class KeyReads:
-    """Reads single keys. Lives on the event loop. Without `nodes` every read goes through the router."""
+    """Reads single keys. Lives on the event loop.
 
-    def __init__(self, router: Routers, nodes: NodeConnections | None, max_message_bytes: int) -> None:
+    Without `nodes` every read goes through the router, and without `spans` there are none.
+    """
+
+    def __init__(
+        self,
+        router: Routers,
+        nodes: NodeConnections | None,
+        max_message_bytes: int,
+        spans: LookupSpans | None = None,
+    ) -> None:
+        self._spans = spans
         self._router, self._nodes, self._max_message_bytes = router, nodes, max_message_bytes
         self._queue = LookupQueue(self._send, max_message_bytes)
 
@@ -53,6 +67,14 @@ class KeyReads:
             LookupFailure: nobody could answer in time.
 
         """
+        if self._spans is None:
+            return await self._get(request, seconds)
+        with self._spans.read(request) as span:
+            answer = await self._get(request, seconds)
+            self._spans.note(span, answer)
+            return answer
+
+    async def _get(self, request: query_service_pb2.GetRequest, seconds: float) -> Answer:
         give_up_at = asyncio.get_running_loop().time() + seconds
         refusal: LookupFailure | None = None
         try:
@@ -64,7 +86,7 @@ class KeyReads:
                 if not may_help_elsewhere(outcome):
                     raise _own(outcome)
                 refusal = outcome
-                request.ClearField("forwarding")
+                _for_router(request)
             outcome = await self._through_router(request, give_up_at)
         except TimeoutError:
             raise self._router.too_late(seconds) from refusal
@@ -74,10 +96,14 @@ class KeyReads:
 
     async def batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
         """Look several keys up; return one outcome per key. Too many keys are split into calls of `seconds` each."""
+        with nullcontext() if self._spans is None else self._spans.batch(requests):
+            return await self._batch_get(requests, seconds)
+
+    async def _batch_get(self, requests: Sequence[query_service_pb2.GetRequest], seconds: float) -> list[LookupOutcome]:
         outcomes = await self._straight(requests, seconds)
         rest = [index for index, request in enumerate(requests) if _is_open(outcomes.get(index))]
         for index in rest:
-            requests[index].ClearField("forwarding")
+            _for_router(requests[index])
 
         async def ask(batch: query_service_pb2.BatchGetRequest) -> query_service_pb2.BatchGetResponse:
             return await self._router.ask(lambda peer, left_s: peer.query.BatchGet(batch, timeout=left_s), seconds)
@@ -93,6 +119,10 @@ class KeyReads:
             LookupFailure: nobody could answer in time.
 
         """
+        with nullcontext() if self._spans is None else self._spans.read(request):
+            return await self._call(method, request, seconds)
+
+    async def _call(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + seconds
         route = self._route(request)
@@ -104,7 +134,7 @@ class KeyReads:
                 route.note(failure)
                 if not may_help_elsewhere(failure):
                     raise
-            request.ClearField("forwarding")
+            _for_router(request)
         return await self._router.make(method, request, max(0.0, give_up_at - loop.time()))
 
     async def close(self) -> None:
@@ -174,6 +204,14 @@ class KeyReads:
 def _is_open(outcome: LookupOutcome | None) -> bool:
     """Whether the router must answer this lookup."""
     return outcome is None or (isinstance(outcome, LookupFailure) and may_help_elsewhere(outcome))
+
+
+def _for_router(request: _KeyedRequest) -> None:
+    """Take back what was said to a node, but for the span."""
+    traceparent = request.forwarding.traceparent
+    request.ClearField("forwarding")
+    if traceparent:
+        request.forwarding.traceparent = traceparent
 
 
 def _own(failure: LookupFailure) -> LookupFailure:

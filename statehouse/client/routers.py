@@ -136,6 +136,11 @@ class Routers:
         """The router to ask."""
         return self._peers[self._choice.current]
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no further call can be made."""
+        return self._is_closed
+
     async def make(self, method: Method[Request, Response], request: Request, seconds: float) -> Response:
         """Make a call of QueryService; as `ask`."""
         return await self.ask(lambda peer, left_s: method(peer.query)(request, timeout=left_s), seconds)
@@ -152,6 +157,8 @@ class Routers:
         loop = asyncio.get_running_loop()
         give_up_at, backoff = loop.time() + seconds, Backoff(_COMES_BACK)
         for attempt in itertools.count(1):
+            if self._is_closed:
+                raise closed()
             number = self._choice.current
             peer = self._peers[number]
             self._watch()
@@ -169,8 +176,6 @@ class Routers:
                 if is_hopeless or loop.time() + pause_s >= give_up_at:
                     raise peer.named(failure, seconds) from failure.__cause__
                 await asyncio.sleep(pause_s)
-                if self._is_closed:
-                    raise peer.named(failure, seconds) from failure.__cause__
             else:
                 self._choice.succeeded(number)
                 return response
@@ -230,6 +235,11 @@ def is_routers(failure: LookupFailure) -> bool:
     if failure.reason is Reason.ROUTING_NOT_READY:
         return True
     return CLOSED in failure.metadata or failure.metadata.get("grpc_status") in _GONE
+
+
+def closed() -> LookupFailure:
+    """Return the failure of a call of a client that is closed."""
+    return LookupFailure(Reason.UNREACHABLE, "the client was closed", {CLOSED: "true"})
 
 
 def too_late(target: str, seconds: float, metadata: dict[str, str]) -> LookupFailure:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, WatchPosition
+from statehouse.client.answers import (
+    Explanation,
+    Fleet,
+    InputRecord,
+    KeyLike,
+    Location,
+    Partition,
+    Store,
+    WatchPosition,
+)
 from statehouse.client.asynchronous import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET,
@@ -17,7 +27,8 @@ from statehouse.client.asynchronous import (
     AsyncClient,
     AsyncReadSession,
 )
-from statehouse.client.reads import AsyncReads
+from statehouse.client.frames import AsyncFrameReads
+from statehouse.client.routers import closed
 from statehouse.client.watches import AsyncWatch, Watch
 from statehouse.consistency import ANY, Freshness
 from statehouse.positions import Token
@@ -30,7 +41,7 @@ _SHUT_DOWN_S: Final = 1.0
 
 
 def _blocking(
-    method: Callable[Concatenate[AsyncReads, Arguments], Coroutine[Any, Any, Item]],
+    method: Callable[Concatenate[AsyncFrameReads, Arguments], Coroutine[Any, Any, Item]],
 ) -> Callable[Concatenate[_Reads, Arguments], Item]:
     """Turn an awaited method into a blocking one."""
 
@@ -42,7 +53,7 @@ def _blocking(
 
 
 def _iterating(
-    method: Callable[Concatenate[AsyncReads, Arguments], AsyncIterator[Item]],
+    method: Callable[Concatenate[AsyncFrameReads, Arguments], AsyncIterator[Item]],
 ) -> Callable[Concatenate[_Reads, Arguments], Iterator[Item]]:
     """Turn a method that returns an asynchronous iterator into one that returns an iterator."""
 
@@ -53,31 +64,56 @@ def _iterating(
     return call
 
 
-class _Reads:
-    """The reads of an `AsyncReads`, with blocking calls."""
+class _Calls:
+    """Has a loop in another thread do work, until it is closed: what comes later would be waited for without end."""
 
-    def __init__(self, reads: AsyncReads, loop: asyncio.AbstractEventLoop) -> None:
-        self._reads, self._loop = reads, loop
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def begin(
+        self, work: Coroutine[Any, Any, Item], *, is_last: bool = False
+    ) -> concurrent.futures.Future[Item] | None:
+        """Begin work, unless the last has begun; return what comes of it."""
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                return None
+            self._is_closed = is_last
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+class _Reads:
+    """The reads of an `AsyncFrameReads`, with blocking calls."""
+
+    def __init__(self, reads: AsyncFrameReads, calls: _Calls) -> None:
+        self._reads, self._calls = reads, calls
 
     @property
     def target(self) -> str:
         """The router's address."""
         return self._reads.target
 
-    get = _blocking(AsyncReads.get)
-    get_as_of = _blocking(AsyncReads.get_as_of)
-    batch_get = _blocking(AsyncReads.batch_get)
-    pages = _iterating(AsyncReads.pages)
-    scan = _iterating(AsyncReads.scan)
-    window_pages = _iterating(AsyncReads.window_pages)
-    scan_windows = _iterating(AsyncReads.scan_windows)
-    session_pages = _iterating(AsyncReads.session_pages)
-    scan_sessions = _iterating(AsyncReads.scan_sessions)
-    fetch_windows = _iterating(AsyncReads.fetch_windows)
-    fetch_sessions = _iterating(AsyncReads.fetch_sessions)
-    get_history = _iterating(AsyncReads.get_history)
-    query_store = _blocking(AsyncReads.query_store)
-    count = _blocking(AsyncReads.count)
+    get = _blocking(AsyncFrameReads.get)
+    get_as_of = _blocking(AsyncFrameReads.get_as_of)
+    batch_get = _blocking(AsyncFrameReads.batch_get)
+    pages = _iterating(AsyncFrameReads.pages)
+    scan = _iterating(AsyncFrameReads.scan)
+    window_pages = _iterating(AsyncFrameReads.window_pages)
+    scan_windows = _iterating(AsyncFrameReads.scan_windows)
+    session_pages = _iterating(AsyncFrameReads.session_pages)
+    scan_sessions = _iterating(AsyncFrameReads.scan_sessions)
+    fetch_windows = _iterating(AsyncFrameReads.fetch_windows)
+    fetch_sessions = _iterating(AsyncFrameReads.fetch_sessions)
+    get_history = _iterating(AsyncFrameReads.get_history)
+    query_store = _blocking(AsyncFrameReads.query_store)
+    count = _blocking(AsyncFrameReads.count)
+    describe = _blocking(AsyncFrameReads.describe)
+    arrow_batches = _iterating(AsyncFrameReads.arrow_batches)
+    frame_batches = _iterating(AsyncFrameReads.frame_batches)
+    to_arrow = _blocking(AsyncFrameReads.to_arrow)
+    to_pandas = _blocking(AsyncFrameReads.to_pandas)
 
     def watch(
         self,
@@ -108,9 +144,13 @@ class _Reads:
         return Watch(self._run(begin()), self._run)
 
     def _run(self, work: Coroutine[Any, Any, Item]) -> Item:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._calls.begin(work)
+        if future is None:
+            raise closed()
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise closed() from None
         except BaseException:
             future.cancel()  # an interrupted caller must not leave the call running
             raise
@@ -138,18 +178,20 @@ class Client(_Reads):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         direct: bool = True,
         tls: ClientTls | None = None,
+        tracing: bool = False,
     ) -> None:
         loop = asyncio.new_event_loop()
         # A daemon thread: a program that does not close its client must still be able to end.
         self._thread = threading.Thread(target=loop.run_forever, name=f"statehouse-client-{target}", daemon=True)
         self._thread.start()
-        connecting = self._connect(target, timeout, max_message_bytes, direct=direct, tls=tls)
+        connecting = self._connect(target, timeout, max_message_bytes, direct=direct, tls=tls, tracing=tracing)
         try:
             self._client = asyncio.run_coroutine_threadsafe(connecting, loop).result()
         except BaseException:
             self._end(loop)
             raise
-        super().__init__(self._client, loop)
+        self._loop = loop
+        super().__init__(self._client, _Calls(loop))
 
     def locate(self, store: str, key: KeyLike, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
         """Return where a key lives."""
@@ -174,20 +216,31 @@ class Client(_Reads):
         """Return the newest assignment and the nodes."""
         return self._run(self._client.fleet(timeout=timeout))
 
+    def stores(self, *, timeout: float | None = None) -> tuple[Store, ...]:
+        """Return the stores of the newest assignment, by name."""
+        return self._run(self._client.stores(timeout=timeout))
+
+    def partitions(self, store: str, *, timeout: float | None = None) -> tuple[Partition, ...]:
+        """Return a store's partitions, from 0, with each replica's last report."""
+        return self._run(self._client.partitions(store, timeout=timeout))
+
     def await_input(self, store: str, *records: InputRecord, timeout: float | None = None) -> Token:
         """Wait until the processor has committed records of the store's inputs; return what a read must see."""
         return self._run(self._client.await_input(store, *records, timeout=timeout))
 
     def session(self, at_least: Token | None = None) -> ReadSession:
         """Begin a session. Each read in it sees at least what the session's earlier reads saw, on any replica."""
-        return ReadSession(self._client.session(at_least), self._loop)
+        return ReadSession(self._client.session(at_least), self._calls)
 
     def close(self) -> None:
-        """Close the connection and end the thread. Closing twice does no harm."""
-        if self._loop.is_closed():
+        """Close the connection and end the thread; calls under way fail. Closing twice does no harm."""
+        shut_down = self._calls.begin(self._shut_down(), is_last=True)
+        if shut_down is None:
             return
-        self._run(self._shut_down())
-        self._end(self._loop)
+        try:
+            shut_down.result()
+        finally:
+            self._end(self._loop)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.stop)
@@ -204,24 +257,30 @@ class Client(_Reads):
 
     @staticmethod
     async def _connect(
-        target: str, timeout_s: float, max_message_bytes: int, *, direct: bool, tls: ClientTls | None
+        target: str, timeout_s: float, max_message_bytes: int, *, direct: bool, tls: ClientTls | None, tracing: bool
     ) -> AsyncClient:
         # Made on the loop it is used on, as grpc.aio demands.
-        return AsyncClient(target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct, tls=tls)
+        return AsyncClient(
+            target, timeout=timeout_s, max_message_bytes=max_message_bytes, direct=direct, tls=tls, tracing=tracing
+        )
 
     async def _shut_down(self) -> None:
         """Close the connection, and let other threads' calls end."""
         await self._client.close()
         under_way = asyncio.all_tasks() - {asyncio.current_task()}
         if under_way:
-            await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
+            _, late = await asyncio.wait(under_way, timeout=_SHUT_DOWN_S)
+            for each in late:
+                each.cancel()  # whoever waits for it would do so without end
+            if late:
+                await asyncio.wait(late, timeout=_SHUT_DOWN_S)
 
 
 class ReadSession(_Reads):
     """`AsyncReadSession` with blocking calls."""
 
-    def __init__(self, session: AsyncReadSession, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(session, loop)
+    def __init__(self, session: AsyncReadSession, calls: _Calls) -> None:
+        super().__init__(session, calls)
         self._session = session
 
     @property

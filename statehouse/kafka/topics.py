@@ -49,6 +49,34 @@ class TopicSpec:
     replication_factor: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic as the brokers have it; `replicas` is the smallest number of a partition's, `settings` has defaults."""
+
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+def found_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 10.0) -> dict[str, FoundTopic | None]:
+    """Return what topics are, None for one that doesn't exist.
+
+    Raises:
+        KafkaException: the brokers can't be reached within `timeout_s`, or refuse.
+
+    """
+    return {
+        name: None
+        if topic is None
+        else FoundTopic(
+            len(topic.partitions),
+            min(len(partition.replicas) for partition in topic.partitions),
+            topic_settings(admin, name, timeout_s),
+        )
+        for name, topic in _described(admin, topics, timeout_s).items()
+    }
+
+
 def partition_counts(admin: AdminClient, topics: Sequence[str], timeout_s: float = 10.0) -> dict[str, int | None]:
     """Return each topic's partition count, None for one that doesn't exist.
 

@@ -1,100 +1,54 @@
 """A whole cluster on one machine: broker, processor, standby controller, nodes, router and HTTP API, each a process.
 
 For `statehouse up`, demonstrations and tests. Everything is kept in one run directory, and everything can be found
-again from it: the program that started a cluster may end, and another one stop it.
+again from it: the program that started a cluster may end, and another one stop it or a part of it.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import string
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from statehouse.client import Client, ClientTls
-from statehouse.errors import LookupFailure
-from statehouse.local.applications import LocalApplication, installed_application
+from statehouse.local.applications import LocalApplication
 from statehouse.local.certificates import are_current, make_certificates
-from statehouse.local.cluster_parts import ClusterPart, PartFactory
-from statehouse.local.cluster_state import ClusterState, locked
+from statehouse.local.cluster_parts import SAMPLE_DATA, ClusterPart, PartFactory
+from statehouse.local.cluster_ports import ClusterPorts
+from statehouse.local.cluster_progress import ClusterProgress, OnProgress
+from statehouse.local.cluster_state import (
+    FED_MARKER,
+    ClusterState,
+    ClusterStopped,
+    RunDirectoryBusy,
+    delete_data,
+    locked,
+)
+from statehouse.local.contents import ContentsUnknown, StoreContent, await_contents, find_contents
 from statehouse.local.errors import LocalError
+from statehouse.local.jars import resolve_jars
 from statehouse.local.java import find_java
-from statehouse.local.ports import free_port
 from statehouse.local.process import ProcessFailed
 from statehouse.local.tls_files import TLS_FOLDER
 
 _POLL_S: Final = 0.1
-_PRODUCE_TIMEOUT_S: Final = 120.0
+_FEED_TIMEOUT_S: Final = 120.0
 _LOOKUP_TIMEOUT_S: Final = 60.0
-_FED_MARKER: Final = "sample-data.fed"
 _NODES_MAX: Final = len(string.ascii_lowercase)
-# A stop without keep_data deletes only these: a run directory may hold other people's files.
-_OWN_FILES: Final = ("kafka", "nodes", "checkpoints", "spark", "logs", TLS_FOLDER)
-_OWN_SMALL_FILES: Final = ("kafka.ready", _FED_MARKER, "state.json", "state.json.new", "lock", ".gitignore")
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterProgress:
-    """Something that happens to a part, for progress shown to people.
-
-    `event` is "starting", "ready", "stopped" or "killed"; `seconds` is how long the part took to get there.
-    """
-
-    part: str
-    event: str
-    seconds: float = 0.0
-    detail: str = ""
-
-
-OnProgress = Callable[[ClusterProgress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPorts:
-    """The ports of a cluster's parts; nodes take `first_node` and those that follow. 0 is any free one."""
-
-    kafka: int = 9092
-    router: int = 7100
-    http: int = 7000
-    first_node: int = 7101
-
-    @classmethod
-    def free(cls) -> ClusterPorts:
-        """Return any free ports."""
-        return cls(0, 0, 0, 0)
-
-    def resolved(self, nodes: Iterable[str]) -> dict[str, int]:
-        """Return the port of each part by its name.
-
-        Raises:
-            LocalError: two parts would have the same port.
-
-        """
-        ports = {"kafka": self.kafka, "router": self.router, "http": self.http}
-        ports |= {name: self.first_node + index if self.first_node else 0 for index, name in enumerate(nodes)}
-        taken = {port for port in ports.values() if port}
-        if len(taken) < sum(1 for port in ports.values() if port):
-            raise LocalError(f"two parts can't have one port: {ports}. Choose others by the flags.")
-        for name in [name for name, port in ports.items() if port == 0]:
-            while ports[name] == 0 or ports[name] in taken:
-                ports[name] = free_port()
-            taken.add(ports[name])
-        return ports
 
 
 class LocalCluster:
     """A cluster in a run directory.
 
     If a cluster runs there already, this object takes charge of it, with its ports; `ports`, `nodes` and `tls` then
-    have no effect. It must run the same application. `tls`: its parts call each other over TLS, held to rules, with
-    certificates that are made in the run directory if there are none.
+    have no effect. With `as_saved` it does so, too, if no process of it runs any more. It must run the same
+    application. `folder` is where the application is imported from, by default the working directory. `tls`: its parts
+    call each other over TLS, held to rules, with certificates that are made in the run directory if there are none.
 
         with LocalCluster(tmp_path, application, ClusterPorts.free()) as cluster:
             cluster.node("node-a").kill()
@@ -110,25 +64,30 @@ class LocalCluster:
         nodes: int = 3,
         *,
         tls: bool = False,
+        folder: Path | None = None,
         progress: OnProgress | None = None,
+        as_saved: bool = False,
     ) -> None:
         if not 1 <= nodes <= _NODES_MAX:
             raise LocalError(f"a local cluster has 1 to {_NODES_MAX} nodes, not {nodes}.")
         self.run_dir = run_dir.resolve()
-        self.application = application
-        self._progress = progress or (lambda _step: None)
+        self.progress: OnProgress = progress or (lambda _step: None)
+        """Is told what happens to the parts; may be replaced."""
         found = ClusterState.load(self.run_dir)
-        # If no process of it runs any more (a failed start, a reboot), its data counts, but not its ports.
-        if found is None or not any(process.is_alive for process in found.processes.values()):
+        # For a start: if no process of it runs any more (a failed start, a reboot), its data counts, but not its ports.
+        if found is None or not (as_saved or found.is_alive):
             names = [f"node-{letter}" for letter in string.ascii_lowercase[:nodes]]
-            found = ClusterState(application.name, (ports or ClusterPorts()).resolved(names), tls=tls)
-        elif found.application != application.name:
+            resolved = (ports or ClusterPorts()).resolved(names)
+            found = ClusterState(application, (folder or Path.cwd()).resolve(), resolved, tls=tls)
+        elif found.application.topology != application.topology:
             raise LocalError(
-                f"{self.run_dir} has the cluster of {found.application!r}, not of {application.name!r}: stop it."
+                f"{self.run_dir} has the cluster of {found.application.name!r}, not of {application.name!r}: stop it "
+                "with `statehouse down`, or give another --run-dir."
             )
+        self.application, self.folder = found.application, found.folder
         self._state = found
         self._saving = threading.Lock()
-        factory = PartFactory(application, self.run_dir, found.ports, self._save, tls=found.tls)
+        factory = PartFactory(found, self.run_dir, self._save)
         self._factory = factory
         self.kafka = factory.kafka()
         self.processor = factory.processor()
@@ -168,29 +127,73 @@ class LocalCluster:
         """
         return {node.name: node for node in self.nodes}[name]
 
-    def start(self) -> Self:
-        """Start what does not run, and return once a lookup through the router is answered.
+    def part(self, name: str) -> ClusterPart:
+        """Return a part by its name.
 
-        If anything fails, the parts that this call started are killed.
+        Raises:
+            LocalError: no part has this name.
+
+        """
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise LocalError(f"there is no part {name!r}; there are: {', '.join(part.name for part in self.parts)}.")
+
+    def contents(self) -> list[StoreContent]:
+        """Return a key that exists for each store, as a router's fleet has them now.
+
+        Raises:
+            LookupFailure: the fleet can't answer.
+
+        """
+        with Client(self.router.address, tls=self.tls) as client:
+            return find_contents(client)
+
+    def start(self, *, spare: bool = False) -> Self:
+        """Start what does not run, and return once lookups through the router show what the processor has made.
+
+        If anything fails, the parts that this call started are killed. With `spare` the others go on if it is the
+        application's code that fails: the next call then starts what it needs.
 
         Raises:
             LocalError: a port is taken, a part failed, Java is missing, …
 
         """
-        self._check_machine()
+        find_java()
         with locked(self.run_dir):
             if self.tls is not None and not are_current(self.run_dir / TLS_FOLDER):
                 make_certificates(self.run_dir / TLS_FOLDER, force=True)
-            missing = [part for part in self.parts if not part.is_running]
+            missing = [part for part in self.parts if not part.is_running or part.is_starting]
             for part in missing:
                 part.check_port()
             try:
                 self._start(missing)
-            except BaseException:
+                self._await_contents()
+            except BaseException as failure:
                 # Killing is quick: a second interrupt must not leave half of the parts running.
-                self._end(missing, ClusterPart.kill)
+                self._end([self.processor] if spare and self.is_of_code(failure) else missing, ClusterPart.kill)
                 raise
         return self
+
+    def is_of_code(self, failure: BaseException) -> bool:
+        """Whether what failed is a process that runs the application's code."""
+        return isinstance(failure, ProcessFailed) and failure.process in {self.processor.name, SAMPLE_DATA}
+
+    def restart(self, part: ClusterPart) -> None:
+        """Stop a part, if it runs, and start it again; return once it works.
+
+        Raises:
+            LocalError: it failed, and doesn't run now; or another command is at work.
+
+        """
+        with locked(self.run_dir):
+            self._adopt()
+            self._end([part], ClusterPart.stop)
+            try:
+                self._bring_up([part])
+            except BaseException:
+                part.kill()
+                raise
 
     def stop(self, *, keep_data: bool = False) -> None:
         """Stop everything, the broker last; delete the data, unless `keep_data`. May be called when stopped.
@@ -207,16 +210,26 @@ class LocalCluster:
                 if not any(part.is_running for part in self.parts):
                     ClusterState.forget(self.run_dir)
                     if not keep_data:
-                        self._delete()
+                        delete_data(self.run_dir)
 
-    def check(self) -> None:
-        """Return if every part's process exists.
+    def check(self, but: Iterable[ClusterPart] = ()) -> None:
+        """Return if every part's process exists, those in `but` aside, or another command is at work on them.
 
         Raises:
             ProcessFailed: one has ended.
+            ClusterStopped: another command has stopped the cluster.
 
         """
-        for part in self.parts:
+        checked = [part for part in self.parts if part not in but]
+        if all(part.is_running for part in checked):
+            return
+        try:
+            self._check_state()
+            with locked(self.run_dir):
+                self._adopt()
+        except RunDirectoryBusy:
+            return
+        for part in checked:
             part.process.check()
 
     def __enter__(self) -> Self:
@@ -227,85 +240,108 @@ class LocalCluster:
     ) -> None:
         self.stop()
 
-    def _check_machine(self) -> None:
-        find_java()
-        for module in (self.application.topology, self.application.producer, self.application.http_api):
-            package = module.rpartition(".")[0]
-            try:
-                found = importlib.util.find_spec(package)
-            except ModuleNotFoundError:
-                found = None
-            if found is None:
-                raise LocalError(f"{package} can't be imported from here. Run this in a checkout of the project.")
+    def _check_state(self) -> ClusterState:
+        state = ClusterState.load(self.run_dir)
+        if state is None:
+            raise ClusterStopped(self.run_dir)
+        return state
+
+    def _adopt(self) -> None:
+        """Take charge of the processes that other commands have started since."""
+        processes = self._check_state().processes
+        for part in self.parts:
+            known = processes.get(part.name)
+            if known is not None and known != part.process.identity:
+                part.process.adopt(known)
 
     def _start(self, missing: list[ClusterPart]) -> None:
+        self._fetch_jars()
         if self.kafka in missing:
-            self._progress(ClusterProgress("kafka", "starting"))
-            self._progress(ClusterProgress("kafka", "ready", self.kafka.start(), self.kafka.address))
+            self._bring_up([self.kafka])
         self._feed()
         # All at once: each waits for what it needs, and the slow ones (Spark) start while the others do.
+        self._bring_up([part for part in missing if part is not self.kafka])
+
+    def _fetch_jars(self) -> None:
+        """Fetch what the parts need here rather than in the parts, so that people see how far it is."""
+        for jar_set in ("broker", "spark"):
+            resolve_jars(jar_set, progress=lambda step: self._tell("jars", "downloading", detail=str(step)))
+
+    def _bring_up(self, parts: list[ClusterPart]) -> None:
+        """Start parts, and return once they work."""
+        waiting = list(parts)
         begin = time.monotonic()
-        waiting = [part for part in missing if part is not self.kafka]
         for part in waiting:
-            self._progress(ClusterProgress(part.name, "starting"))
-            part.spawn()
+            if not part.is_running:
+                self._tell(part.name, "starting")
+                part.spawn()
         while waiting:
+            self._tell_stages()
             for part in list(waiting):
                 waited_s = time.monotonic() - begin
                 if part.is_ready(waited_s):
                     waiting.remove(part)
-                    self._progress(ClusterProgress(part.name, "ready", waited_s, part.address))
+                    self._tell(part.name, "ready", waited_s, part.address)
             time.sleep(_POLL_S if waiting else 0)
-        self._await_lookup()
 
     def _feed(self) -> None:
         """Feed the sample data, unless this run directory's broker has it already."""
-        marker = self.run_dir / _FED_MARKER
-        if marker.exists():
+        marker, sample = self.run_dir / FED_MARKER, self.application.sample
+        fed = marker.read_text().splitlines() if marker.exists() else []
+        if not sample or sample in fed:
             return
-        producer = self._factory.sample_data()
-        self._progress(ClusterProgress(producer.name, "starting"))
+        feeder = self._factory.sample_data()
+        self._tell(feeder.name, "starting")
         try:
-            producer.start()
-            seconds = producer.wait_ready(lambda: producer.exit_code == 0, _PRODUCE_TIMEOUT_S)
+            feeder.start()
+            seconds = feeder.wait_ready(lambda: feeder.exit_code == 0, _FEED_TIMEOUT_S)
         finally:
-            producer.kill()
-        marker.touch()
-        self._progress(ClusterProgress(producer.name, "ready", seconds))
+            feeder.kill()
+        marker.write_text("".join(f"{name}\n" for name in (*fed, sample)))
+        self._tell(feeder.name, "ready", seconds)
 
-    def _await_lookup(self) -> None:
-        """Return once a lookup of the application's key through the router is answered."""
+    def _await_contents(self) -> None:
+        """Return once lookups are answered, and show what the processor has made of what the sources have."""
         begin = time.monotonic()
-        failure = "no answer"
-        with Client(self.router.address, tls=self.tls) as client:
-            while time.monotonic() - begin < _LOOKUP_TIMEOUT_S:
-                try:
-                    if client.get(self.application.store, self.application.key).found:
-                        self._progress(ClusterProgress("lookups", "ready", time.monotonic() - begin))
-                        return
-                    failure = f"key {self.application.key} is not in store {self.application.store}"
-                except LookupFailure as error:
-                    failure = str(error)
-                self.check()
-                time.sleep(_POLL_S)
-        raise ProcessFailed(
-            "router",
-            f"answered no lookup within {_LOOKUP_TIMEOUT_S:g} s ({failure})",
-            self.router.process.log_path,
-            self.router.process.last_log_lines(),
-        )
+
+        def meanwhile() -> None:
+            self._tell_stages()
+            for part in self.parts:
+                part.process.check()
+
+        self._tell("lookups", "starting")
+        try:
+            with Client(self.router.address, tls=self.tls) as client:
+                await_contents(client, _LOOKUP_TIMEOUT_S, meanwhile)
+        except ContentsUnknown as failure:
+            raise ProcessFailed(
+                "router",
+                f"answered no lookup within {_LOOKUP_TIMEOUT_S:g} s ({failure})",
+                self.router.process.log_path,
+                self.router.process.last_log_lines(),
+            ) from failure
+        self._tell_stages()
+        self._tell("lookups", "ready", time.monotonic() - begin)
+
+    def _tell_stages(self) -> None:
+        """Tell what the processor, the slowest part to start, says of itself."""
+        for stage in self.processor.stages():
+            self._tell(self.processor.name, "doing", detail=stage)
+
+    def _tell(self, part: str, event: str, seconds: float = 0.0, detail: str = "") -> None:
+        self.progress(ClusterProgress(part, event, seconds, detail))
 
     def _end(self, parts: Iterable[ClusterPart], end: Callable[[ClusterPart], object]) -> None:
         """End parts, those that others depend on last."""
         ending = set(parts)
-        front, middle = {self.http, self.router}, {*self.nodes, self.processor, self.controller}
+        middle = {*self.nodes, self.processor, self.controller}
+        front = {*self.parts} - middle - {self.kafka}
 
         def timed(part: ClusterPart) -> None:
             begin = time.monotonic()
             if part.is_running:
                 went = end(part)
-                event = "stopped" if went else "killed"
-                self._progress(ClusterProgress(part.name, event, time.monotonic() - begin))
+                self._tell(part.name, "stopped" if went else "killed", time.monotonic() - begin)
 
         for group in (ending & front, ending & middle, ending & {self.kafka}):
             if group:
@@ -319,30 +355,15 @@ class LocalCluster:
             self._state.processes = {name: identity for name, identity in running.items() if identity is not None}
             self._state.save(self.run_dir)
 
-    def _delete(self) -> None:
-        for name in _OWN_FILES:
-            shutil.rmtree(self.run_dir / name, ignore_errors=True)
-        for name in _OWN_SMALL_FILES:
-            (self.run_dir / name).unlink(missing_ok=True)
-        if not any(self.run_dir.iterdir()):
-            self.run_dir.rmdir()
 
-
-def cluster_of(
-    run_dir: Path,
-    default: str,
-    ports: ClusterPorts | None = None,
-    nodes: int = 3,
-    *,
-    tls: bool = False,
-    progress: OnProgress | None = None,
-) -> LocalCluster:
-    """Return a run directory's cluster: for the application that was started there, else for the `default` one.
+def cluster_of(run_dir: Path, *, progress: OnProgress | None = None) -> LocalCluster:
+    """Return the cluster that was started in a run directory, with its ports, also if nothing of it runs any more.
 
     Raises:
-        LocalError: no installed package offers the application.
+        LocalError: none was.
 
     """
     found = ClusterState.load(run_dir)
-    application = installed_application(default if found is None else found.application)
-    return LocalCluster(run_dir, application, ports, nodes, tls=tls, progress=progress)
+    if found is None:
+        raise LocalError(f"nothing is running in {run_dir.resolve()}; `statehouse up` starts a cluster.")
+    return LocalCluster(run_dir, found.application, progress=progress, as_saved=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import ssl
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +20,19 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from statehouse.kafka.offsets import last_stable_offsets
-from statehouse.local.applications import LocalApplication
+from statehouse.local.application_file import FILE
 from statehouse.local.certificates import CRL, RULES
+from statehouse.local.cluster_ports import ROUTER_METRICS
+from statehouse.local.cluster_state import ClusterState
+from statehouse.local.log_lines import LOGS, FollowedLog
 from statehouse.local.ports import LOOPBACK, ensure_free
 from statehouse.local.process import ManagedProcess, ProcessFailed, Ready
+from statehouse.local.samples import DEFAULT_PARTITIONS
+from statehouse.local.start_stages import stage_of
 from statehouse.local.tls_files import TLS_FOLDER, tls_of
 from statehouse.rpc.channels import blocking_channel
 from statehouse.rpc.credentials import VARIABLES, ClientTls
+from statehouse.settings import CONFIG_ENV, ENV_PREFIX
 from statehouse.topology import commits_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_service_pb2, node_service_pb2_grpc
 
@@ -32,11 +40,18 @@ from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_servic
 HEARTBEAT_INTERVAL_MS: Final = 500
 SESSION_TIMEOUT_MS: Final = 3_000
 
+# Nodes, the router and the HTTP API work once the processor has made the stores, and Spark may start slowly. A part
+# that fails ends, which is noticed at once.
+_READY_TIMEOUT_S: Final = 900.0
+SAMPLE_DATA: Final = "sample-data"
+"""The name of the program that feeds the sample."""
 _PROBE_TIMEOUT_S: Final = 1.0
 _BASELINE_TIMEOUT_S: Final = 10.0
 # Variables that say how this machine is set up. Our other variables are not passed on: they would configure every part
 # alike, and three nodes can't have one port.
-_KEPT_VARIABLES: Final = frozenset({"STATEHOUSE_CACHE_DIR", "STATEHOUSE_IVY_SETTINGS", "STATEHOUSE_LOG_LEVEL"})
+_KEPT_VARIABLES: Final = frozenset(
+    {"STATEHOUSE_CACHE_DIR", "STATEHOUSE_CLASS_ARCHIVE", "STATEHOUSE_IVY_SETTINGS", "STATEHOUSE_LOG_LEVEL"}
+)
 
 
 class ClusterPart:
@@ -62,6 +77,8 @@ class ClusterPart:
         self._arm, self._changed = arm, changed
         self._ready_timeout_s = ready_timeout_s
         self._ready: Ready = lambda: False
+        self._is_awaited = False
+        self._log: FollowedLog | None = None
 
     @property
     def name(self) -> str:
@@ -83,6 +100,11 @@ class ClusterPart:
         """Whether its process exists."""
         return self.process.is_running
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it was spawned here, runs, and hasn't been seen to work yet."""
+        return self._is_awaited and self.is_running
+
     def check_port(self) -> None:
         """Raise PortTaken, naming the flag, if something else listens on its port."""
         if self.port is not None and not self.is_running:
@@ -92,8 +114,15 @@ class ClusterPart:
         """Start its process; returns at once."""
         self.check_port()
         self._ready = self._arm()
+        self._log = FollowedLog(self.process.log_path, last=0)
         self.process.start()
+        self._is_awaited = True
         self._changed()
+
+    def stages(self) -> list[str]:
+        """Return what its log says, since the last call, of how far its start is."""
+        lines = [] if self._log is None else self._log.lines()
+        return [stage for stage in map(stage_of, lines) if stage is not None]
 
     def is_ready(self, waited_s: float) -> bool:
         """Whether the spawned process works by now.
@@ -103,6 +132,7 @@ class ClusterPart:
 
         """
         if self._ready():
+            self._is_awaited = False
             return True
         self.process.check()
         if waited_s >= self._ready_timeout_s:
@@ -112,7 +142,9 @@ class ClusterPart:
     def start(self) -> float:
         """Start it and wait until it works; return the seconds that took."""
         self.spawn()
-        return self.process.wait_ready(self._ready, self._ready_timeout_s)
+        seconds = self.process.wait_ready(self._ready, self._ready_timeout_s)
+        self._is_awaited = False
+        return seconds
 
     def stop(self) -> bool:
         """Stop it by a signal; return whether it ended by itself."""
@@ -125,40 +157,33 @@ class ClusterPart:
         self.process.kill()
         self._changed()
 
-    def restart(self) -> float:
-        """Stop it by a signal and start it again; return the seconds until it worked."""
-        self.stop()
-        return self.start()
-
 
 class PartFactory:
     """Builds the parts of a cluster whose ports are fixed."""
 
-    def __init__(
-        self,
-        application: LocalApplication,
-        run_dir: Path,
-        ports: Mapping[str, int],
-        changed: Callable[[], None],
-        *,
-        tls: bool = False,
-    ) -> None:
-        self.tls = tls_of(run_dir, "operator") if tls else None
+    def __init__(self, state: ClusterState, run_dir: Path, changed: Callable[[], None]) -> None:
+        self.tls = tls_of(run_dir, "operator") if state.tls else None
         """How the cluster's operator calls its router and nodes; None without TLS."""
-        self._application, self._run_dir, self._ports, self._changed = application, run_dir, ports, changed
-        self._bootstrap = f"{LOOPBACK}:{ports['kafka']}"
-        self._router = f"{LOOPBACK}:{ports['router']}"
+        self._application, self._folder, self._ports = state.application, state.folder, state.ports
+        self._run_dir, self._changed = run_dir, changed
+        self._bootstrap = f"{LOOPBACK}:{self._ports['kafka']}"
+        self._router = f"{LOOPBACK}:{self._ports['router']}"
         self._env = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith("STATEHOUSE_") or name in _KEPT_VARIABLES
         } | {
             "STATEHOUSE_BOOTSTRAP": self._bootstrap,
-            "STATEHOUSE_APPLICATION_ID": application.application_id,
+            "STATEHOUSE_APPLICATION_ID": state.application.application_id,
             "STATEHOUSE_HEARTBEAT_INTERVAL_MS": str(HEARTBEAT_INTERVAL_MS),
             "STATEHOUSE_SESSION_TIMEOUT_MS": str(SESSION_TIMEOUT_MS),
             "PYTHONUNBUFFERED": "1",  # so that a log ends with what a process said last
         }
+        if (self._folder / FILE).exists():
+            self._env[CONFIG_ENV] = str(self._folder / FILE)
+        if self._application.import_from:
+            inherited = self._env.get("PYTHONPATH")
+            self._env["PYTHONPATH"] = os.pathsep.join(filter(None, (self._application.import_from, inherited)))
 
     def kafka(self) -> ClusterPart:
         """Return the broker."""
@@ -176,18 +201,19 @@ class PartFactory:
             str(ready_file),
         ]
         command += ["--port", str(self._ports["kafka"])]
-        # The first start on a machine fetches the jars.
-        return self._part("kafka", command, arm, flag="--kafka-port", ready_timeout_s=900.0, stop_timeout_s=30.0)
+        return self._part("kafka", command, arm, flag="--kafka-port", stop_timeout_s=30.0)
 
     def sample_data(self) -> ManagedProcess:
-        """Return the program that creates the source topics and feeds them."""
-        return self._process("sample-data", [self._application.producer, "--bootstrap", self._bootstrap])
+        """Return the program that creates the sample's topics and feeds them."""
+        command = ["statehouse.local.samples", self._application.sample, "--bootstrap", self._bootstrap]
+        return self._process(SAMPLE_DATA, command)
 
     def processor(self) -> ClusterPart:
         """Return the Spark application's driver."""
         env = {
             **self._security("processor"),
             "STATEHOUSE_CHECKPOINT_DIR": str(self._run_dir / "checkpoints"),
+            "STATEHOUSE_CREATE_SOURCES": str(DEFAULT_PARTITIONS),
             "SPARK_LOCAL_DIRS": str(self._run_dir / "spark"),  # else a killed Spark leaves its files in /tmp
         }
         topic = commits_topic(self._application.application_id)
@@ -197,7 +223,6 @@ class PartFactory:
             command,
             lambda: _grown(self._bootstrap, topic),
             env=env,
-            ready_timeout_s=900.0,
             stop_timeout_s=45.0,
         )
 
@@ -222,25 +247,29 @@ class PartFactory:
             flag="--first-node-port",
             # SIGTERM would hand its tasks over first, to nodes that are about to stop as well.
             stop_signal=signal.SIGINT,
-            ready_timeout_s=180.0,
         )
 
     def router(self) -> ClusterPart:
         """Return the router."""
-        env = {**self._security("router"), "STATEHOUSE_ROUTER_PORT": str(self._ports["router"])}
+        ports = {"ROUTER_PORT": self._ports["router"], "METRICS_PORT": self._ports[ROUTER_METRICS]}
+        env = {**self._security("router"), **{f"{ENV_PREFIX}{name}": str(port) for name, port in ports.items()}}
         command = ["statehouse.cli", "router"]
         return self._part(
             "router", command, lambda: _router_routes(self._router, self.tls), env=env, flag="--router-port"
         )
 
     def http_api(self) -> ClusterPart:
-        """Return the application's HTTP API."""
-        port = self._ports["http"]
-        command = [self._application.http_api, "--router", self._router, "--port", str(port)]
-        url = f"http://{LOOPBACK}:{port}{self._application.http_probe}"
-        return self._part(
-            "http", command, lambda: _http_answers(url), env=self._credentials("reader"), flag="--http-port"
-        )
+        """Return the HTTP server: the page and /v1, and the application's own paths if it has some."""
+        port, own = self._ports["http"], self._application.http_api
+        if own:
+            command = [own, "--router", self._router, "--port", str(port)]
+        else:
+            command = ["statehouse.web", "--router", self._router, "--http-port", str(port)]
+        scheme = "http" if self.tls is None else "https"
+        url = f"{scheme}://{LOOPBACK}:{port}{self._application.http_probe if own else '/healthz'}"
+        # It asks the router with a router's rights, and its own callers by the rules.
+        env = {**self._security("router"), f"{ENV_PREFIX}ROUTER_METRICS": f"{LOOPBACK}:{self._ports[ROUTER_METRICS]}"}
+        return self._part("http", command, lambda: _http_answers(url, self.tls), env=env, flag="--http-port")
 
     def _security(self, name: str) -> dict[str, str]:
         """Return the settings, as variables, of a part that serves as this identity; none without TLS."""
@@ -266,7 +295,6 @@ class PartFactory:
         env: Mapping[str, str] | None = None,
         flag: str = "",
         stop_signal: signal.Signals = signal.SIGTERM,
-        ready_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
     ) -> ClusterPart:
         process = self._process(name, command, env, stop_signal, stop_timeout_s)
@@ -275,7 +303,7 @@ class PartFactory:
             arm,
             port=self._ports.get(name),
             port_flag=flag,
-            ready_timeout_s=ready_timeout_s,
+            ready_timeout_s=_READY_TIMEOUT_S,
             changed=self._changed,
         )
 
@@ -290,8 +318,9 @@ class PartFactory:
         return ManagedProcess(
             name,
             [sys.executable, "-m", *command],
-            self._run_dir / "logs" / f"{name}.log",
+            self._run_dir / LOGS / f"{name}.log",
             env={**self._env, **(env or {})},
+            cwd=self._folder,
             stop_signal=stop_signal,
             stop_timeout_s=stop_timeout_s,
         )
@@ -336,10 +365,15 @@ def _router_routes(target: str, tls: ClientTls | None) -> Ready:
     return routes
 
 
-def _http_answers(url: str) -> Ready:
+def _http_answers(url: str, tls: ClientTls | None) -> Ready:
+    context = None if tls is None else ssl.create_default_context(cafile=tls.ca)
+    if context is not None and tls is not None and tls.certificate is not None:
+        context.load_cert_chain(tls.certificate, tls.key)
+
     def answers() -> bool:
         failures = (urllib.error.URLError, TimeoutError, ConnectionError)
-        with contextlib.suppress(*failures), urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:  # noqa: S310 - http, loopback
+        opened = partial(urllib.request.urlopen, url, timeout=_PROBE_TIMEOUT_S, context=context)
+        with contextlib.suppress(*failures), opened() as answer:
             return bool(answer.status == 200)
         return False
 
@@ -348,6 +382,7 @@ def _http_answers(url: str) -> Ready:
 
 __all__ = (
     "HEARTBEAT_INTERVAL_MS",
+    "SAMPLE_DATA",
     "SESSION_TIMEOUT_MS",
     "ClusterPart",
     "PartFactory",

@@ -1,21 +1,33 @@
-"""The files in a run directory that let later commands find a local cluster: `state.json`, and a lock."""
+"""The files in a run directory: those that let later commands find a local cluster, and all that it leaves there."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from statehouse.local.applications import LocalApplication
 from statehouse.local.errors import LocalError
+from statehouse.local.log_lines import LOGS
 from statehouse.local.process import ProcessIdentity
+from statehouse.local.tls_files import DEFAULT_RUN_DIR, TLS_FOLDER
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _FILE: Final = "state.json"
 _LOCK: Final = "lock"
+FED_MARKER: Final = "sample-data.fed"
+"""Names the samples that the broker has."""
+# A stop without keep_data deletes only these: a run directory may hold other people's files.
+_OWN_FILES: Final = ("kafka", "nodes", "checkpoints", "spark", LOGS, TLS_FOLDER)
+_IGNORES: Final = ".gitignore"
+# The lock is the last: without it another command may begin.
+_OWN_SMALL_FILES: Final = ("kafka.ready", FED_MARKER, _FILE, f"{_FILE}.new", _IGNORES, _LOCK)
 
 
 class RunDirectoryBusy(LocalError):
@@ -25,14 +37,33 @@ class RunDirectoryBusy(LocalError):
         super().__init__(f"another command is starting or stopping the cluster in {run_dir}; wait until it is done.")
 
 
+class ForeignDirectory(LocalError):
+    """A directory that has never been a cluster's has files that a cluster there would write or delete."""
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        super().__init__(
+            f"{run_dir} has never been a local cluster's, and has {name}, which a cluster there would overwrite and "
+            "delete; give another --run-dir."
+        )
+
+
+class ClusterStopped(LocalError):
+    """Another command has stopped the cluster."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(f"the cluster in {run_dir} was stopped by another command; `statehouse up` starts it again.")
+
+
 @dataclass(slots=True)
 class ClusterState:
-    """The name of the cluster's application, its ports by part, and the processes that were started, by part.
+    """The cluster's application, its ports by part, and the processes that were started, by part.
 
-    `tls`: its parts call each other over TLS.
+    `folder`: the parts' working directory, from which the application is imported. `tls`: they call each other over
+    TLS.
     """
 
-    application: str
+    application: LocalApplication
+    folder: Path
     ports: dict[str, int]
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
     tls: bool = False
@@ -42,11 +73,17 @@ class ClusterState:
         """The nodes' names, in order."""
         return sorted(name for name in self.ports if name.startswith("node-"))
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether one of its processes runs."""
+        return any(process.is_alive for process in self.processes.values())
+
     def save(self, run_dir: Path) -> None:
         """Write the state, whole or not at all."""
         document = {
             "version": _VERSION,
-            "application": self.application,
+            "application": asdict(self.application),
+            "folder": str(self.folder),
             "ports": self.ports,
             "tls": self.tls,
             "processes": {
@@ -75,7 +112,8 @@ class ClusterState:
                 for name, entry in document["processes"].items()
             }
             ports = {name: int(port) for name, port in document["ports"].items()}
-            return cls(str(document["application"]), ports, processes, document.get("tls") is True)
+            application = LocalApplication(**{name: str(value) for name, value in document["application"].items()})
+            return cls(application, Path(document["folder"]), ports, processes, document.get("tls") is True)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -87,20 +125,48 @@ class ClusterState:
         (run_dir / _FILE).unlink(missing_ok=True)
 
 
+def is_run_directory(run_dir: Path) -> bool:
+    """Whether a directory is a cluster's: it has the default's name, or a cluster was started there and left data."""
+    return run_dir.name == DEFAULT_RUN_DIR.name or (run_dir / _LOCK).exists() or (run_dir / _FILE).exists()
+
+
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Lock the run directory for a start or a stop; make the directory if needed.
 
     Raises:
         RunDirectoryBusy: another command has locked it.
+        ForeignDirectory: it is somebody else's.
 
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    # So that a checkout does not show it as new files, whatever its own ignore list says.
-    (run_dir / ".gitignore").write_text("*\n")
-    with (run_dir / _LOCK).open("wb") as lock:
+    if not is_run_directory(run_dir):
+        for name in (*_OWN_FILES, _IGNORES):
+            if (run_dir / name).exists():
+                raise ForeignDirectory(run_dir, name)
+    with contextlib.ExitStack() as held:
         try:
+            lock = held.enter_context((run_dir / _LOCK).open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunDirectoryBusy(run_dir) from None
+            # Who held it may have deleted it meanwhile; then others have, or will have, another one.
+            is_in_place = os.path.samestat(os.fstat(lock.fileno()), (run_dir / _LOCK).stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_in_place = False
+        if not is_in_place:
+            raise RunDirectoryBusy(run_dir)
+        # So that a checkout does not show it as new files, whatever its own ignore list says.
+        (run_dir / _IGNORES).write_text("*\n")
         yield
+
+
+def delete_data(run_dir: Path) -> None:
+    """Delete what a cluster that is stopped has left in a run directory, and the directory if nothing else is in it.
+
+    It must be locked, and isn't any more afterwards: another command may have begun there.
+    """
+    for name in _OWN_FILES:
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+    for name in _OWN_SMALL_FILES:
+        (run_dir / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something else is in it
+        run_dir.rmdir()

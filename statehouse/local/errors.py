@@ -6,6 +6,7 @@
     ├── PortTaken            a port that was asked for is in use
     ├── ResolverMissing      the package that carries the jar resolver is not installed
     ├── ResolverUnreachable  the jars could not be fetched
+    ├── ArchiveFailed       Java wrote no archive of its classes
     ├── BrokerDied           the broker's process ended when it should have been running
     └── BrokerNotReady       the broker runs, but did not answer within the deadline
 
@@ -71,6 +72,25 @@ class ResolverUnreachable(LocalError):
             "JAVA_TOOL_OPTIONS, and for a mirror of your own set "
             f"{settings_variable} to an Ivy settings file. What was fetched so far is kept for the next try."
             f"{_quoted('The resolver', output)}"
+        )
+
+
+class ConnectorUnknown(LocalError):
+    """There is no Kafka connector that is known to fit the version of Spark."""
+
+    def __init__(self, spark: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"which Kafka connector fits Spark {spark} is not known, only of {', '.join(known)}: install one of these, "
+            "or name the connector yourself, as in spark.jars.packages"
+        )
+
+
+class ArchiveFailed(LocalError):
+    """Java wrote no archive of its classes, or doesn't start with the one that it wrote."""
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(
+            f"no class archive of {program} was made: {reason}. Everything works without one; starts take longer."
         )
 
 

@@ -18,21 +18,50 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 from xml.sax.saxutils import quoteattr
 
-from statehouse.local.errors import ResolverMissing, ResolverUnreachable
+from statehouse.local.errors import ConnectorUnknown, ResolverMissing, ResolverUnreachable
 from statehouse.local.java import find_java
 
 JarSetName = Literal["broker", "spark"]
-ShowProgress = Callable[[str], None]
 
 CACHE_DIR_VARIABLE: Final = "STATEHOUSE_CACHE_DIR"
 IVY_SETTINGS_VARIABLE: Final = "STATEHOUSE_IVY_SETTINGS"
+
+
+@dataclass(frozen=True, slots=True)
+class JarsDownload:
+    """How far the download of a set of jars is.
+
+    First the resolver asks for what depends on what: `modules` have been described so far. Then jars come:
+    `received_bytes` are on this disk, of `expected_bytes`, about; `jars` are complete.
+    """
+
+    title: str
+    expected_bytes: int
+    modules: int = 0
+    received_bytes: int = 0
+    jars: int = 0
+
+    def __str__(self) -> str:
+        """Show it to people."""
+        if not self.received_bytes:
+            found = f", {self.modules} found" if self.modules else ""
+            return f"{self.title}, about {self.expected_bytes // _MB} MB, once: looking for what they need{found}"
+        share = f"{self.received_bytes / _MB:.1f} of about {self.expected_bytes // _MB} MB"
+        return f"{self.title}: {share}, {self.jars} jars complete"
+
+
+ShowProgress = Callable[[JarsDownload], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,41 +87,59 @@ class JarSet:
 # The one place that pins versions of jars. A change here changes the cache directory's name, so nothing stale is used.
 BROKER_JARS: Final = JarSet(
     title="the Kafka broker's jars",
-    size_mb=45,
+    size_mb=44,
     roots=(
         Coordinate("org.apache.kafka", "kafka_2.13", "4.1.0"),
         Coordinate("org.slf4j", "slf4j-simple", "1.7.36"),  # the slf4j generation this Kafka is built against
     ),
 )
-SPARK_JARS: Final = JarSet(
-    title="Spark's connectors for Kafka and Avro",
-    size_mb=10,
-    roots=(
-        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-        # The newest one that is published. Only `to_avro` is used of it, and tests run that with this Spark.
-        Coordinate("org.apache.spark", "spark-avro_2.13", "4.0.1"),
-    ),
-    # The connector asks for a token provider of its own version, which was never published; 4.0.0 is the newest final.
-    overrides=(Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),),
-    # Spark has these on its class path already; second copies would conflict with them.
-    excluded=(
-        ("org.slf4j", "*"),
-        ("org.xerial.snappy", "*"),
-        ("org.lz4", "*"),
-        ("at.yawk.lz4", "*"),
-        ("com.github.luben", "*"),
-        ("org.scala-lang", "*"),
-        ("org.scala-lang.modules", "*"),
-        ("org.apache.hadoop", "*"),
-        ("com.google.code.findbugs", "*"),
-        ("org.apache.spark", "spark-tags_2.13"),
-    ),
+
+
+def _connectors(kafka: str, avro: str, token_provider: str, scala: str = "2.13") -> JarSet:
+    """Return Spark's connectors of these versions."""
+    return JarSet(
+        title="Spark's connectors for Kafka and Avro",
+        size_mb=10,
+        roots=(
+            Coordinate("org.apache.spark", f"spark-sql-kafka-0-10_{scala}", kafka),
+            Coordinate("org.apache.spark", f"spark-avro_{scala}", avro),
+        ),
+        overrides=(Coordinate("org.apache.spark", f"spark-token-provider-kafka-0-10_{scala}", token_provider),),
+        # Spark has these on its class path already; second copies would conflict with them.
+        excluded=(
+            ("org.slf4j", "*"),
+            ("org.xerial.snappy", "*"),
+            ("org.lz4", "*"),
+            ("at.yawk.lz4", "*"),
+            ("com.github.luben", "*"),
+            ("org.scala-lang", "*"),
+            ("org.scala-lang.modules", "*"),
+            ("org.apache.hadoop", "*"),
+            ("com.google.code.findbugs", "*"),
+            ("org.apache.spark", f"spark-tags_{scala}"),
+        ),
+    )
+
+
+NEWEST_SPARK: Final = "4.2"
+SPARK_JARS: Final[Mapping[str, JarSet]] = MappingProxyType(
+    {
+        # The connector asks for a token provider of its own version, which was never published; 4.0.0 is the newest
+        # final. spark-avro is the newest one that is published: only `to_avro` is used of it, and tests run that.
+        NEWEST_SPARK: _connectors("4.2.0", "4.0.1", "4.0.0"),
+        "4.1": _connectors("4.1.1", "4.0.1", "4.1.1"),
+        "4.0": _connectors("4.0.0", "4.0.0", "4.0.0"),
+        "3.5": _connectors("3.5.7", "3.5.7", "3.5.7", scala="2.12"),
+    }
 )
-_SETS: Final[Mapping[str, JarSet]] = {"broker": BROKER_JARS, "spark": SPARK_JARS}
+"""By the version of Spark, as far as connectors depend on it."""
 
 _MARKER: Final = ".complete"
 _RESOLVE_TIMEOUT_S: Final = 900
 _OUTPUT_LINES_MAX: Final = 30
+_MB: Final = 1_000_000
+_LOOK_S: Final = 0.25
+_PRINT_EVERY_S: Final = 5.0
 
 _SETTINGS_XML: Final = """\
 <ivysettings>
@@ -110,11 +157,12 @@ def resolve_jars(
     """Return the jars of a set, sorted by file name; fetch them first if this machine does not have them.
 
     Only a first call starts a JVM. Several processes may call at once: one fetches while the others wait for it.
-    `cache_dir` defaults to $STATEHOUSE_CACHE_DIR, then ~/.cache/statehouse; `progress` to a line on stderr.
+    `cache_dir` defaults to $STATEHOUSE_CACHE_DIR, then ~/.cache/statehouse. `progress` is called a few times a second
+    while a set is fetched; by default there is a line on stderr every few seconds.
 
-    Raises ResolverMissing, ResolverUnreachable, and find_java's errors.
+    Raises ResolverMissing, ResolverUnreachable, ConnectorUnknown, and find_java's errors.
     """
-    jar_set = _SETS[name]
+    jar_set = BROKER_JARS if name == "broker" else connectors_for(installed_spark())
     module_xml = module_file(name, jar_set)
     digest = hashlib.sha256(module_xml.encode()).hexdigest()[:12]
     root = (cache_dir or default_cache_dir()) / "jars"
@@ -123,12 +171,32 @@ def resolve_jars(
     if jars is not None:
         return jars
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / f"{target.name}.lock"):
+    with waiting_lock(root / f"{target.name}.lock"):
         jars = _cached(target)
         if jars is None:
-            (progress or _print)(f"fetching {jar_set.title} once (about {jar_set.size_mb} MB) ...")
-            jars = _fetch(jar_set, module_xml, target)
+            jars = _fetch(jar_set, module_xml, target, progress or _Printed())
     return jars
+
+
+def installed_spark() -> str:
+    """Return the version of the pyspark that is installed; the newest one that we know, if none is."""
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return NEWEST_SPARK
+
+
+def connectors_for(spark: str) -> JarSet:
+    """Return the connectors for a version of Spark.
+
+    Raises:
+        ConnectorUnknown: we know none.
+
+    """
+    found = SPARK_JARS.get(".".join(spark.split(".")[:2]))
+    if found is None:
+        raise ConnectorUnknown(spark, sorted(SPARK_JARS))
+    return found
 
 
 def class_path(jars: tuple[Path, ...]) -> str:
@@ -140,6 +208,14 @@ def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory that keeps downloads between runs."""
     configured = environ.get(CACHE_DIR_VARIABLE)
     return Path(configured) if configured else Path.home() / ".cache" / "statehouse"
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on `path`, once nobody else does; the system releases it if this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def module_file(name: str, jar_set: JarSet) -> str:
@@ -177,7 +253,7 @@ def _cached(target: Path) -> tuple[Path, ...] | None:
     return jars if all(jar.is_file() for jar in jars) else None
 
 
-def _fetch(jar_set: JarSet, module_xml: str, target: Path) -> tuple[Path, ...]:
+def _fetch(jar_set: JarSet, module_xml: str, target: Path, progress: ShowProgress) -> tuple[Path, ...]:
     """Fetch into a directory beside `target`, then rename it: so `target` is always complete."""
     # Kept after a failure, so that the next try goes on from there. One per set: the resolver's cache does not allow
     # two writers.
@@ -186,7 +262,8 @@ def _fetch(jar_set: JarSet, module_xml: str, target: Path) -> tuple[Path, ...]:
         scratch = Path(scratch_name)
         staged = scratch / "jars"
         staged.mkdir()
-        _run_resolver(jar_set, module_xml, scratch, staged, ivy_cache)
+        with _watched(jar_set, ivy_cache, progress):
+            _run_resolver(jar_set, module_xml, scratch, staged, ivy_cache)
         names = sorted(path.name for path in staged.glob("*.jar"))
         (staged / _MARKER).write_text("\n".join(names))
         if target.exists():  # damaged: _cached refused it
@@ -248,13 +325,49 @@ def _resolver_jar() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on `path`; the system releases it if this process dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _watched(jar_set: JarSet, ivy_cache: Path, progress: ShowProgress) -> Iterator[None]:
+    """Tell how far the download is, by what is on the disk: the resolver itself says it to terminals only."""
+    is_over = threading.Event()
+
+    def tell() -> None:
+        while True:
+            progress(_download(jar_set, ivy_cache))
+            if is_over.wait(_LOOK_S):
+                return
+
+    thread = threading.Thread(target=tell, name="jars-download", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
-def _print(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+def _download(jar_set: JarSet, ivy_cache: Path) -> JarsDownload:
+    """Look how much has been received: a jar is a file of its name, and while it is received one with `.part`."""
+    sizes: dict[str, int] = {}
+    for path in ivy_cache.rglob("*.jar*"):
+        with suppress(FileNotFoundError):  # renamed meanwhile
+            sizes[path.name] = path.stat().st_size
+    return JarsDownload(
+        jar_set.title,
+        jar_set.size_mb * _MB,
+        modules=sum(1 for _ in ivy_cache.rglob("ivy-*.xml")),
+        received_bytes=sum(sizes.values()),
+        jars=sum(name.endswith(".jar") for name in sizes),
+    )
+
+
+class _Printed:
+    """Shows a download by a line on stderr every few seconds."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def __call__(self, download: JarsDownload) -> None:
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + _PRINT_EVERY_S
+            sys.stderr.write(f"downloading {download}\n")
+            sys.stderr.flush()

@@ -28,14 +28,18 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises JavaNotFound or JavaTooOld.
     """
-    path = _locate(environ)
+    path = locate_java(environ)
     major = _major_of(path, environ)
     if major < REQUIRED_MAJOR:
         raise JavaTooOld(path, major, REQUIRED_MAJOR)
     return path
 
 
-def _locate(environ: Mapping[str, str]) -> Path:
+def locate_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the same program without asking it for its version.
+
+    Raises JavaNotFound.
+    """
     home = environ.get("JAVA_HOME")
     if home:
         path = Path(home) / "bin" / "java"

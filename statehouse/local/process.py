@@ -32,9 +32,13 @@ _PROC: Final = Path("/proc")
 
 
 class ProcessFailed(LocalError):
-    """A process ended by itself, or did not become ready in time; the message has its last log lines."""
+    """A process ended by itself, or did not become ready in time; the message has its last log lines.
+
+    `process` is its name.
+    """
 
     def __init__(self, name: str, what: str, log_path: Path, log_lines: Sequence[str]) -> None:
+        self.process = name
         said = "\n".join(f"    {line}" for line in log_lines) if log_lines else "    (nothing)"
         super().__init__(f"{name} {what}. Its last log lines are below, all of them in {log_path}:\n{said}")
 
@@ -119,7 +123,9 @@ class ManagedProcess:
         return None if self._child is None else self._child.poll()
 
     def adopt(self, identity: ProcessIdentity | None) -> None:
-        """Take charge of a process that an earlier program started."""
+        """Take charge of a process that another program started."""
+        if self._child is not None:
+            self._child.poll()  # else what is left of one that has ended stays for as long as we do
         self._child, self._identity = None, identity
 
     def start(self) -> None:

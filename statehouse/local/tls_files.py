@@ -1,4 +1,4 @@
-"""Where a local cluster with TLS has its certificates. Quick to import: each command of the command line does."""
+"""Where a local cluster is, and with TLS its certificates. Quick to import: each command of the command line does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Final
 
 from statehouse.rpc.credentials import ClientTls
 
+DEFAULT_RUN_DIR: Final = Path(".statehouse")
+"""Where the local cluster of a directory keeps everything, unless told otherwise."""
 TLS_FOLDER: Final = "tls"
 """In the run directory."""
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -19,6 +19,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from statehouse.backoff import OnPause
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.observability.probes import NO_PROBES, WhyNot, answer
+from statehouse.security.rights import HEALTH_CHECK, METRICS
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.security.settings_gate import gate_for
 from statehouse.security.shown import Shown
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _MOST_AT_ONCE: Final = 16
-"""A further scrape is closed at once."""
+"""Connections. For a further one the oldest is closed that has not asked yet: idle ones must not keep out a probe."""
 _TAKES_AT_MOST_S: Final = 10.0
 """A scrape that takes longer is cut off."""
 _CERTIFICATE: Final = "statehouse.certificate"
@@ -60,11 +62,13 @@ def serve_metrics(
     settings: ProcessSettings,
     on_denied: Callable[[Reason], None],
     on_unusable: Callable[[], None] = lambda: None,
+    probes: Mapping[str, WhyNot] = NO_PROBES,
 ) -> MetricsServer | None:
     """Serve a registry as a process' settings have it; None if they name no port.
 
     `on_denied` is called for each scrape that the rules deny. `on_unusable`: for each change of their files that can't
-    be used, in a process that has no other gate which sees it. Both are called on threads of the server.
+    be used, in a process that has no other gate which sees it. Both are called on threads of the server. `probes`: by
+    their paths.
 
     Raises:
         ConfigurationError: as `MetricsServer`.
@@ -73,14 +77,20 @@ def serve_metrics(
     if settings.metrics_port is None:
         return None
     gate = gate_for(settings, on_denied, on_unusable)
-    return MetricsServer(registry, settings.bind_host, settings.metrics_port, settings, gate)
+    return MetricsServer(registry, settings.bind_host, settings.metrics_port, settings, gate, probes)
 
 
 class MetricsServer:
-    """Serves a registry at `/metrics`, on threads of its own; with TLS and to whom the rules allow it."""
+    """Serves a registry at `/metrics`, and probes, on threads of its own; with TLS and to whom the rules allow it."""
 
     def __init__(
-        self, registry: CollectorRegistry, host: str, port: int, security: TlsSettings, gate: Gate | None
+        self,
+        registry: CollectorRegistry,
+        host: str,
+        port: int,
+        security: TlsSettings,
+        gate: Gate | None,
+        probes: Mapping[str, WhyNot] = NO_PROBES,
     ) -> None:
         """Bind; port 0 takes a free one. `gate`: decides who may scrape; without one, everybody.
 
@@ -88,9 +98,9 @@ class MetricsServer:
             ConfigurationError: the port can't be bound, or a file of `security` can't be used.
 
         """
-        application = prometheus_client.make_wsgi_app(registry)
+        application = _with_probes(prometheus_client.make_wsgi_app(registry), probes)
         if gate is not None:
-            application = _guarded(application, gate)
+            application = _guarded(application, gate, probes.keys())
         tls = None if security.tls_certificate is None else RenewedTls(security, server_context)
         try:
             family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
@@ -113,11 +123,15 @@ class MetricsServer:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 4 * _MOST_AT_ONCE
+    """Connections that come at once; beyond it they come again a second later, which is late for a probe."""
 
     def __init__(self, family: socket.AddressFamily, address: Any, tls: RenewedTls[ssl.SSLContext] | None) -> None:  # noqa: ANN401 - as the socket module has it
         self.address_family = family
         self._tls = tls
-        self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self._lock = threading.Lock()
+        self._has_asked: dict[socket.socket, bool] = {}
+        """The connections that are open, the oldest first, and whether their request has come."""
         super().__init__(address, _Handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -131,13 +145,13 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as wsgiref has it
         """Answer on a thread, if there is a place."""
-        if not self._places.acquire(blocking=False):
+        if not self._takes(request):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:  # there is no thread for it
-            self._places.release()
+            self._leaves(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
@@ -149,7 +163,29 @@ class _Server(ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             late.cancel()
-            self._places.release()
+            self._leaves(request)
+
+    def asks(self, connection: socket.socket) -> None:
+        """Note that a connection's request has come: it keeps its place."""
+        with self._lock:
+            if connection in self._has_asked:
+                self._has_asked[connection] = True
+
+    def _takes(self, connection: socket.socket) -> bool:
+        """Give a connection a place, if need be that of the oldest that has not asked; return whether it has one."""
+        with self._lock:
+            if len(self._has_asked) >= _MOST_AT_ONCE:
+                idle = next((each for each, has_asked in self._has_asked.items() if not has_asked), None)
+                if idle is None:
+                    return False
+                del self._has_asked[idle]
+                _cut(idle)
+            self._has_asked[connection] = False
+            return True
+
+    def _leaves(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._has_asked.pop(connection, None)
 
     def handle_error(self, *_: object) -> None:
         """Log a defect; a caller without TLS or with a wrong certificate, or one who has left, is none."""
@@ -160,12 +196,16 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 def _cut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it has ended by itself
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not the TLS socket's own way, which takes away what the thread that reads from it uses.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):
+    server: _Server
+
     def get_environ(self) -> dict[str, Any]:
-        """Add the caller's certificate."""
+        """Add the caller's certificate; the request has come."""
+        self.server.asks(self.connection)
         environ = super().get_environ()
         if isinstance(self.connection, ssl.SSLSocket):
             environ[_CERTIFICATE] = self.connection.getpeercert(binary_form=True) or b""
@@ -179,8 +219,18 @@ class _Handler(WSGIRequestHandler):
         """Log nothing."""
 
 
-def _guarded(application: WsgiApplication, gate: Gate) -> WsgiApplication:
-    """Return the application behind a gate, which is used by one thread at a time."""
+def _with_probes(application: WsgiApplication, probes: Mapping[str, WhyNot]) -> WsgiApplication:
+    """Return the application with probes at paths of their own."""
+
+    def with_probes(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        probe = probes.get(environ.get("PATH_INFO", ""))
+        return application(environ, start_response) if probe is None else answer(probe, start_response)
+
+    return with_probes
+
+
+def _guarded(application: WsgiApplication, gate: Gate, probes: Collection[str]) -> WsgiApplication:
+    """Return the application behind a gate, which is used by one thread at a time. `probes`: their paths."""
     lock = threading.Lock()
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -189,7 +239,7 @@ def _guarded(application: WsgiApplication, gate: Gate) -> WsgiApplication:
         try:
             with lock:
                 asyncio.run(gate.reload_if_changed())
-                gate.admit("metrics", None, shown)
+                gate.admit(HEALTH_CHECK if environ.get("PATH_INFO") in probes else METRICS, None, shown)
         except LookupFailure as failure:
             is_unknown = failure.reason is Reason.UNAUTHENTICATED
             headers = [("Content-Type", "text/plain; charset=utf-8")]

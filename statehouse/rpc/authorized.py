@@ -22,6 +22,8 @@ ASKED_AGAIN_S: Final = 1.0
 CERTIFICATE_KEY: Final = "statehouse-certificate-bin"
 ADDRESS_KEY: Final = "statehouse-address"
 """Metadata by which the proxy hands on what callers have shown to it. It removes them from what callers send."""
+ON_BEHALF_KEY: Final = "on-behalf-of-bin"
+"""Metadata in which a web process shows its caller's certificate to a node."""
 _AUTHORIZATION_KEY: Final = "authorization"
 
 ShownIn = Callable[[Context], Shown]
@@ -121,7 +123,12 @@ def shown_to_proxy(context: Context) -> Shown:
 
     """
     found = dict(context.invocation_metadata() or ())
-    return Shown(_bytes(found.get(CERTIFICATE_KEY, b"")), _authorization(context), _text(found.get(ADDRESS_KEY, "")))
+    return Shown(
+        _bytes(found.get(CERTIFICATE_KEY, b"")),
+        _authorization(context),
+        _text(found.get(ADDRESS_KEY, "")),
+        _bytes(found.get(ON_BEHALF_KEY, b"")),
+    )
 
 
 def shown_directly(context: Context) -> Shown:
@@ -133,7 +140,8 @@ def shown_directly(context: Context) -> Shown:
     """
     pem = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
     certificate = ssl.PEM_cert_to_DER_cert(pem.decode()) if pem else b""
-    return Shown(certificate, _authorization(context), _host_of(context.peer()))
+    found = dict(context.invocation_metadata() or ())
+    return Shown(certificate, _authorization(context), _host_of(context.peer()), _bytes(found.get(ON_BEHALF_KEY, b"")))
 
 
 def _authorization(context: Context) -> str:

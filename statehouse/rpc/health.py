@@ -18,6 +18,12 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.status import Context, failing_cleanly, send_to
 from statehouse.rpc.streams import StreamLimit
 
+LIVENESS: Final = "liveness"
+"""The name to ask for whether the process works at all: SERVING for as long as it answers."""
+READINESS: Final = "readiness"
+"""The name to ask for whether the process has all that it needs: before a balancer sends calls to it, and before the
+next one of a fleet is restarted."""
+
 _WATCHES_MAX: Final = 1_000
 """Watches of the health that are open at once: each of our clients has none, and balancers have one each."""
 _REQUEST_MAX_BYTES: Final = 4 * 1024
@@ -38,38 +44,44 @@ def refuse_long(request: Message) -> None:
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # it has no types
     """The health of a server and its services: the same for all, NOT_SERVING at first. Lives on the event loop.
 
-    `watches`: the places for those.
+    Beside them it has READINESS, NOT_SERVING at first, and LIVENESS. `watches`: the places for watches.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
-        self._names = frozenset(("", *services))
-        self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
+        kinds = health_pb2.HealthCheckResponse
+        self._statuses: dict[str, int] = dict.fromkeys(("", *services, READINESS), kinds.NOT_SERVING)
+        self._statuses[LIVENESS] = kinds.SERVING
         # A new one for each change: a watcher who is told slowly misses those in between.
         self._changed = asyncio.Event()
         self._has_ended = False
         self.watches = StreamLimit(_WATCHES_MAX, "watches of the health")
 
-    def set(self, *, serving: bool) -> None:
-        """Set the status, unless the end has been told."""
-        if not self._has_ended:
-            kinds = health_pb2.HealthCheckResponse
-            self._status = kinds.SERVING if serving else kinds.NOT_SERVING
-            self._changed.set()
-            self._changed = asyncio.Event()
+    def set(self, *, serving: bool, ready: bool) -> None:
+        """Set the status of the services, and the readiness, unless the end has been told."""
+        if self._has_ended:
+            return
+        kinds = health_pb2.HealthCheckResponse
+        words = {True: kinds.SERVING, False: kinds.NOT_SERVING}
+        told = {name: words[ready if name == READINESS else serving] for name in self._statuses if name != LIVENESS}
+        if told.items() <= self._statuses.items():
+            return
+        self._statuses |= told
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """Tell that the server serves no more."""
-        self.set(serving=False)
+        """Tell that the server is about to serve no more. While it answers it is alive all the same."""
+        self.set(serving=False, ready=False)
         self._has_ended = True
 
     async def _check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
         refuse_long(request)
-        if request.service not in self._names:
+        if request.service not in self._statuses:
             context.set_code(grpc.StatusCode.NOT_FOUND)
         return self._of(request.service)
 
     async def _list(self, _request: health_pb2.HealthListRequest, _context: Context) -> health_pb2.HealthListResponse:
-        return health_pb2.HealthListResponse(statuses={name: self._of(name) for name in self._names})
+        return health_pb2.HealthListResponse(statuses={name: self._of(name) for name in self._statuses})
 
     async def _watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         refuse_long(request)
@@ -84,7 +96,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # it has no 
 
     def _of(self, name: str) -> health_pb2.HealthCheckResponse:
         unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-        return health_pb2.HealthCheckResponse(status=self._status if name in self._names else unknown)
+        return health_pb2.HealthCheckResponse(status=self._statuses.get(name, unknown))
 
     Check = failing_cleanly(_check)
     List = failing_cleanly(_list)

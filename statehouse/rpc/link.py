@@ -30,7 +30,7 @@ from statehouse.security.shown import NOTHING_SHOWN, Shown
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = bytes((7,))
+VERSION: Final = bytes((8,))
 """Of the link. Each end gives its own in its first frame; ends of two versions do not talk."""
 _HEAD: Final = struct.Struct(">IBQ")
 _LENGTH_BYTES: Final = 4
@@ -86,6 +86,8 @@ class FromProxy(IntEnum):
     SCAN = 15
     SCAN_WINDOWS = 16
     SCAN_SESSIONS = 17
+    PROXY_SUMS = 18
+    """What the proxy has counted, and how it stands: statehouse.control.v1.ProxySums."""
 
 
 class ToProxy(IntEnum):
@@ -217,6 +219,8 @@ class Link(asyncio.Protocol):
         """How many lookups are under way that the proxy has sent to nodes, as it said last."""
         self.on_sums: Callable[[bytes], None] = lambda _sums: None
         """Called with serialized ExpressSums."""
+        self.proxy_sums = b""
+        """What the proxy last said of itself: serialized ProxySums, empty before the first."""
         self.callers: dict[int, Shown] = {0: NOTHING_SHOWN}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -326,6 +330,8 @@ class Link(asyncio.Protocol):
                 task.cancel()
         elif kind in {FromProxy.CALLED, FromProxy.CALL_FAILED}:
             self._end_call(kind, number, content)
+        elif kind == FromProxy.PROXY_SUMS:
+            self.proxy_sums = content
         else:
             self._take_callers(kind, number, content)
 

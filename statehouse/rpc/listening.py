@@ -5,8 +5,8 @@ from __future__ import annotations
 from statehouse.errors import ConfigurationError
 
 
-def cant_listen(address: str, error: object) -> ConfigurationError:
-    """Return an error that says what to do."""
+def cant_listen(address: str, error: object, flag: str = "--port") -> ConfigurationError:
+    """Return an error that says what to do. `flag`: chooses another port."""
     return ConfigurationError(
-        f"can't listen on {address}: {error}; is another process on that port? Choose another with --port"
+        f"can't listen on {address}: {error}; is another process on that port? Choose another with {flag}"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -30,6 +31,12 @@ log = structlog.get_logger(__name__)
 PROGRAM: Final = "statehouse-proxy"
 AUTO: Final = "auto"
 NONE: Final = "none"
+# Where wheels of a platform have it; neither a pure wheel nor a checkout has one there.
+_PACKAGED: Final = Path(__file__).with_name(PROGRAM)
+_LACKING: Final = (
+    f"this package lacks {PROGRAM}, and there is none on the PATH: install the wheel of this platform, or build it by "
+    f"`make tools` in a checkout; --proxy {NONE} says that none is wanted"
+)
 # A busy machine starts it in tens of milliseconds.
 _START_S: Final = 10.0
 _END_S: Final = 1.0
@@ -42,12 +49,16 @@ class ProxyEnded(StatehouseError):
 def find_program(setting: str) -> str | None:
     """Return the proxy's path by the setting; None if there is to be no proxy.
 
+    The package's own comes first: it is of the package's version.
+
     Raises:
         ConfigurationError: the setting names a program that does not exist.
 
     """
     if setting == NONE:
         return None
+    if setting == AUTO and os.access(_PACKAGED, os.X_OK):
+        return str(_PACKAGED)
     found = shutil.which(PROGRAM if setting == AUTO else setting)
     if found is None and setting != AUTO:
         raise ConfigurationError(f"there is no program {setting}: set --proxy to {PROGRAM}'s path, {AUTO} or {NONE}")
@@ -60,18 +71,23 @@ def proxy_for(
     on_broken: Callable[[Exception], None],
     *,
     share_port: bool = False,
+    is_traced: bool = False,
     server_name: str = "",
 ) -> Proxy | None:
     """Start the proxy that the settings ask for, if any.
 
-    `server_name`: that the certificates of the servers it calls must have; empty: the host that is called.
+    `is_traced`: this process makes spans. `server_name`: that the certificates of the servers it calls must have;
+    empty: the host that is called.
 
     Raises:
         ConfigurationError: it can't be started, can't listen there, or can't use the files for TLS.
 
     """
     program = find_program(settings.proxy)
-    log.info("calls are served", by=program or "grpcio")
+    if program is None and settings.proxy == AUTO:
+        log.warning("calls are served by grpcio, which takes more processor time", remedy=_LACKING)
+    else:
+        log.info("calls are served", by=program or "grpcio")
     if program is None:
         return None
     bounds = ProxyLimits(
@@ -80,7 +96,8 @@ def proxy_for(
         settings.max_connections_per_address or 0,
         settings.max_held_bytes,
     )
-    return Proxy(program, bind, on_broken, bounds, share_port=share_port, tls=_tls_of(settings, server_name))
+    tls = _tls_of(settings, server_name)
+    return Proxy(program, bind, on_broken, bounds, share_port=share_port, is_traced=is_traced, tls=tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +174,19 @@ class Proxy:
         bounds: ProxyLimits,
         *,
         share_port: bool,
+        is_traced: bool = False,
         tls: ProxyTls | None = None,
     ) -> None:
         """Start the proxy. It binds the port, but accepts no calls yet.
+
+        `is_traced`: this process makes spans, and so the proxy passes on what callers say of their traces.
 
         Raises:
             ConfigurationError: it can't be started, can't listen there, or can't use the files for TLS.
 
         """
         self._on_broken = on_broken
-        self._is_ending = False
+        self._is_ending = self._is_serving = False
         self._lost = asyncio.Event()
         self._folder = SocketFolder()
         self.target = f"unix:{self._folder.path}"
@@ -175,6 +195,8 @@ class Proxy:
             options += tls.options()
         if share_port:
             options.append("-share-port")
+        if is_traced:
+            options.append("-traced")
         self._socket, its_socket = socket.socketpair()
         try:
             with its_socket:
@@ -197,6 +219,11 @@ class Proxy:
             raise _cant_serve(program, bind, kind, content)
 
     @property
+    def sums(self) -> bytes:
+        """What the proxy last said of itself: serialized ProxySums, empty before the first. Safe from any thread."""
+        return self.link.proxy_sums if self._is_serving else b""
+
+    @property
     def pid(self) -> int:
         """The proxy's process id."""
         return self._process.pid
@@ -208,6 +235,7 @@ class Proxy:
             lambda: Link(handlers, check_beginning, self._on_lost), sock=self._socket
         )
         self.link.send(ToProxy.SERVE, 0, VERSION)
+        self._is_serving = True
 
     async def stop(self, grace_s: float) -> None:
         """Let the proxy refuse new calls, and end after those under way, or after `grace_s` seconds."""

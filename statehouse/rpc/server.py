@@ -142,6 +142,10 @@ class RpcServer:
 
         return admitted
 
+    def proxy_sums(self) -> bytes:
+        """Return what the proxy last said of itself: serialized ProxySums; empty without one, or before the first."""
+        return b"" if self._proxy is None else self._proxy.sums
+
     async def start(self) -> None:
         """Begin to accept calls."""
         _collect_seldom()
@@ -152,9 +156,16 @@ class RpcServer:
             handlers = {name: self._admitted(name, each) for name, each in self._proxied.items()}
             await self._proxy.serve(handlers, self._check_beginning)
 
-    def set_serving(self, *, serving: bool) -> None:
-        """Set the answer to health checks; of several calls the latest counts. Call this on the event loop."""
-        self.health.set(serving=serving)
+    def set_serving(self, *, serving: bool, ready: bool) -> None:
+        """Set the answers to health checks; of several calls the latest counts. Call this on the event loop.
+
+        `serving`: whether there is anything to serve. `ready`: whether all that there should be is there.
+        """
+        self.health.set(serving=serving, ready=ready)
+
+    def leave(self) -> None:
+        """Tell health checks from now on that the server serves no more; calls are answered as before."""
+        self.health.end()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give those under way `grace_s` seconds."""

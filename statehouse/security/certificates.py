@@ -98,6 +98,23 @@ def _uris(certificate: x509.Certificate) -> list[str]:
     return [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if is_uri(uri)]
 
 
+def hosts_of(pem: bytes) -> list[str]:
+    """Return the hosts in a server's certificate, names first, then addresses.
+
+    Raises:
+        ValueError: it can't be read.
+
+    """
+    try:
+        extensions = x509.load_pem_x509_certificate(pem).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    except _UNREADABLE as error:
+        raise ValueError("it can't be read") from error
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
 def read_revoked(crl: bytes, ca: bytes) -> Revoked:
     """Read lists of revoked certificates, PEM. `ca`: certificates, PEM, that may have signed them.
 

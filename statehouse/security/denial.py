@@ -52,6 +52,13 @@ def denial_of(caller: KnownCaller, method: str, request: object) -> Denial | Non
     return None
 
 
+def forwarding_denial(caller: KnownCaller) -> Denial | None:
+    """Return why a caller may not call for somebody else; None: they may."""
+    if may(caller.grants, Right.FORWARD):
+        return None
+    return _denied(caller, Right.FORWARD, "", f"{caller.name} is no router: it may call for nobody else")
+
+
 def _denied(caller: KnownCaller, right: str, store: str, message: str) -> Denial:
     if caller.name == ANONYMOUS:
         return Denial(Reason.UNAUTHENTICATED, f"{message}; show a certificate or a token", str(right), store)

@@ -13,7 +13,7 @@ import structlog
 
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.security.audit import AuditLog
-from statehouse.security.denial import Denial, denial_of
+from statehouse.security.denial import Denial, denial_of, forwarding_denial
 from statehouse.security.files import SecurityFiles
 from statehouse.security.identities import KnownCaller
 from statehouse.security.rights import RIGHTS
@@ -78,11 +78,21 @@ class Gate:
 
         """
         caller = self._caller(method, shown)
+        if shown.on_behalf and self._known.rules is not None:
+            denial = forwarding_denial(caller)
+            if denial is not None:
+                raise self._denied(caller.name, method, shown, denial)
+            # A token beside it has already decided who the caller is.
+            caller = self._caller(method, Shown(shown.on_behalf, address=shown.address))
         denial = denial_of(caller, method, request)
         if denial is not None:
             raise self._denied(caller.name, method, shown, denial)
         if not again and is_operators_call(caller.grants, RIGHTS[method]):
             self._audit.operator_called(caller.name, shown.address, method)
+
+    def may(self, method: str, shown: Shown) -> bool:
+        """Return whether a caller who was admitted may make this call for any store, too. Nothing is noted of it."""
+        return denial_of(self._caller(method, shown), method, None) is None
 
     async def watch_files(self) -> None:
         """Look at the files from time to time, for ever, and take them when they have changed."""

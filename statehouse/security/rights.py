@@ -45,6 +45,8 @@ _QUERY: Final = "/statehouse.v1.QueryService/"
 _FLEET: Final = "/statehouse.v1.FleetService/"
 _NODE: Final = "/statehouse.v1.NodeService/"
 _HEALTH: Final = "/grpc.health.v1.Health/"
+HEALTH_CHECK: Final = f"{_HEALTH}Check"
+"""The method of a health check, and of a probe over HTTP."""
 
 
 class Asked(NamedTuple):
@@ -122,9 +124,10 @@ RIGHTS: Final[Mapping[str, Right]] = MappingProxyType(
         f"{_FLEET}ListStores": Right.FLEET,
         f"{_FLEET}ListNodes": Right.FLEET,
         f"{_FLEET}ListPartitions": Right.FLEET,
+        f"{_FLEET}ListChangelogs": Right.FLEET,
         f"{_NODE}GetNode": Right.FLEET,
         f"{_NODE}Drain": Right.DRAIN,
-        f"{_HEALTH}Check": Right.HEALTH,
+        HEALTH_CHECK: Right.HEALTH,
         f"{_HEALTH}List": Right.HEALTH,
         f"{_HEALTH}Watch": Right.HEALTH,
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Right.REFLECTION,

@@ -15,12 +15,15 @@ class Shown:
             ours signed it.
         authorization: the value of the metadata `authorization`; empty if there is none. Never to be printed.
         address: where the call comes from, for people.
+        on_behalf: whose call this is, if the caller makes it for somebody else: the other's certificate, in DER. It
+            counts only from those who may forward.
 
     """
 
     certificate: bytes = b""
     authorization: str = ""
     address: str = ""
+    on_behalf: bytes = b""
 
     def __repr__(self) -> str:
         """Show the address only: logs and tracebacks must not have secrets."""

@@ -1,6 +1,6 @@
 """Settings of all processes. Flag, variable, key in the file, help, docs and checks come from one declaration each.
 
-`node.py`, `router.py` and `processor.py` declare the settings of each process, `common.py` those of several;
+`node.py`, `router.py`, `web.py` and `processor.py` declare the settings of each process, `common.py` those of several;
 `loading.py` reads flags, environment and file. Nothing here depends on a process, or a command line.
 """
 
@@ -9,6 +9,7 @@ from statehouse.settings.declaration import ENV_PREFIX, DeclaredSettings, Invali
 from statehouse.settings.loading import (
     CONFIG_ENV,
     PROCESSES,
+    UP_TABLE,
     LoadedSettings,
     SettingSource,
     check_file,
@@ -16,17 +17,27 @@ from statehouse.settings.loading import (
     load_with_sources,
 )
 from statehouse.settings.node import NodeSettings
-from statehouse.settings.processor import AssignPlanSettings, AttachSettings, ControllerSettings, ProcessorSettings
+from statehouse.settings.processor import (
+    AssignPlanSettings,
+    AttachSettings,
+    ClassArchiveSettings,
+    ControllerSettings,
+    ProcessorSettings,
+)
 from statehouse.settings.router import RouterSettings
+from statehouse.settings.web import HttpSettings, WebSettings
 
 __all__ = (
     "CONFIG_ENV",
     "ENV_PREFIX",
     "PROCESSES",
+    "UP_TABLE",
     "AssignPlanSettings",
     "AttachSettings",
+    "ClassArchiveSettings",
     "ControllerSettings",
     "DeclaredSettings",
+    "HttpSettings",
     "InvalidSettings",
     "KafkaSecuritySettings",
     "LoadedSettings",
@@ -38,6 +49,7 @@ __all__ = (
     "Setting",
     "SettingSource",
     "TlsSettings",
+    "WebSettings",
     "check_file",
     "load",
     "load_with_sources",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
@@ -15,6 +16,9 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
 ]
+
+
+_ENDPOINT: Final = re.compile(r"https?://[^/\s@]+/?")
 
 
 class TlsSettings(DeclaredSettings):
@@ -154,17 +158,23 @@ class KafkaSecuritySettings(DeclaredSettings):
         )
 
 
-class ProcessSettings(TlsSettings, KafkaSecuritySettings):
-    """What every process needs."""
+class ListenSettings(TlsSettings):
+    """What every process needs, also one that doesn't know Kafka."""
 
-    bootstrap: str = setting(
-        "127.0.0.1:9092", "Kafka's bootstrap servers, as host:port,host:port.", SettingGroup.APPLICATION, min_length=1
-    )
     bind_host: str = setting(
         "127.0.0.1",
         "Address to listen on. A processor serves only its metrics there.",
         SettingGroup.ADDRESS,
         min_length=1,
+    )
+    log_level: LogLevel = setting("info", "Least level that is logged.", SettingGroup.OBSERVABILITY)
+
+
+class ProcessSettings(ListenSettings, KafkaSecuritySettings):
+    """What every process of a fleet needs."""
+
+    bootstrap: str = setting(
+        "127.0.0.1:9092", "Kafka's bootstrap servers, as host:port,host:port.", SettingGroup.APPLICATION, min_length=1
     )
     metrics_port: int | None = setting(
         None,
@@ -174,7 +184,24 @@ class ProcessSettings(TlsSettings, KafkaSecuritySettings):
         ge=0,
         le=65_535,
     )
-    log_level: LogLevel = setting("info", "Least level that is logged.", SettingGroup.OBSERVABILITY)
+
+    tracing_endpoint: str | None = setting(
+        None,
+        "Where spans of traced lookups and batches are sent, by OTLP over gRPC: http(s)://host:port. Needs the extra "
+        "tracing.",
+        SettingGroup.OBSERVABILITY,
+        unset="as OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT says, else no spans are made",
+    )
+
+    @model_validator(mode="after")
+    def _tracing_endpoint_is_one_and_has_no_password(self) -> Self:
+        # Checked for the whole, because what a single setting is refused for is printed.
+        if self.tracing_endpoint is not None and not _ENDPOINT.fullmatch(self.tracing_endpoint):
+            raise ValueError(
+                "tracing_endpoint must be http(s)://host:port; secrets for the collector go into "
+                "OTEL_EXPORTER_OTLP_HEADERS"
+            )
+        return self
 
     @property
     def brokers(self) -> Brokers:
@@ -290,16 +317,9 @@ class ApplicationSettings(CommonSettings, ApplicationIdSettings):
     """What processes need that serve an application, or look at it."""
 
 
-class ServerSettings(ApplicationSettings):
-    """What every process that serves lookups needs."""
+class CallSettings(DeclaredSettings):
+    """Bounds of what callers may ask, alike for gRPC and HTTP."""
 
-    proxy: str = setting(
-        "auto",
-        "The program that serves gRPC in front of the process: auto takes statehouse-proxy from PATH if it is there, "
-        "none serves without one, anything else is its path.",
-        SettingGroup.ADDRESS,
-        min_length=1,
-    )
     max_connections: int = setting(
         10_000,
         "Most connections at once; further ones are closed.",
@@ -308,17 +328,11 @@ class ServerSettings(ApplicationSettings):
     )
     max_connections_per_address: int | None = setting(
         None,
-        "The same for one address, where a proxy serves: grpcio can't. Callers behind a load balancer share its "
-        "address.",
+        "The same for one address, where a proxy serves, and at the HTTP port: grpcio can't. Callers behind a load "
+        "balancer share its address.",
         SettingGroup.ADDRESS,
         unset="as many as are left for others",
         ge=1,
-    )
-    max_connection_age_ms: int = setting(
-        600_000,
-        "With TLS: after this time a connection is closed in order, once its calls are done; clients connect again.",
-        SettingGroup.SECURITY,
-        ge=1_000,
     )
     max_timeout_ms: int = setting(
         60_000,
@@ -332,12 +346,44 @@ class ServerSettings(ApplicationSettings):
         SettingGroup.ADDRESS,
         ge=65_536,
     )
+
+
+class ServerSettings(ApplicationSettings, CallSettings):
+    """What every process that serves lookups needs."""
+
+    proxy: str = setting(
+        "auto",
+        "The program that serves gRPC in front of the process: auto takes statehouse-proxy from PATH if it is there, "
+        "none serves without one, anything else is its path.",
+        SettingGroup.ADDRESS,
+        min_length=1,
+    )
+    max_connection_age_ms: int = setting(
+        600_000,
+        "With TLS: after this time a connection is closed in order, once its calls are done; clients connect again.",
+        SettingGroup.SECURITY,
+        ge=1_000,
+    )
     max_held_bytes: int = setting(
         64 * 1024 * 1024,
         "Most bytes of requests of more than 64 KiB that are on their way through the proxy; further ones wait. At "
         "least max_message_bytes.",
         SettingGroup.ADDRESS,
         ge=65_536,
+    )
+
+    lookup_log_sample: float = setting(
+        0,
+        "Share of the lookups that the log has a line of, beside those that fail. Lookups on the express way are in "
+        "nodes' logs only.",
+        SettingGroup.OBSERVABILITY,
+        ge=0,
+        le=1,
+    )
+    lookup_log_keys: bool = setting(
+        False,
+        "Lines about lookups have their keys.",
+        SettingGroup.OBSERVABILITY,
     )
 
     @model_validator(mode="after")

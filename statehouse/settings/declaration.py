@@ -45,6 +45,7 @@ class SettingGroup(StrEnum):
 
     APPLICATION = "Application"
     ADDRESS = "Address"
+    HTTP = "Page and HTTP API"
     OWNERSHIP = "Ownership"
     BATCHES = "Batches"
     RESTARTS = "Restarts of queries"

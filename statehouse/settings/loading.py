@@ -31,6 +31,7 @@ from statehouse.settings.declaration import (
 from statehouse.settings.node import NodeSettings
 from statehouse.settings.processor import ControllerSettings, ProcessorSettings
 from statehouse.settings.router import RouterSettings
+from statehouse.settings.web import WebSettings
 
 CONFIG_ENV: Final = f"{ENV_PREFIX}CONFIG"
 PROCESSES: Final[Mapping[str, type[DeclaredSettings]]] = MappingProxyType(
@@ -39,9 +40,12 @@ PROCESSES: Final[Mapping[str, type[DeclaredSettings]]] = MappingProxyType(
         "controller": ControllerSettings,
         "node": NodeSettings,
         "router": RouterSettings,
+        "web": WebSettings,
     }
 )
-"""The settings of each process, by the name of its command."""
+"""The settings of each process, by its name: that of its command, but of the web process."""
+UP_TABLE: Final = "up"
+"""The table of a file that is no process's: `statehouse up` reads it (statehouse/local/application_file.py)."""
 # Settings that a file for many processes may lack, because each process can have its own.
 _GIVEN_ELSEWHERE: Final = MappingProxyType({"application_id": "given elsewhere", "advertised_host": "given-elsewhere"})
 
@@ -157,6 +161,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _unknown(content: Mapping[str, Any]) -> list[SettingProblem]:
     """Return a problem for each key that no process has: otherwise a typing error would silently leave a default."""
     known = {name for cls in PROCESSES.values() for name in cls.declared()}
+    known.add(UP_TABLE)
     return [unknown(name, known) for name in content if name not in known]
 
 

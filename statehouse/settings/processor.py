@@ -8,12 +8,23 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from statehouse.settings.common import ApplicationIdSettings, ApplicationSettings, HeartbeatSettings, RegistrySettings
-from statehouse.settings.declaration import SettingGroup, setting
+from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 _DAY_MS = 86_400_000
 
 
-class ProcessorSettings(HeartbeatSettings, RegistrySettings):
+class ClassArchiveSettings(DeclaredSettings):
+    """What decides about the archive of Spark's classes."""
+
+    class_archive: bool = setting(
+        True,
+        "Start the JVM of Spark's driver from an archive of its classes, if there is one for this Java and this Spark "
+        "(docs/processor.md).",
+        SettingGroup.SPARK,
+    )
+
+
+class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSettings):
     """A processor. Spark's own settings pass through `spark_conf`."""
 
     checkpoint_dir: str = setting(
@@ -79,6 +90,14 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings):
     )
     source_wait_ms: int = setting(
         60_000, "Longest time that the start waits for source topics.", SettingGroup.BATCHES, ge=0
+    )
+    create_sources: int = setting(
+        0,
+        "Partitions of source topics that the start creates where they are missing: for development, where no producer "
+        "has run yet. 0: it waits for them.",
+        SettingGroup.TOPICS,
+        ge=0,
+        le=1_000,
     )
     stop_timeout_ms: int = setting(
         30_000, "Longest time that a stop waits for the batch under way.", SettingGroup.BATCHES, ge=1

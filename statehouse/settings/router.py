@@ -8,9 +8,10 @@ from pydantic import model_validator
 
 from statehouse.settings.common import ServerSettings
 from statehouse.settings.declaration import SettingGroup, setting
+from statehouse.settings.web import HttpSettings, RouterCallSettings
 
 
-class RouterSettings(ServerSettings):
+class RouterSettings(ServerSettings, RouterCallSettings, HttpSettings):
     """A router."""
 
     router_port: int = setting(
@@ -26,20 +27,26 @@ class RouterSettings(ServerSettings):
     stop_grace_ms: int = setting(
         5_000, "How long calls under way may go on when the router stops.", SettingGroup.ADDRESS, ge=0
     )
+    lame_duck_ms: int = setting(
+        0,
+        "How long the router goes on answering after SIGTERM, while health checks are told NOT_SERVING already: for "
+        "balancers that take a moment to send calls elsewhere. SIGINT stops at once.",
+        SettingGroup.ADDRESS,
+        ge=0,
+        le=300_000,
+    )
+    ready_silence_max_ms: int = setting(
+        600_000,
+        "A router that has not been in touch with Kafka for longer isn't ready: the health check named readiness is "
+        "told NOT_SERVING. It answers all the same. 0 is no bound.",
+        SettingGroup.ROUTING,
+        ge=0,
+    )
     router_rack: str = setting(
         "",
         "The router's rack. Bounded reads that any replica may answer go to nodes in this rack first.",
         SettingGroup.ROUTING,
         flag="--rack",
-    )
-    tls_node_name: str = setting(
-        "",
-        "A name that all nodes' certificates have, to check in place of the host that a node advertises.",
-        SettingGroup.SECURITY,
-        unset="none: the advertised host",
-    )
-    request_timeout_ms: int = setting(
-        5_000, "Longest time that a request without a deadline may take.", SettingGroup.ROUTING, ge=1
     )
     attempt_timeout_ms: int = setting(
         250,

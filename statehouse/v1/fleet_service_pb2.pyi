@@ -469,6 +469,7 @@ class QueryStatus(_message.Message):
     STATE_ROWS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    BATCH_MS_FIELD_NUMBER: _builtins.int
     input_rows_per_second: _builtins.float
     """Rows per second read from all sources since the previous batch began; 0
     when idle.
@@ -491,6 +492,10 @@ class QueryStatus(_message.Message):
     """Records refused and sent to the dead-letter topic since the process
     started.
     """
+    batch_ms: _builtins.int
+    """Milliseconds that the whole batch took; unset by processors of earlier
+    versions.
+    """
     def __init__(
         self,
         *,
@@ -501,17 +506,22 @@ class QueryStatus(_message.Message):
         state_rows: _builtins.int = ...,
         state_bytes: _builtins.int = ...,
         dead_letters: _builtins.int = ...,
+        batch_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__backlog_eta_ms: _TypeAlias = _typing.Literal["backlog_eta_ms"]  # noqa: Y015
     _WhichOneofArgType__backlog_eta_ms: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms"]  # noqa: Y015
+    _WhichOneofReturnType__batch_ms: _TypeAlias = _typing.Literal["batch_ms"]  # noqa: Y015
+    _WhichOneofArgType__batch_ms: _TypeAlias = _typing.Literal["_batch_ms", b"_batch_ms"]  # noqa: Y015
     _WhichOneofReturnType__watermark_ms: _TypeAlias = _typing.Literal["watermark_ms"]  # noqa: Y015
     _WhichOneofArgType__watermark_ms: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__backlog_eta_ms) -> _WhichOneofReturnType__backlog_eta_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_ms) -> _WhichOneofReturnType__batch_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_ms) -> _WhichOneofReturnType__watermark_ms | None: ...
 
@@ -1207,3 +1217,125 @@ class PartitionInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionInfo: _TypeAlias = PartitionInfo  # noqa: Y015
+
+@_typing.final
+class ListChangelogsRequest(_message.Message):
+    """Asks for the settings of changelogs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangelogsRequest: _TypeAlias = ListChangelogsRequest  # noqa: Y015
+
+@_typing.final
+class ListChangelogsResponse(_message.Message):
+    """The stores' changelogs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGELOGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changelogs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangelogInfo]:
+        """The changelogs, by store."""
+
+    def __init__(
+        self,
+        *,
+        changelogs: _abc.Iterable[Global___ChangelogInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelogs", b"changelogs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangelogsResponse: _TypeAlias = ListChangelogsResponse  # noqa: Y015
+
+@_typing.final
+class ChangelogInfo(_message.Message):
+    """A store's changelog."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    COMPARED_AGE_MS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Store name."""
+    topic: _builtins.str
+    """The topic."""
+    compared_age_ms: _builtins.int
+    """Milliseconds since the processor compared the settings, by its clock and the
+    router's; unset if it has not said so: for global stores, whose topics are
+    somebody else's, and before its query's first batch.
+    """
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangelogSetting]:
+        """The settings that the application names, and the numbers of partitions and
+        replicas.
+        """
+
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        compared_age_ms: _builtins.int | None = ...,
+        settings: _abc.Iterable[Global___ChangelogSetting] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compared_age_ms", b"_compared_age_ms", "compared_age_ms", b"compared_age_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compared_age_ms", b"_compared_age_ms", "compared_age_ms", b"compared_age_ms", "settings", b"settings", "store", b"store", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compared_age_ms: _TypeAlias = _typing.Literal["compared_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__compared_age_ms: _TypeAlias = _typing.Literal["_compared_age_ms", b"_compared_age_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compared_age_ms) -> _WhichOneofReturnType__compared_age_ms | None: ...
+
+Global___ChangelogInfo: _TypeAlias = ChangelogInfo  # noqa: Y015
+
+@_typing.final
+class ChangelogSetting(_message.Message):
+    """A setting of a changelog."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Kafka's name for it, or "partitions" or "replicas"."""
+    wanted: _builtins.str
+    """What the application wants."""
+    found: _builtins.str
+    """What the brokers have; unset if the topic doesn't exist."""
+    remedy: _builtins.str
+    """What to do about a difference that neither the processor's next start nor
+    `statehouse topics apply` ends; empty if there is none.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        wanted: _builtins.str = ...,
+        found: _builtins.str | None = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "found", b"found"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "found", b"found", "name", b"name", "remedy", b"remedy", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__found: _TypeAlias = _typing.Literal["found"]  # noqa: Y015
+    _WhichOneofArgType__found: _TypeAlias = _typing.Literal["_found", b"_found"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__found) -> _WhichOneofReturnType__found | None: ...
+
+Global___ChangelogSetting: _TypeAlias = ChangelogSetting  # noqa: Y015

@@ -75,6 +75,11 @@ class FleetServiceStub:
                 request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsRequest.SerializeToString,
                 response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsResponse.FromString,
                 _registered_method=True)
+        self.ListChangelogs = channel.unary_unary(
+                '/statehouse.v1.FleetService/ListChangelogs',
+                request_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsRequest.SerializeToString,
+                response_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -146,6 +151,14 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListChangelogs(self, request, context):
+        """Returns the settings of the stores' changelogs, wanted and found, as the
+        processor has last compared them: it does so at its start and once a minute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +201,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.ListPartitions,
                     request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsRequest.FromString,
                     response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsResponse.SerializeToString,
+            ),
+            'ListChangelogs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChangelogs,
+                    request_deserializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsRequest.FromString,
+                    response_serializer=statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -407,6 +425,33 @@ class FleetService:
             '/statehouse.v1.FleetService/ListPartitions',
             statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsRequest.SerializeToString,
             statehouse_dot_v1_dot_fleet__service__pb2.ListPartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChangelogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/statehouse.v1.FleetService/ListChangelogs',
+            statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsRequest.SerializeToString,
+            statehouse_dot_v1_dot_fleet__service__pb2.ListChangelogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,10 @@ class FleetServiceStub:
     """Returns the partitions of a store, the replicas that may answer for each,
     and each replica's last report.
     """
+    ListChangelogs: _grpc.UnaryUnaryMultiCallable[_fleet_service_pb2.ListChangelogsRequest, _fleet_service_pb2.ListChangelogsResponse]
+    """Returns the settings of the stores' changelogs, wanted and found, as the
+    processor has last compared them: it does so at its start and once a minute.
+    """
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -98,6 +102,10 @@ class FleetServiceAsyncStub(FleetServiceStub):
     ListPartitions: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListPartitionsRequest, _fleet_service_pb2.ListPartitionsResponse]  # type: ignore[assignment]
     """Returns the partitions of a store, the replicas that may answer for each,
     and each replica's last report.
+    """
+    ListChangelogs: _aio.UnaryUnaryMultiCallable[_fleet_service_pb2.ListChangelogsRequest, _fleet_service_pb2.ListChangelogsResponse]  # type: ignore[assignment]
+    """Returns the settings of the stores' changelogs, wanted and found, as the
+    processor has last compared them: it does so at its start and once a minute.
     """
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -179,6 +187,16 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_fleet_service_pb2.ListPartitionsResponse, _abc.Awaitable[_fleet_service_pb2.ListPartitionsResponse]]:
         """Returns the partitions of a store, the replicas that may answer for each,
         and each replica's last report.
+        """
+
+    @_abc_1.abstractmethod
+    def ListChangelogs(
+        self,
+        request: _fleet_service_pb2.ListChangelogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_service_pb2.ListChangelogsResponse, _abc.Awaitable[_fleet_service_pb2.ListChangelogsResponse]]:
+        """Returns the settings of the stores' changelogs, wanted and found, as the
+        processor has last compared them: it does so at its start and once a minute.
         """
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -213,7 +213,6 @@ class ScanRequest(_message.Message):
     AS_OF_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -234,10 +233,6 @@ class ScanRequest(_message.Message):
     """Of a versioned store: the entries as they were at this time, epoch
     milliseconds. A time before a partition's history fails with
     ERROR_REASON_BEFORE_HISTORY. Absent: the latest. Other kinds refuse it.
-    """
-    entry_keys: _builtins.bool
-    """Return entry_keys. Set by routers, which put pages together without
-    reading their entries.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -283,11 +278,10 @@ class ScanRequest(_message.Message):
         as_of_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
-        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "entry_keys", b"entry_keys", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
     _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
@@ -356,7 +350,9 @@ class ScanResponse(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition read, and how fresh its copy was."""
+        """Who answered for each partition read, and how fresh its copy was. The
+        page shows each partition exactly at the position.
+        """
 
     @_builtins.property
     def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -1067,7 +1063,6 @@ class ScanWindowsRequest(_message.Message):
     TO_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -1090,10 +1085,6 @@ class ScanWindowsRequest(_message.Message):
     """
     to_ms: _builtins.int
     """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
-    entry_keys: _builtins.bool
-    """Return entry_keys. Set by routers, which put pages together without
-    reading their entries.
-    """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
         """Lowest key, inclusive. Absent: from the first."""
@@ -1139,11 +1130,10 @@ class ScanWindowsRequest(_message.Message):
         to_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
-        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "entry_keys", b"entry_keys", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1214,7 +1204,9 @@ class ScanWindowsResponse(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition read, and how fresh its copy was."""
+        """Who answered for each partition read, and how fresh its copy was. The
+        page shows each partition exactly at the position.
+        """
 
     @_builtins.property
     def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -1258,7 +1250,6 @@ class ScanSessionsRequest(_message.Message):
     TO_MS_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     reverse: _builtins.bool
@@ -1282,10 +1273,6 @@ class ScanSessionsRequest(_message.Message):
     to_ms: _builtins.int
     """Sessions that start after this are left out, epoch milliseconds. Absent:
     to the last.
-    """
-    entry_keys: _builtins.bool
-    """Return entry_keys. Set by routers, which put pages together without
-    reading their entries.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -1332,11 +1319,10 @@ class ScanSessionsRequest(_message.Message):
         to_ms: _builtins.int | None = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
-        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "entry_keys", b"entry_keys", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1401,7 +1387,9 @@ class ScanSessionsResponse(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ReplicaStamp]:
-        """Who answered for each partition read, and how fresh its copy was."""
+        """Who answered for each partition read, and how fresh its copy was. The
+        page shows each partition exactly at the position.
+        """
 
     @_builtins.property
     def entry_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:

@@ -423,21 +423,36 @@ class Forwarding(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     HOPS_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    ENTRY_KEYS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The sender's assignment epoch. A node that knows only an older epoch
     answers, but never as active.
     """
     hops: _builtins.int
     """How many routers have handled the request. A second one refuses it."""
+    traceparent: _builtins.str
+    """The span that this request belongs to, as W3C's `traceparent`; empty if its
+    trace isn't kept. Any sender may set it; metadata of that name mean the
+    same for a whole call.
+    """
+    entry_keys: _builtins.bool
+    """Of a scan: return entry_keys. Routers put pages together by them, without
+    reading their entries. (A node of an earlier version returns none. It would
+    take a field of the request that it doesn't know for another scan, and
+    refuse the page token.)
+    """
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         hops: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
+        entry_keys: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hops", b"hops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_keys", b"entry_keys", "epoch", b"epoch", "hops", b"hops", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,15 +14,14 @@ from typing import Any, Final
 import jsonschema
 import pytest
 import typer
-import uvicorn
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from examples.leaderboard import topology
-from statehouse.cli.main import app
 from statehouse.local.jars import BROKER_JARS
 from statehouse.local.kafka import EmbeddedKafka
-from statehouse.settings import PROCESSES, load
+from statehouse.settings import PROCESSES, WebSettings, load
 from tests.deploy.files import Service, compose, services
+from tests.deploy.programs import parse
 
 # The specification's schema is published in the module of its reference implementation.
 _SCHEMA_MODULE: Final = "github.com/compose-spec/compose-go/v2@v2.16.2"
@@ -98,7 +97,7 @@ def test_published_ports_are_those_listened_on_and_for_this_machine_only() -> No
     published = {name: s.spec["ports"] for name, s in services().items() if "ports" in s.spec}
     assert published == {"router": ["127.0.0.1:7100:7100"], "http-api": ["127.0.0.1:7000:7000"]}
     assert _OURS["router"].environment["STATEHOUSE_ROUTER_PORT"] == "7100"
-    assert _OURS["http-api"].environment["UVICORN_PORT"] == "7000"
+    assert _OURS["http-api"].environment["STATEHOUSE_HTTP_PORT"] == "7000"
     assert _OURS["router"].healthcheck[-1] == "127.0.0.1:7100"
     for node in _NODES.values():
         assert node.healthcheck[-1] == f"127.0.0.1:{node.environment['STATEHOUSE_NODE_PORT']}"
@@ -133,7 +132,7 @@ def test_the_broker_knows_its_settings(kafka: EmbeddedKafka) -> None:
 @pytest.fixture
 def as_in_container(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """No variables of ours but those that a test sets."""
-    for name in [name for name in os.environ if name.startswith(("STATEHOUSE_", "UVICORN_"))]:
+    for name in [name for name in os.environ if name.startswith("STATEHOUSE_")]:
         monkeypatch.delenv(name)
     return monkeypatch
 
@@ -141,9 +140,9 @@ def as_in_container(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPa
 @pytest.mark.parametrize("service", _OURS.values(), ids=_OURS.keys())
 def test_command_and_variables_are_understood(service: Service, as_in_container: pytest.MonkeyPatch) -> None:
     for name, value in service.environment.items():
-        if name.startswith(("STATEHOUSE_", "UVICORN_")):
+        if name.startswith("STATEHOUSE_"):
             as_in_container.setenv(name, value)
-    given = {name for name in service.environment if name.startswith(("STATEHOUSE_", "UVICORN_"))}
+    given = {name for name in service.environment if name.startswith("STATEHOUSE_")}
     # What the image sets is for several services; what the service sets must reach somebody.
     own = set(service.spec["environment"])
     assert own <= given
@@ -161,23 +160,18 @@ def _understood(service: Service) -> set[str]:
     program, *arguments = service.argv
     match program, arguments:
         case "statehouse", _:
-            group: Any = typer.main.get_command(app)
-            parent = group.make_context("statehouse", arguments)
-            name, command, rest = group.resolve_command(parent, arguments)
-            context = command.make_context(name, rest, parent=parent)
-            if name == "process":
-                assert importlib.import_module(context.params["app"]) is topology
+            name = parse(arguments)
+            assert name != "process" or arguments[1] == topology.__name__
             load(PROCESSES[name], {})  # all that has no default is given, and all values are valid
             return {setting.variable for setting in PROCESSES[name].declared().values()}
         case "python", ["-m", module, *rest]:
             produce = typer.Typer()
             produce.command()(importlib.import_module(module).main)
-            return _variables(typer.main.get_command(produce).make_context(module, rest))
-        case "uvicorn", _:
-            context = uvicorn.main.make_context("uvicorn", arguments, auto_envvar_prefix="UVICORN")
-            assert context.params["host"] == "0.0.0.0"
-            assert context.params["app"] == "deploy.http_app:app"
-            return {f"UVICORN_{name.upper()}" for name in context.params} | {"STATEHOUSE_ROUTER"}
+            understood = _variables(typer.main.get_command(produce).make_context(module, rest))
+            if service.name == "http-api":
+                load(WebSettings, {})
+                understood |= {setting.variable for setting in WebSettings.declared().values()}
+            return understood
     raise AssertionError(f"{service.name}: no test knows the program {program}")
 
 

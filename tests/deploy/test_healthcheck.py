@@ -15,7 +15,9 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from statehouse.local.certificates import make_certificates
-from statehouse.local.ports import free_port
+from statehouse.local.ports import LOOPBACK, free_port
+from statehouse.observability.metrics import MetricsServer, new_registry
+from statehouse.settings import RouterSettings
 from tests.deploy.files import DEPLOY
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -71,3 +73,29 @@ def test_over_tls_it_shows_what_options_or_the_servers_own_variables_name(tmp_pa
         assert _check(address, env=env) == (0, "SERVING")
         assert _check(address) == (1, "UNAVAILABLE")
         assert _check(address, "--tls-ca", str(tmp_path / "nowhere")) == (2, "")
+
+
+def test_over_http_it_says_what_the_probe_says(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    ca, certificate, key = (str(tmp_path / name) for name in ("ca.pem", "node.pem", "node.key"))
+    plain = RouterSettings(application_id="tests")
+    secured = RouterSettings(application_id="tests", tls_ca=ca, tls_certificate=certificate, tls_key=key)
+    probes = {"/livez": lambda: "", "/readyz": lambda: "query scores is RESTARTING"}
+    servers = [MetricsServer(new_registry(), LOOPBACK, 0, each, None, probes) for each in (plain, secured)]
+    try:
+        address, encrypted = (f"{LOOPBACK}:{server.port}" for server in servers)
+        assert _check(address, "--http", "/livez") == (0, "SERVING")
+        assert _check(address, "--http", "/readyz") == (1, "NOT_SERVING query scores is RESTARTING")
+        env = {"STATEHOUSE_TLS_CA": ca, "STATEHOUSE_TLS_CERTIFICATE": certificate, "STATEHOUSE_TLS_KEY": key}
+        assert _check(encrypted, "--http", "/livez", env=env) == (0, "SERVING")
+        code, said = _check(encrypted, "--http", "/livez", "--tls-ca", ca)
+        assert (code, said.split()[0]) == (1, "UNAVAILABLE"), "it shows no certificate"
+    finally:
+        for server in servers:
+            server.close()
+    code, said = _check(address, "--http", "/livez")
+    assert (code, said.split()[0]) == (1, "UNAVAILABLE")
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    assert _check("127.0.0.1") == (2, "")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,10 +28,9 @@ from tests.support.polling import poll_until
 # What the images call by name, called with this Python.
 _PROGRAMS: Final = {
     "statehouse": [sys.executable, "-m", "statehouse.cli"],
-    "uvicorn": [sys.executable, "-m", "uvicorn"],
     "python": [sys.executable],
 }
-_PORT_VARIABLES: Final = ("STATEHOUSE_NODE_PORT", "STATEHOUSE_ROUTER_PORT", "UVICORN_PORT")
+_PORT_VARIABLES: Final = ("STATEHOUSE_NODE_PORT", "STATEHOUSE_ROUTER_PORT", "STATEHOUSE_HTTP_PORT")
 _VOLUME: Final = "/var/lib/statehouse"
 
 
@@ -42,9 +40,7 @@ class Container:
     def __init__(self, name: str, directory: Path, replaced: dict[str, str]) -> None:
         service = services()[name]
         environment = {
-            variable: value
-            for variable, value in os.environ.items()
-            if not variable.startswith(("STATEHOUSE_", "UVICORN_"))
+            variable: value for variable, value in os.environ.items() if not variable.startswith("STATEHOUSE_")
         }
         ours = {key: value for key, value in service.environment.items() if key != "PATH"}
         (variable,) = (each for each in _PORT_VARIABLES if each in ours)
@@ -189,10 +185,7 @@ def _files(directory: Path) -> list[Path]:
 
 def _answers(port: int) -> bool:
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code == 404
-    except urllib.error.URLError:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5):
+            return True
+    except OSError:
         return False
-    return False

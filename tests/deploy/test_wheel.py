@@ -1,7 +1,8 @@
-"""The wheel as `pip wheel` builds it: what a user installs."""
+"""The wheels: what a user installs."""
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import tomllib
@@ -9,11 +10,14 @@ import zipfile
 from collections.abc import Iterator
 from email import message_from_string
 from email.message import Message
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from hatch_build import EXAMPLES, LICENSES, PLATFORMS, PROGRAM, VARIABLE
 from tests.deploy.files import ROOT
+from tools.dist import DistFailed, build_wheel, build_wheels, commit_time, differences, export
 
 _PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 _PACKAGES: Final = _PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
@@ -21,6 +25,7 @@ _PACKAGES: Final = _PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["pac
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """The one that `pip wheel` builds without being told anything: the pure one."""
     directory = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "-w", str(directory), str(ROOT)], check=True, timeout=120)
@@ -50,3 +55,81 @@ def test_says_what_it_is(metadata: Message) -> None:
     assert metadata["Version"] == _PYPROJECT["project"]["version"]
     assert metadata["Summary"] == _PYPROJECT["project"]["description"]
     assert metadata.get_all("Classifier") == _PYPROJECT["project"]["classifiers"]
+
+
+def test_is_pure_and_has_no_proxy(wheel: zipfile.ZipFile) -> None:
+    assert wheel.filename is not None
+    assert wheel.filename.endswith("-py3-none-any.whl")
+    assert {PROGRAM, LICENSES} & set(wheel.namelist()) == set()
+
+
+def test_has_the_examples_that_it_offers_as_data(wheel: zipfile.ZipFile) -> None:
+    offered = _PYPROJECT["project"]["entry-points"]["statehouse.applications"].values()
+    modules = {value.partition(":")[0].replace(".", "/").removeprefix("examples/") for value in offered}
+    names = set(wheel.namelist())
+    assert {f"{EXAMPLES}/{module}.py" for module in modules} <= names
+    assert {f"{EXAMPLES}/{name}" for name in ("__init__.py", "http_service.py", "leaderboard/sample.py")} <= names
+    assert not any("pyproject.toml" in name or "__pycache__" in name for name in names)
+
+
+def test_a_platform_that_is_none_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DistFailed, match=f"{VARIABLE}=plan9: there is no such platform, give linux-amd64, .* or pure"):
+        build_wheel(ROOT, tmp_path, "plan9", {})
+
+
+def test_without_go_a_platforms_wheel_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DistFailed, match="no `go` on the PATH: install Go"):
+        build_wheel(ROOT, tmp_path, "linux-amd64", {"PATH": "/nowhere"})
+
+
+def test_an_editable_install_needs_no_go_and_copies_nothing(tmp_path: Path) -> None:
+    program = f"from hatchling.build import build_editable; build_editable({str(tmp_path)!r})"
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={"PATH": "/nowhere", VARIABLE: "linux-amd64"},
+        check=True,
+        timeout=60,
+    )
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        assert [name for name in opened.namelist() if ".dist-info/" not in name] == ["_editable_impl_statehouse.pth"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_each_wheel_has_the_same_bytes_twice_and_a_static_proxy(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for number, target in enumerate((first, second)):
+        source = tmp_path / f"source-{number}"
+        export(source)
+        cold = {"GOCACHE": str(tmp_path / f"cache-{number}"), "SOURCE_DATE_EPOCH": commit_time()}
+        built = build_wheels(source, target, cold)
+    assert differences(first, second) == []
+    assert len(built) == len(PLATFORMS) + 1
+    for path in first.iterdir():
+        platform = next((each for each in PLATFORMS.values() if path.name.endswith(f"{each.tag}.whl")), None)
+        with zipfile.ZipFile(path) as opened:
+            names = opened.namelist()
+            assert (PROGRAM in names) == (LICENSES in names) == (platform is not None), path.name
+            if platform is None:
+                continue
+            assert opened.getinfo(PROGRAM).external_attr >> 16 & 0o111 == 0o111, "it can be run once it is installed"
+            assert is_static_for(opened.read(PROGRAM), platform.machine)
+            licenses = opened.read(LICENSES).decode()
+            assert "google.golang.org/grpc v" in licenses
+            assert "std go" in licenses
+            (wheel_file,) = (name for name in names if name.endswith(".dist-info/WHEEL"))
+            said = message_from_string(opened.read(wheel_file).decode())
+            assert (said["Root-Is-Purelib"], said["Tag"]) == ("false", platform.tag)
+
+
+def is_static_for(program: bytes, machine: str) -> bool:
+    """Whether a program of ELF is for this processor, and asks for no interpreter, which would load a C library."""
+    machines = {"x86_64": 62, "aarch64": 183}  # e_machine
+    assert program[:6] == b"\x7fELF\x02\x01", "64 bits, little-endian"
+    (its_machine,) = struct.unpack_from("<H", program, 18)
+    (headers_at,) = struct.unpack_from("<Q", program, 32)
+    size, count = struct.unpack_from("<HH", program, 54)
+    kinds = {struct.unpack_from("<I", program, headers_at + number * size)[0] for number in range(count)}
+    return bool(its_machine == machines[machine]) and not kinds & {2, 3}  # PT_DYNAMIC, PT_INTERP

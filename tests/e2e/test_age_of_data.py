@@ -161,6 +161,7 @@ def stop_reporting(
             go_on()
 
 
+@pytest.mark.long
 def test_the_age_grows_while_the_driver_is_frozen_and_its_bound_holds(cluster: LocalCluster, client: Client):
     driver = cluster.processor.process
     stop_reporting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -14,6 +15,7 @@ from tests.robustness.report import machine, write_report
 from tests.robustness.scenario import Outcome, played
 from tests.robustness.soak import SOAK
 from tests.robustness.suite import SCENARIOS
+from tests.support.proxy import PROXY
 
 _BY_NAME: Final = {**SCENARIOS, SOAK.name: SOAK}
 # For all scenarios together; each has a limit of its own beside it.
@@ -23,6 +25,8 @@ _LIMIT_S: Final = 20 * 60
 def main() -> int:
     """Play, say how it goes, write the report; the exit code is 1 if anything didn't hold."""
     options = _parser().parse_args()
+    # As in tests: nodes and routers are served as those that users start once the tools are built.
+    os.environ.setdefault("STATEHOUSE_PROXY", str(PROXY))
     directory: Path = options.directory or Path(tempfile.mkdtemp(prefix="robustness-"))
     if directory.exists() and any(directory.iterdir()):
         say(f"error: {directory} is not empty")

@@ -87,7 +87,6 @@ SCENARIOS: Final = (
         "Every node killed and started again, two added, one killed for good",
         killed_nodes,
         Size(),
-        is_long=True,
         gap_s=1,
         limit_s=420,
     ),
@@ -104,6 +103,5 @@ SCENARIOS: Final = (
             restarts=1,
             calm_s=0.5,
         ),
-        is_long=True,
     ),
 )

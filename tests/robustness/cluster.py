@@ -171,6 +171,7 @@ class RobustCluster(Servers):
             **self._timing,
         }
         process = ServerProcess("controller", "processor.cli", options, 0, self.directory)
+        process.build = self.build
         self.processes.append(process)
         return process.start()
 
@@ -179,6 +180,7 @@ class RobustCluster(Servers):
         options = {"bootstrap": self.bootstrap, "application-id": APPLICATION}
         words = ("controller", "--standby")
         process = ServerProcess(name, "statehouse.cli", options, 0, self.directory, words=words)
+        process.build = self.build
         self.processes.append(process)
         process.start()
         poll_until(lambda: "STANDBY" in process.log, _READY_S, f"{name} to stand by")

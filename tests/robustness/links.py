@@ -140,7 +140,6 @@ SCENARIOS: Final = (
         Size(outage_s=10),
         # Only the cut waits for the session to end: it may be long enough for a busy machine.
         replace(SMALL, shape=replace(SMALL.shape, session_timeout_ms=6_000), outage_s=1.5),
-        is_long=True,
         gap_s=1,
     ),
 )

@@ -158,7 +158,6 @@ SCENARIOS: Final = (
         "The broker down and killed; the driver killed, and then a node",
         broker_and_driver,
         Size(outage_s=15),
-        is_long=True,
         gap_s=1,
     ),
     Scenario(
@@ -166,7 +165,6 @@ SCENARIOS: Final = (
         "The driver killed, then a node, with a standby controller",
         standby_controller,
         Size(),
-        is_long=True,
         gap_s=1,
     ),
     Scenario(
@@ -174,7 +172,6 @@ SCENARIOS: Final = (
         "The disk of a node full, and space again",
         full_disk,
         Size(outage_s=15),
-        is_long=True,
         gap_s=1,
     ),
 )

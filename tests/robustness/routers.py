@@ -73,6 +73,5 @@ SCENARIOS: Final = (
         Size(ClusterShape(routers=2)),
         replace(SMALL, shape=replace(SMALL_SHAPE, routers=2)),
         gap_s=2,
-        is_long=True,
     ),
 )

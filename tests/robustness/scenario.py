@@ -48,8 +48,7 @@ class Scenario:
         play: plays it in a directory and returns the history; an AssertionError is a violation like those that the
             checker finds.
         full: the size in the report.
-        small: the size in normal tests.
-        is_long: not among the normal tests, as other ones show its parts.
+        small: the size without limits on times.
         p99_ms: what the 99th percentile of the latency must be below at full size.
         gap_s: longest time without an answer that any key may have at full size.
         limit_s: longest that it may take, whatever happens.
@@ -61,7 +60,6 @@ class Scenario:
     play: Callable[[Size, Path], History]
     full: Size
     small: Size = SMALL
-    is_long: bool = False
     p99_ms: float | None = None
     gap_s: float | None = None
     limit_s: int = 300

@@ -54,7 +54,6 @@ SCENARIOS: Final = (
         "An active frozen, another not heard, another hearing nothing",
         silent_nodes,
         Size(),
-        is_long=True,
         gap_s=1,
     ),
 )

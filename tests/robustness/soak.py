@@ -30,6 +30,5 @@ SOAK: Final = Scenario(
     "An hour's lookups in ten minutes, nodes killed all the time",
     soak,
     Size(rate=1_800, lookups=3_600 * 300),
-    is_long=True,
     limit_s=1_200,
 )

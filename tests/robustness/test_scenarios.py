@@ -1,5 +1,7 @@
-"""Every scenario: small in normal tests, one of them with TLS and rules; at full size, with limits on times, in long
-tests."""
+"""Every scenario: one, small and with TLS and rules, in normal tests.
+
+All, also at full size and with limits on times, in long ones.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from tests.robustness.scenario import Scenario, played
 from tests.robustness.soak import SOAK
 from tests.robustness.suite import SCENARIOS
 
-_NORMAL = [name for name, scenario in SCENARIOS.items() if not scenario.is_long]
 # Nodes end, and are called again.
 _SECURED = "static-bounce"
 
 
-@pytest.mark.parametrize("scenario", [SCENARIOS[name] for name in _NORMAL], ids=_NORMAL)
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
+@pytest.mark.long
 @pytest.mark.timeout(330)
 def test_holds_at_small_size(scenario: Scenario, tmp_path: Path) -> None:
     assert played(scenario, tmp_path, full=False).violations == ()

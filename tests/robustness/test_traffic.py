@@ -187,8 +187,13 @@ def test_routers_of_one_target_take_turns_and_each_answer_says_whose_it_is(
 ) -> None:
     lookups = _send(node, tmp_path, ANY, routers=(other.target,), together=True).lookups
     assert all(lookup.answered for lookup in lookups)
-    by_router = {name: [lookup for lookup in lookups if lookup.router == name] for name in ("r0", "r1")}
-    assert [len(by_router["r0"]), len(by_router["r1"])] == [len(node.received), len(other.received)]
+    more = [
+        len(router.received) - sum(lookup.router == name for lookup in lookups)
+        for name, router in (("r0", node), ("r1", other))
+    ]
+    # A late lookup is sent to the other, too, and each of them may have had one under way at the end.
+    late = sum(lookup.took_s >= 0.25 for lookup in lookups)
+    assert all(0 <= each <= late + 1 for each in more)
     assert abs(len(node.received) - len(other.received)) <= len(lookups) / 4
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, AdminClient, ResourcePatternType, ResourceType
 
 from processor.control_topics import create_control_topics
@@ -17,7 +18,7 @@ from statehouse.brokers import Brokers, SaslMechanism, SecurityProtocol
 from statehouse.client import Client
 from statehouse.errors import LookupFailure
 from statehouse.kafka import clients
-from statehouse.kafka.access import AccessRefused, check_login
+from statehouse.kafka.access import AccessRefused, check_group, check_login
 from statehouse.topology import members_topic
 from tests.integration.processor import counters
 from tests.integration.processor.support import ProcessorProcess
@@ -247,6 +248,28 @@ def test_an_application_works_with_the_documented_rights_and_shows_no_secret(
         content = each.read_bytes()
         for word in PASSWORDS.values():
             assert word.encode() not in content, each
+
+
+@pytest.mark.parametrize("instead", [[], [AclOperation.DESCRIBE]], ids=["nothing", "DESCRIBE"])
+def test_a_group_needs_read_though_it_does_not_exist(
+    secured: SecuredKafka, application: str, instead: list[AclOperation]
+) -> None:
+    admin = clients.admin(secured.brokers("processor"), "test")
+    check_group(admin, f"{application}-sink")
+    of_group = ResourceType.GROUP, ResourcePatternType.PREFIXED, f"{application}-"
+    regrant(secured, "processor", application, but=(*of_group, AclOperation.READ))
+    if instead:
+        secured.grant("processor", [(*of_group, operation) for operation in instead])
+
+    def refused() -> str:
+        try:
+            check_group(admin, f"{application}-sink")
+        except KafkaException as failure:
+            return str(failure)
+        return ""
+
+    said = poll_until(refused, DEADLINE_S, "the broker to know what was revoked")
+    assert f"READ on group {application}-sink is missing" in said
 
 
 _TOPICS: Final = ResourceType.TOPIC, ResourcePatternType.PREFIXED, f"{counters.application_id}-"

@@ -42,7 +42,7 @@ class Rotating:
         return LookupLoad(self.router.target, STORE, KEYS, _A_SECOND, credentials=self.keys.credentials("reader"))
 
 
-@pytest.fixture(scope="module", params=["auto", "none"], ids=["proxy", "grpcio"])
+@pytest.fixture(scope="module", params=["auto", pytest.param("none", marks=pytest.mark.long)], ids=["proxy", "grpcio"])
 def rotating(
     request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rotating]:

@@ -307,11 +307,12 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
             ),
         ),
         (forget_the_epoch_of_the_request, ("ACTIVE is not claimed at an epoch older than the request's",)),
-        (count_lag_to_an_old_end, ("lag is true of a session timeout ago",)),
+        pytest.param(count_lag_to_an_old_end, ("lag is true of a session timeout ago",), marks=pytest.mark.long),
         (stop_the_clock_between_reports, ("the processor is not told to be younger than it is",)),
-        (
+        pytest.param(
             wait_by_ones_own_clock,
             ("a controller that is heard is left alone", "who was out of touch takes nothing over"),
+            marks=pytest.mark.long,
         ),
         (believe_whoever_forwards, ("forwarding is believed from routers only",)),
         (take_a_right_for_one_store_for_all, ("who may not call is refused",)),

@@ -96,6 +96,7 @@ def test_a_driver_that_stops_is_not_waited_for(seed: int) -> None:
     assert not run_seed(seed, driver_stops).violation
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_standby_controllers_that_fence_each_other_after_a_stop_are_caught() -> None:
     """One that was fenced goes by the stop of the controller before again, though it has followed it up already."""

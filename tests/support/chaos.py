@@ -9,12 +9,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final, Self
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from statehouse.partitioning import partition_for
+from tests.support.kafka import unless
 from tests.support.polling import poll_until
 
 _BURST_S: Final = 0.1
+# A broker that a busy machine kept from its own heartbeats is no coordinator for a moment.
+_PASSING: Final = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+_COORDINATOR_S: Final = 30.0
 
 
 class NumberFeed:
@@ -83,8 +87,13 @@ class CommitGap:
 
     def written(self) -> int:
         """Return the newest batch that a partition's marker names; -1 if there is none."""
-        offsets: list[int] = [at.offset for at in self._consumer.committed(self._at, timeout=10.0)]
-        return max(offsets) - 1
+        markers = poll_until(lambda: unless(_PASSING, self._markers), _COORDINATOR_S, "the group's coordinator")
+        newest: int = max(at.offset for at in markers)
+        return newest - 1
+
+    def _markers(self) -> list[TopicPartition]:
+        markers: list[TopicPartition] = self._consumer.committed(self._at, timeout=10.0)
+        return markers
 
     def is_committed(self, batch_id: int) -> bool:
         """Whether Spark has committed a batch."""

@@ -23,6 +23,11 @@ class Command:
     line: str
     output: str
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the page shows its output."""
+        return self.output != ELIDED
+
 
 def commands(page: str) -> list[Command]:
     """Return the commands of a page's fenced blocks, in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 from statehouse import paging
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
+from statehouse.partitioning import partition_for
 from statehouse.rpc.status import to_status
 from statehouse.serdes import SERDES, json_value
 from statehouse.v1 import (
@@ -27,6 +28,7 @@ from statehouse.v1 import (
     types_pb2,
 )
 
+PARTITIONS = 4
 HOST = types_pb2.Host(instance_id="node-a", host="127.0.0.1", port=7101)
 # Of the changelog records of all values.
 WRITTEN_MS = 1_700_000_000_000
@@ -44,6 +46,15 @@ STAMP = types_pb2.ReplicaStamp(
 NODE = fleet_service_pb2.NodeInfo(
     host=HOST, incarnation="1st", state="RUNNING", epoch=5, heartbeat_age_ms=100, reachable=True, capacity=2
 )
+BOARDS = fleet_service_pb2.StoreInfo(
+    name="boards",
+    kind="key-value",
+    key_serde="string",
+    value_serde="json",
+    partition_count=PARTITIONS,
+    sub_topology=0,
+    partitioner="murmur2",
+)
 UNREACHABLE = errors_pb2.Candidate(
     host=HOST,
     role=types_pb2.REPLICA_ROLE_ACTIVE,
@@ -54,8 +65,8 @@ UNREACHABLE = errors_pb2.Candidate(
 
 
 class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_grpc.FleetServiceServicer):
-    """Serves one store, "boards" (string to JSON). `failure` fails every call; `requests` are those that came, and
-    `shown` the name in the caller's certificate and its authorization with each.
+    """Serves one store, "boards" (string to JSON). `failure` fails every call, `passing` the next ones, one each;
+    `requests` are those that came, and `shown` the name in the caller's certificate and its authorization with each.
 
     `fleets`: how many tasks node-a is active for, and the nodes, each time the fleet is asked for.
     """
@@ -63,6 +74,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.failure: LookupFailure | None = None
+        self.passing: list[LookupFailure] = []
         self.requests: list[Any] = []
         self.shown: list[tuple[str, str]] = []
         self.target = ""
@@ -75,6 +87,10 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         self.controller: fleet_service_pb2.ControllerInfo | None = fleet_service_pb2.ControllerInfo(
             host="driver-1:42", record_age_ms=300
         )
+        self.fleet: fleet_service_pb2.GetFleetResponse | None = None
+        """What it says of the fleet in place of all that."""
+        self.partitions: Mapping[str, Sequence[fleet_service_pb2.PartitionInfo]] = {}
+        """The partitions of each store; of one that isn't here it says that there is none."""
         self.fleets: Iterator[tuple[int, list[fleet_service_pb2.NodeInfo]]] = iter(())
         self.max_batch_entries = self.max_batch_answers = 1_000
 
@@ -98,12 +114,15 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
                 key
                 for key in self.values
                 if keys.start <= key.encode() and (keys.stop is None or key.encode() < keys.stop)
+                if not request.HasField("partition") or request.partition == partition_for(key.encode(), PARTITIONS)
             ),
             key=str.encode,
             reverse=keys.reverse,
         )
         page = found[: paging.page_size(request)]
         response = query_service_pb2.ScanResponse(replicas=[STAMP])
+        if request.HasField("partition"):
+            response.replicas[0].partition = request.partition
         for key in page:
             wire_key = types_pb2.Key(raw=key.encode()) if request.raw else types_pb2.Key(text=key)
             value = _value(self.values[key], raw=request.raw)
@@ -322,10 +341,10 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
 
     def GetFleet(self, request: fleet_service_pb2.GetFleetRequest, context: Any) -> fleet_service_pb2.GetFleetResponse:  # noqa: N802 - the service's name
         self._take(request, "boards", context)
+        if self.fleet is not None:
+            return self.fleet
         response = fleet_service_pb2.GetFleetResponse(application_id="app", epoch=5, reason="a node joined")
-        response.stores.add(
-            name="boards", kind="key-value", key_serde="string", value_serde="json", partition_count=4, sub_topology=0
-        )
+        response.stores.append(BOARDS)
         query = response.queries.add(
             name="scores", stores=["boards"], record_age_ms=700, batch_id=6, batch_age_ms=12_345, input_backlog=4_980
         )
@@ -345,6 +364,33 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
             task.replicas.add(instance_id="node-a", role=types_pb2.REPLICA_ROLE_ACTIVE, state="running", lag=7)
         return response
 
+    def ListStores(  # noqa: N802 - the service's name
+        self, _request: fleet_service_pb2.ListStoresRequest, context: Any
+    ) -> fleet_service_pb2.ListStoresResponse:
+        fleet = self.GetFleet(fleet_service_pb2.GetFleetRequest(), context)
+        return fleet_service_pb2.ListStoresResponse(epoch=fleet.epoch, stores=fleet.stores)
+
+    def ListNodes(  # noqa: N802 - the service's name
+        self, _request: fleet_service_pb2.ListNodesRequest, context: Any
+    ) -> fleet_service_pb2.ListNodesResponse:
+        fleet = self.GetFleet(fleet_service_pb2.GetFleetRequest(), context)
+        return fleet_service_pb2.ListNodesResponse(epoch=fleet.epoch, nodes=fleet.nodes)
+
+    def ListPartitions(  # noqa: N802 - the service's name
+        self, request: fleet_service_pb2.ListPartitionsRequest, context: Any
+    ) -> fleet_service_pb2.ListPartitionsResponse:
+        self._take(request, "boards", context)
+        if request.store not in self.partitions:
+            self._abort(LookupFailure(Reason.UNKNOWN_STORE, f"no store {request.store!r}"), context)
+        return fleet_service_pb2.ListPartitionsResponse(partitions=self.partitions[request.store])
+
+    def ListChangelogs(  # noqa: N802 - the service's name
+        self, _request: fleet_service_pb2.ListChangelogsRequest, context: Any
+    ) -> fleet_service_pb2.ListChangelogsResponse:
+        fleet = self.GetFleet(fleet_service_pb2.GetFleetRequest(), context)
+        found = [fleet_service_pb2.ChangelogInfo(store=each.name, topic=each.changelog_topic) for each in fleet.stores]
+        return fleet_service_pb2.ListChangelogsResponse(changelogs=found)
+
     def WatchFleet(  # noqa: N802 - the service's name
         self, _request: fleet_service_pb2.WatchFleetRequest, context: grpc.ServicerContext
     ) -> Iterator[fleet_service_pb2.WatchFleetResponse]:
@@ -356,7 +402,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
         names = context.auth_context().get("x509_common_name", [b""])
         tokens = [str(value) for key, value in context.invocation_metadata() if key == "authorization"]
         self.shown.append((names[0].decode(), "".join(tokens)))
-        failure = self.failure
+        failure = self.passing.pop(0) if self.passing else self.failure
         if failure is None and store != "boards":
             failure = LookupFailure(Reason.UNKNOWN_STORE, f"no store {store!r}")
         if failure is not None:
@@ -392,8 +438,7 @@ def _value(value: Any, *, raw: bool) -> types_pb2.Value:
 @contextmanager
 def fake_router(credentials: grpc.ServerCredentials | None = None) -> Iterator[FakeRouter]:
     """Run one on a free port, with TLS if credentials are given."""
-    # Calls that it lacks answer UNIMPLEMENTED, which the generated base class does.
-    router = FakeRouter()  # type: ignore[abstract]
+    router = FakeRouter()
     server = grpc.server(ThreadPoolExecutor(4))
     query_service_pb2_grpc.add_QueryServiceServicer_to_server(router, server)
     fleet_service_pb2_grpc.add_FleetServiceServicer_to_server(router, server)

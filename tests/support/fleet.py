@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc
 from confluent_kafka import Producer
@@ -46,7 +46,20 @@ STORE = "counts"
 SESSION_TIMEOUT_MS = 6_000
 NAME = "localhost"
 """A name that all certificates of tests have."""
-_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A version of the code that processes can be started from: its folder, and what its processes find in their
+    environment."""
+
+    name: str
+    root: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+THIS: Final = Build("this", Path(__file__).parents[2])
+"""The tree that the tests are in."""
 
 
 class ServerProcess:
@@ -78,6 +91,7 @@ class ServerProcess:
         self._log = log_dir / f"{name}.log"
         self.credentials: grpc.ChannelCredentials | None = None
         """What we show to it; None: nothing is encrypted."""
+        self.build = THIS
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: grpc.Channel | None = None
 
@@ -100,12 +114,22 @@ class ServerProcess:
 
     def start(self) -> ServerProcess:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=_ROOT)
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                cwd=self.build.root,
+                env={**os.environ, **self.build.environment},
+            )
         return self
 
     def kill(self) -> None:
         """End it without a chance to clean up."""
         self._signal(signal.SIGKILL)
+
+    def tell(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
 
     def stop(self, number: int = signal.SIGINT, timeout_s: float = 20.0) -> int:
         """Ask it to end; return its exit code."""
@@ -220,6 +244,8 @@ class Servers:
     ) -> None:
         self.bootstrap, self.application_id, self.directory = bootstrap, application_id, directory
         self.credentials: grpc.ChannelCredentials | None = None
+        self.build = THIS
+        """Of the processes that are made from now on."""
         self._timing = {"heartbeat-interval-ms": heartbeat_interval_ms, "session-timeout-ms": session_timeout_ms}
         self.processes: list[ServerProcess] = []
 
@@ -256,7 +282,7 @@ class Servers:
         process = ServerProcess(
             name, module, {**common, **own, **given}, port, self.directory, prefix=prefix, host=host
         )
-        process.credentials = self.credentials
+        process.credentials, process.build = self.credentials, self.build
         self.processes.append(process)
         return process.start()
 

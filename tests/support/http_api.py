@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
 
-from examples.http_service import create_app
+from examples.http_service import Reads, routes
 
 Api = Callable[[str], httpx.Response]
 
 
-def api_of(store: Any, answer: Any) -> Api:
+class OpenGateway:
+    """Lets everybody read with this client."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    async def authorise(self, request: Request, call: str, about: str) -> None: ...
+
+
+def api_of(store: Any, root: str, reads: Reads, answer: Any) -> Api:
     """Return what asks for a path; `store` stands for the client that `answer` reads with."""
-    app = create_app(lambda: nullcontext(store), answer)
+    app = Starlette(routes=routes(OpenGateway(store), root, reads, answer))
 
     async def ask(path: str) -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
             return await client.get(f"http://api{path}")
 
     return lambda path: asyncio.run(ask(path))

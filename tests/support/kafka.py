@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic  # .admin imports it, without exporting it to type checkers
 
 from tests.support.polling import poll_until
 
 DEADLINE_S: Final = 30.0
+
+T = TypeVar("T")
 
 Record = tuple[bytes | None, bytes | None]
 PlacedRecord = tuple[int, bytes | None, bytes | None, int]
@@ -21,6 +23,16 @@ PlacedRecord = tuple[int, bytes | None, bytes | None, int]
 # is sent twice unless its connection breaks.
 # What is written to a partition in one go is sent by `flush`, in one piece: readers see all of it at once, or nothing.
 _PRODUCER: Final = {"acks": "all", "max.in.flight": 1, "linger.ms": 60_000}
+
+
+def unless(passing: Collection[int], ask: Callable[[], T]) -> T | None:
+    """Ask a broker; return None if it fails for one of the reasons that pass, by their codes."""
+    try:
+        return ask()
+    except KafkaException as error:
+        if error.args[0].code() not in passing:
+            raise
+        return None
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:

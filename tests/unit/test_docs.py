@@ -9,23 +9,39 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 
 from statehouse.cli.main import app
+from tests.support.commands import flags_of_commands
+from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
-TOP = ("bench", "deploy", "docs", "examples", "processor", "protos", "proxy", "query_service", "requirements", "router")
+TOP = (
+    "bench",
+    "deploy",
+    "docs",
+    "examples",
+    "processor",
+    "protos",
+    "proxy",
+    "pyspark_statehouse",
+    "query_service",
+    "requirements",
+    "router",
+)
 TOP += ("statehouse", "tests", "tools")
 SUFFIXES = "go|java|json|md|py|toml|proto|png|svg|txt|yaml"
 # Files of the programs that a page tells its reader to write, or that a command writes.
 OF_THE_READER = {
+    "docs/cli.md": {"contexts.toml"},
     "docs/other-languages.md": {"buf.gen.yaml", "go.mod", "main.go", "pom.xml"},
+    "docs/own-application.md": {"hello/sample.py", "hello/topology.py", "statehouse.toml", "tests/test_topology.py"},
     "docs/releasing.md": {"protos/releases/0.2.0.binpb"},
     "docs/security.md": {"rules.toml"},
     "docs/state-directory.md": {"rocksdict-config.json"},
+    "docs/systemd.md": {"/etc/statehouse/statehouse.toml"},
 }
 SUBCOMMANDS = frozenset(typer.main.get_command(app).list_commands(None))
 IN_PROGRAMS = re.compile(r"^```(?:go|java|xml|python|toml|yaml)\n.*?^```$", re.DOTALL | re.MULTILINE)
@@ -123,18 +139,43 @@ def test_an_option_of_another_command_is_noticed():
     assert "--max-lag" not in options(("nodes", "list"))
 
 
-@cache
-def options(words: tuple[str, ...]) -> set[str]:
-    """Return the options of the command that a line names, of a group's the subcommand's."""
-    command: Any = typer.main.get_command(app)
-    context = command.make_context("statehouse", ["--help"], resilient_parsing=True)
-    for word in words:
-        if not hasattr(command, "commands") or command.get_command(context, word) is None:
-            break
-        command = command.get_command(context, word)
-    return {
-        option for parameter in command.get_params(context) for option in (*parameter.opts, *parameter.secondary_opts)
-    }
+def options(words: tuple[str, ...]) -> frozenset[str]:
+    """Return the long options of the command that a line names, of a group's the subcommand's."""
+    known = flags_of_commands()
+    named = max(range(len(words) + 1), key=lambda count: count if " ".join(words[:count]) in known else 0)
+    return known[" ".join(words[:named])]
+
+
+# The tests that run the commands of pages.
+RUN_BY = {
+    "README.md": "tests/e2e/test_pages.py",
+    "docs/debugging.md": "tests/e2e/test_pages.py",
+    "docs/fresh-reads.md": "tests/e2e/test_pages.py",
+    "docs/grpcurl-reference.md": "tests/integration/docs/test_grpcurl_page.py",
+    "docs/grpcurl.md": "tests/e2e/test_first_calls.py",
+    "docs/own-application.md": "tests/e2e/test_fresh_clone.py",
+    "docs/other-languages.md": "tests/interop/clients/test_clients.py",
+    "docs/serdes.md": "tests/e2e/test_pages.py",
+    "docs/standbys.md": "tests/e2e/test_pages.py",
+    "docs/tutorial.md": "tests/e2e/test_pages.py",
+    "docs/windows.md": "tests/integration/docs/test_grpcurl_page.py",
+}
+RUN_BY |= {
+    page: "tests/integration/local/test_examples_up.py"
+    for page in PAGES
+    if re.fullmatch(r"examples/\w+/README\.md", page)
+}
+del RUN_BY["examples/effects_once/README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_run_by_a_test_or_marked_as_not_run(page: str):
+    run = [block.text for block in blocks(text(page)) if block.is_run]
+    if page in RUN_BY:
+        assert run, page
+        assert Path(page).name in text(RUN_BY[page])
+    else:
+        assert run == [], "name the test that runs them in RUN_BY, or write `<!-- not run here -->` above them"
 
 
 def test_the_first_lookup_comes_early():

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 
 _ROOT: Final = Path(__file__).parents[2]
-_PACKAGES: Final = ("statehouse", "processor", "query_service", "router")
+_PACKAGES: Final = ("statehouse", "processor", "query_service", "router", "pyspark_statehouse")
 _GENERATED: Final = ("statehouse/v1", "statehouse/control")
 _FIELD_TERMS: Final = Path(__file__).with_name("field_terms.txt")
 _GLOSSARY: Final = _ROOT / "docs" / "glossary.md"

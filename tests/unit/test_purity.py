@@ -11,7 +11,7 @@ from typing import Final
 from tools.mutants import ROOT, deciding_modules, path_of
 
 _CLAIM: Final = re.compile(r"\b(?:no I/O|without I/O|sans-I/O|pure)\b", re.IGNORECASE)
-_PACKAGES: Final = ("statehouse", "processor", "query_service", "router")
+_PACKAGES: Final = ("statehouse", "processor", "query_service", "router", "pyspark_statehouse")
 # What a decision is worked out with, or remembered in, and what belongs to one lookup.
 _CHANGING: Final = {
     "_Penalty",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_PACKAGES = ("statehouse", "processor", "query_service", "router")
+_PACKAGES = ("statehouse", "processor", "query_service", "router", "pyspark_statehouse")
 
 
 def _lint(checkout: Path) -> subprocess.CompletedProcess[str]:

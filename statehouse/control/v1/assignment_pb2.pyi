@@ -389,8 +389,13 @@ class AssignmentRecord(_message.Message):
     SUB_TOPOLOGY_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
     CONTROLLER_FIELD_NUMBER: _builtins.int
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the transaction that wrote it; 0 for a controller's."""
+    format_version: _builtins.int
+    """The record's format; 0, which is never written, is the one of the first
+    releases. A reader that doesn't read a format skips the record and says so.
+    """
     @_builtins.property
     def store(self) -> Global___StoreSpec:
         """Under `store/<name>`."""
@@ -415,10 +420,11 @@ class AssignmentRecord(_message.Message):
         sub_topology: Global___SubTopology | None = ...,
         manifest: Global___Manifest | None = ...,
         controller: Global___Controller | None = ...,
+        format_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "epoch", b"epoch", "manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "epoch", b"epoch", "format_version", b"format_version", "manifest", b"manifest", "record", b"record", "store", b"store", "sub_topology", b"sub_topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_record: _TypeAlias = _typing.Literal["store", "sub_topology", "manifest", "controller"]  # noqa: Y015
     _WhichOneofArgType_record: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015

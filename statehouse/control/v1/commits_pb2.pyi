@@ -39,6 +39,9 @@ class Commit(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
     INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    CHANGELOG_FIELD_NUMBER: _builtins.int
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -64,6 +67,12 @@ class Commit(_message.Message):
     written; an upper bound, as it counts offsets. Without partitions that the
     sources got since the batch. Unset if the brokers did not say.
     """
+    traceparent: _builtins.str
+    """The span of the batch, as W3C's `traceparent`; empty without one."""
+    format_version: _builtins.int
+    """The record's format; 0, which is never written, is the one of the first
+    releases. A reader that doesn't read a format skips the record and says so.
+    """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
         """Source offsets that the state includes: per partition the next offset to
@@ -80,6 +89,12 @@ class Commit(_message.Message):
     def figures(self) -> Global___QueryFigures:
         """The query's figures; unset until this process has completed a batch."""
 
+    @_builtins.property
+    def changelog(self) -> Global___TopicComparison:
+        """The settings of the store's changelog; unset until this process has compared
+        them, and for stores without a changelog of their own.
+        """
+
     def __init__(
         self,
         *,
@@ -94,10 +109,13 @@ class Commit(_message.Message):
         query: _builtins.str = ...,
         figures: Global___QueryFigures | None = ...,
         input_backlog: _builtins.int | None = ...,
+        traceparent: _builtins.str = ...,
+        changelog: Global___TopicComparison | None = ...,
+        format_version: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "batch_id", b"batch_id", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "idle", b"idle", "input_backlog", b"input_backlog", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "batch_id", b"batch_id", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "format_version", b"format_version", "idle", b"idle", "input_backlog", b"input_backlog", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
     _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015
@@ -109,6 +127,74 @@ class Commit(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__input_backlog) -> _WhichOneofReturnType__input_backlog | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
+
+@_typing.final
+class TopicComparison(_message.Message):
+    """The settings of a topic, wanted and found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPARED_AT_MS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    compared_at_ms: _builtins.int
+    """When they were compared, epoch milliseconds by the driver's clock."""
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComparedSetting]:
+        """The settings that the application names, and the numbers of partitions and
+        replicas.
+        """
+
+    def __init__(
+        self,
+        *,
+        compared_at_ms: _builtins.int = ...,
+        settings: _abc.Iterable[Global___ComparedSetting] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared_at_ms", b"compared_at_ms", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicComparison: _TypeAlias = TopicComparison  # noqa: Y015
+
+@_typing.final
+class ComparedSetting(_message.Message):
+    """A setting of a topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Kafka's name for it, or "partitions" or "replicas"."""
+    wanted: _builtins.str
+    """What the application wants."""
+    found: _builtins.str
+    """What the brokers have; unset if the topic doesn't exist."""
+    remedy: _builtins.str
+    """What to do about a difference that the processor can't end by itself; empty
+    if there is none, or the processor's next start ends it.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        wanted: _builtins.str = ...,
+        found: _builtins.str | None = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "found", b"found"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_found", b"_found", "found", b"found", "name", b"name", "remedy", b"remedy", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__found: _TypeAlias = _typing.Literal["found"]  # noqa: Y015
+    _WhichOneofArgType__found: _TypeAlias = _typing.Literal["_found", b"_found"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__found) -> _WhichOneofReturnType__found | None: ...
+
+Global___ComparedSetting: _TypeAlias = ComparedSetting  # noqa: Y015
 
 @_typing.final
 class QueryFigures(_message.Message):
@@ -125,6 +211,7 @@ class QueryFigures(_message.Message):
     STATE_ROWS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    BATCH_MS_FIELD_NUMBER: _builtins.int
     input_rows_per_second: _builtins.float
     """Rows per second read from all sources since the previous batch began; 0
     when idle.
@@ -147,6 +234,10 @@ class QueryFigures(_message.Message):
     """Records refused and sent to the dead-letter topic since the process
     started.
     """
+    batch_ms: _builtins.int
+    """Milliseconds that the whole batch took; unset by processors of earlier
+    versions.
+    """
     def __init__(
         self,
         *,
@@ -157,17 +248,22 @@ class QueryFigures(_message.Message):
         state_rows: _builtins.int = ...,
         state_bytes: _builtins.int = ...,
         dead_letters: _builtins.int = ...,
+        batch_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_watermark_ms", b"_watermark_ms", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms", "_batch_ms", b"_batch_ms", "_watermark_ms", b"_watermark_ms", "backlog", b"backlog", "backlog_eta_ms", b"backlog_eta_ms", "batch_ms", b"batch_ms", "dead_letters", b"dead_letters", "input_rows_per_second", b"input_rows_per_second", "state_bytes", b"state_bytes", "state_rows", b"state_rows", "watermark_ms", b"watermark_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__backlog_eta_ms: _TypeAlias = _typing.Literal["backlog_eta_ms"]  # noqa: Y015
     _WhichOneofArgType__backlog_eta_ms: _TypeAlias = _typing.Literal["_backlog_eta_ms", b"_backlog_eta_ms"]  # noqa: Y015
+    _WhichOneofReturnType__batch_ms: _TypeAlias = _typing.Literal["batch_ms"]  # noqa: Y015
+    _WhichOneofArgType__batch_ms: _TypeAlias = _typing.Literal["_batch_ms", b"_batch_ms"]  # noqa: Y015
     _WhichOneofReturnType__watermark_ms: _TypeAlias = _typing.Literal["watermark_ms"]  # noqa: Y015
     _WhichOneofArgType__watermark_ms: _TypeAlias = _typing.Literal["_watermark_ms", b"_watermark_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__backlog_eta_ms) -> _WhichOneofReturnType__backlog_eta_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_ms) -> _WhichOneofReturnType__batch_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_ms) -> _WhichOneofReturnType__watermark_ms | None: ...
 

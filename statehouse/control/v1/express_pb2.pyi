@@ -267,8 +267,8 @@ class ExpressSum(_message.Message):
     """How many lookups, or calls."""
     @_builtins.property
     def took_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How long the latest of them took, in microseconds, and at most so many as
-        the router keeps.
+        """How long they took, in microseconds, or where they are many, some of them:
+        each of these stands for as many as the others.
         """
 
     def __init__(

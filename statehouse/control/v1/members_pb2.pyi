@@ -77,6 +77,7 @@ class Member(_message.Message):
     GLOBAL_REPLICAS_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
     DYNAMIC_FIELD_NUMBER: _builtins.int
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The node's stable name."""
     incarnation: _builtins.str
@@ -107,6 +108,10 @@ class Member(_message.Message):
     """
     dynamic: _builtins.bool
     """The instance id was made up for this run; no later process will have it."""
+    format_version: _builtins.int
+    """The record's format; 0, which is never written, is the one of the first
+    releases. A reader that doesn't read a format skips the record and says so.
+    """
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
         """Every task replica on the node, dormant ones on disk included."""
@@ -132,10 +137,11 @@ class Member(_message.Message):
         global_replicas: _abc.Iterable[Global___GlobalReplica] | None = ...,
         capacity: _builtins.int = ...,
         dynamic: _builtins.bool = ...,
+        format_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "dynamic", b"dynamic", "epoch", b"epoch", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "dynamic", b"dynamic", "epoch", b"epoch", "format_version", b"format_version", "global_replicas", b"global_replicas", "heartbeat", b"heartbeat", "host", b"host", "incarnation", b"incarnation", "instance_id", b"instance_id", "port", b"port", "rack", b"rack", "replicas", b"replicas", "started_at_ms", b"started_at_ms", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

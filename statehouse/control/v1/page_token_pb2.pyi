@@ -24,6 +24,7 @@ class PageToken(_message.Message):
 
     LAST_KEY_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     last_key: _builtins.bytes
     """Last serialized key returned. For windows and sessions: the escaped key of
     the last entry with its times. Pages are in key order over all partitions,
@@ -33,15 +34,20 @@ class PageToken(_message.Message):
     """Checksum of the query and its fields, the range included. A token of
     another scan is refused.
     """
+    format_version: _builtins.int
+    """The token's format; 0, which is never written, is the one of the first
+    releases. Who doesn't read a format refuses the token.
+    """
     def __init__(
         self,
         *,
         last_key: _builtins.bytes = ...,
         fingerprint: _builtins.int = ...,
+        format_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "last_key", b"last_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "format_version", b"format_version", "last_key", b"last_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

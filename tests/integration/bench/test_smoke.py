@@ -29,6 +29,7 @@ def test_all_that_there_is_is_measured(kafka: EmbeddedKafka, tmp_path: Path, uni
     assert len(sides[0]) >= 13
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_both_sides_are_measured_and_reported(
     kafka: EmbeddedKafka, tmp_path: Path, unique_name: Callable[[str], str]

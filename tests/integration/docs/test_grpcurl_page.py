@@ -1,7 +1,11 @@
-"""Every command of docs/grpcurl-reference.md, run against a real fleet; what comes back is what stands on the page."""
+"""Every command of docs/grpcurl-reference.md, run against a real fleet; what comes back is what stands on the page.
+
+Those of docs/windows.md are run against the same fleet.
+"""
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,21 +16,24 @@ from word_sketch.sketches import new_sketch
 
 from processor.commits import CommitsPublisher, StoreChangelog
 from statehouse.assignment import TaskAssignment
+from statehouse.control.v1 import commits_pb2
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.v1 import fleet_service_pb2, node_service_pb2, query_service_pb2
 from tests.integration.routing.routed import UNHEDGED
 from tests.support.console import Shell, commands, play
 from tests.support.fleet import STORE, Fleet, is_answered_by_active
 from tests.support.kafka import create_topic, produce
+from tests.support.pages import Terminal
 from tests.support.polling import poll_until
 from tests.support.stores_fleet import BEGIN_MS, StoresFleet
 
 _ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = _ROOT / "docs" / "grpcurl-reference.md"
+WINDOWS: Final = _ROOT / "docs" / "windows.md"
 VOLATILE: Final = frozenset(
     {
         *("port", "incarnation", "version", "changelog_topic", "application_id"),
-        *("position", "end_offset", "lag", "offset", "topic_id", "restored_from", "restored_records"),
+        *("position", "end_offset", "lag", "offset", "topic_id", "restored_from", "restored_records", "lookups"),
         *(
             "staleness_ms",
             "processor_age_ms",
@@ -36,7 +43,7 @@ VOLATILE: Final = frozenset(
             "sent_after_ms",
             "hedge_after_ms",
         ),
-        *("next_page_token", "message", "detail"),
+        *("next_page_token", "message", "detail", "topic", "compared_age_ms"),
     }
 )
 
@@ -73,15 +80,20 @@ def say(fleet: Fleet, key: str, words: Iterable[str]) -> None:
 def commit(fleet: Fleet, source_ends: Mapping[tuple[str, int], int]) -> None:
     """Say, as the processor does after a micro-batch, that the store's inputs are in up to these offsets."""
     changelog = StoreChangelog(STORE, fleet.changelog, fleet.partitions)
-    commits = CommitsPublisher(fleet.bootstrap, fleet.application_id, STORE, [changelog])
+    compared = commits_pb2.TopicComparison(compared_at_ms=round(time.time() * 1_000))
+    compared.settings.add(name="partitions", wanted="2", found="2")
+    compared.settings.add(name="cleanup.policy", wanted="compact", found="delete")
+    commits = CommitsPublisher(
+        fleet.bootstrap, fleet.application_id, STORE, [changelog], compared=lambda _topic: compared
+    )
     commits.start()
     commits.publish("query", 0, source_ends)
 
 
-def test_what_the_page_shows_comes_back(fleet: Fleet) -> None:
-    ports = {process.name: process.port for process in fleet.processes}
-    shell = Shell({"7100": ports["router"], "7101": ports["node-a"], "7102": ports["node-b"]})
-    assert play(PAGE.read_text(), shell, VOLATILE) > 30, "the page's commands are found"
+@pytest.mark.long
+def test_windows_are_read_as_their_page_says(fleet: Fleet) -> None:
+    (router,) = (process for process in fleet.processes if process.name == "router")
+    assert len(Terminal({"STATEHOUSE_ROUTER": router.target}).play(WINDOWS.read_text())) > 5
 
 
 def test_every_call_is_on_the_page() -> None:
@@ -90,3 +102,10 @@ def test_every_call_is_on_the_page() -> None:
         for service in contract.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 assert f"{service.full_name}/{method.name}" in run
+
+
+def test_what_the_page_shows_comes_back(fleet: Fleet) -> None:
+    """The last test: a node is told to leave."""
+    ports = {process.name: process.port for process in fleet.processes}
+    shell = Shell({"7100": ports["router"], "7101": ports["node-a"], "7102": ports["node-b"]})
+    assert play(PAGE.read_text(), shell, VOLATILE) > 30, "the page's commands are found"

@@ -47,6 +47,7 @@ def tombstones(fleet: Fleet, name: str) -> int:
     return records.count((name.encode(), None))
 
 
+@pytest.mark.long
 def test_a_static_member_that_bounces_moves_nothing_and_fails_no_lookup(fleet: Fleet) -> None:
     keys = [key for partition in range(PARTITIONS) for key in fleet.keys_in(partition, 5)]
     fleet.put({key: f"v-{key}" for key in keys})
@@ -76,6 +77,7 @@ def test_a_static_member_that_bounces_moves_nothing_and_fails_no_lookup(fleet: F
         assert {lookup.response.replica.epoch for lookup in load.history if lookup.response} == {in_force.epoch}
 
 
+@pytest.mark.long
 def test_a_dynamic_member_makes_up_a_name_and_its_tasks_move_at_sigint(fleet: Fleet) -> None:
     with controller_of(fleet, SESSION_TIMEOUT_S) as controlled:
         first, second = fleet.node("a"), fleet.node("b", instance_id="")

@@ -107,7 +107,7 @@ def new_fleet(
     ("windowed", "is_changing"),
     [
         (False, True),
-        (True, False),
+        pytest.param(True, False, marks=pytest.mark.long),
         pytest.param(False, False, marks=pytest.mark.long),
         pytest.param(True, True, marks=pytest.mark.long),
     ],

@@ -164,7 +164,7 @@ async def test_no_lookup_fails_while_either_router_is_killed_frozen_or_restarted
     assert took_s.keys() == {"calm", *FAULTS}
 
 
-@pytest.mark.parametrize("options", [BY_PROXY, EXPRESS], ids=("proxy", "express"))
+@pytest.mark.parametrize("options", [pytest.param(BY_PROXY, marks=pytest.mark.long), EXPRESS], ids=("proxy", "express"))
 async def test_a_frozen_router_fails_no_lookup_of_who_knows_another_and_tells_the_others_in_time(
     fleet: Fleet, options: Mapping[str, object]
 ) -> None:

@@ -51,6 +51,7 @@ def topic(reached: Reached, unique_name: Callable[[str], str]) -> str:
     return name
 
 
+@pytest.mark.long
 def test_clients_go_on_at_the_door_they_came_by(reached: Reached, topic: str) -> None:
     kafka, proxied = reached.kafka, reached.proxied
     with reached.proxy() as proxy:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import ssl
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,38 +19,23 @@ from statehouse.local import certificates
 from statehouse.local.cluster import LocalCluster, cluster_of
 from statehouse.local.tls_files import TLS_FOLDER, tls_of
 from tests.support.polling import poll_until
+from tests.support.statehouse import ANY_PORTS, statehouse
 from tests.support.tools import tool
 
 # The start of the cluster counts towards the first test that asks for it.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
-ROOT = Path(__file__).parents[3]
-ANY_PORTS = ("--kafka-port", "--router-port", "--http-port", "--first-node-port")
-
-
-def statehouse(folder: Path, *arguments: str, timeout_s: float = 60.0) -> tuple[int, str, str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("STATEHOUSE_TLS")}
-    done = subprocess.run(
-        [sys.executable, "-m", "statehouse.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-        cwd=folder,
-        env=env | {"PYTHONPATH": str(ROOT)},
-    )
-    return done.returncode, done.stdout, done.stderr
+STORE, KEY = "leader-boards", "1"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory in which a cluster with TLS is up, with what `up` printed in the file `printed`."""
     folder = tmp_path_factory.mktemp("cluster")
-    ports = [word for flag in ANY_PORTS for word in (flag, "0")]
     try:
-        code, printed, told = statehouse(folder, "up", "--tls", "--nodes", "2", *ports, timeout_s=500.0)
-        assert code == ExitCode.DONE, told
-        (folder / "printed").write_text(printed)
+        ran = statehouse(folder, "up", "--tls", "--nodes", "2", *ANY_PORTS, timeout_s=500.0)
+        assert ran.code == ExitCode.DONE, ran.err
+        (folder / "printed").write_text(ran.out)
         yield folder
     finally:
         statehouse(folder, "down")
@@ -60,24 +44,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(folder: Path) -> LocalCluster:
-    return cluster_of(folder / ".statehouse", APPLICATION.name)
+    return cluster_of(folder / ".statehouse")
 
 
 def http_status(cluster: LocalCluster) -> int:
+    """Return what the reader gets of the HTTP API."""
+    reader = tls_of(cluster.run_dir, "reader")
+    context = ssl.create_default_context(cafile=reader.ca)
+    context.load_cert_chain(reader.certificate, reader.key)
+    url = f"https://{cluster.http.address}{APPLICATION.http_page}"
     try:
-        with urllib.request.urlopen(f"http://{cluster.http.address}{APPLICATION.http_page}", timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=30, context=context) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+    except urllib.error.URLError:  # files are being replaced
+        return 0
 
 
 def test_commands_in_its_directory_just_work(folder: Path, cluster: LocalCluster) -> None:
-    code, printed, told = statehouse(folder, "get", APPLICATION.store, APPLICATION.key)
-    assert code == ExitCode.DONE, told
-    assert "found" in printed
-    assert statehouse(folder, "status")[0] == ExitCode.DONE
-    assert statehouse(folder, "nodes", "list")[0] == ExitCode.DONE
+    ran = statehouse(folder, "get", STORE, KEY)
+    assert ran.code == ExitCode.DONE, ran.err
+    assert "found" in ran.out
+    assert statehouse(folder, "status").code == ExitCode.DONE
+    assert statehouse(folder, "nodes", "list").code == ExitCode.DONE
     assert http_status(cluster) == 200
 
 
@@ -90,7 +81,7 @@ def test_grpcurl_works_as_it_is_printed(folder: Path) -> None:
 
 def test_who_shows_nothing_is_not_let_in(cluster: LocalCluster) -> None:
     with Client(cluster.router.address) as client, pytest.raises(LookupFailure, match="TLS") as refused:
-        client.get(APPLICATION.store, APPLICATION.key)
+        client.get(STORE, KEY)
     assert refused.value.reason is Reason.UNREACHABLE
 
 
@@ -99,22 +90,22 @@ def test_each_identity_may_do_what_its_roles_allow(folder: Path, cluster: LocalC
     for name, is_let_in in (("reader", True), ("operator", True), ("health", False)):
         with Client(cluster.router.address, tls=tls_of(run_dir, name)) as client:
             if is_let_in:
-                assert client.get(APPLICATION.store, APPLICATION.key).found
+                assert client.get(STORE, KEY).found
             else:
                 with pytest.raises(LookupFailure) as denied:
-                    client.get(APPLICATION.store, APPLICATION.key)
+                    client.get(STORE, KEY)
                 assert denied.value.reason is Reason.PERMISSION_DENIED
     reader = tls_of(run_dir, "reader")
     options = ["--tls-ca", str(reader.ca), "--tls-certificate", str(reader.certificate), "--tls-key", str(reader.key)]
-    code, _, told = statehouse(folder, "nodes", "drain", "node-a", "--no-wait", *options)
-    assert code == ExitCode.ERROR
-    assert "PERMISSION_DENIED" in told
+    ran = statehouse(folder, "nodes", "drain", "node-a", "--no-wait", *options)
+    assert ran.code == ExitCode.ERROR
+    assert "PERMISSION_DENIED" in ran.err
 
 
 def test_a_revoked_reader_is_refused_and_new_certificates_let_it_in(folder: Path, cluster: LocalCluster) -> None:
     tls = folder / ".statehouse" / TLS_FOLDER
-    assert statehouse(folder, "certs", "revoke", str(tls), "reader")[0] == ExitCode.DONE
+    assert statehouse(folder, "certs", "revoke", str(tls), "reader").code == ExitCode.DONE
     poll_until(lambda: http_status(cluster) != 200, 30, "the reader's refusal")
     certificates.make_certificates(tls, force=True)
     poll_until(lambda: http_status(cluster) == 200, 60, "all parts with new certificates")
-    assert statehouse(folder, "get", APPLICATION.store, APPLICATION.key)[0] == ExitCode.DONE
+    assert statehouse(folder, "get", STORE, KEY).code == ExitCode.DONE

@@ -148,6 +148,7 @@ def test_a_broker_whose_process_ends_tells_so_and_its_temporary_directory_goes()
     assert not data_dir.exists()
 
 
+@pytest.mark.long
 def test_an_exception_in_the_owner_leaves_no_broker_behind() -> None:
     program = (
         "from statehouse.local.kafka import EmbeddedKafka\n"

@@ -26,6 +26,7 @@ from tests.support.fleet import STORE, Fleet, ServerProcess
 from tests.support.metrics import Scrape, scrape, scrape_registry
 from tests.support.polling import poll_until
 from tests.support.progress import progress_json
+from tests.support.web import web_server
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 MINUTE = 60_000
@@ -162,6 +163,17 @@ def test_late_records_and_expired_segments_are_counted(
         assert served.value("statehouse_node_expired_segments_total", store=STORE) == 2
         assert served.value("statehouse_node_read_duration_seconds_count", query="fetch_windows") == 1
         assert_documented(served, "node")
+
+
+def test_the_web_process_counts_what_is_documented() -> None:
+    with web_server("127.0.0.1:1") as address:
+        served = scrape(int(address.rpartition(":")[2]))
+    shared = {f"statehouse_router_{name}_total" for name in ("denials", "unusable_security_files")}
+    listed = documented("http") | {name: each for name, each in documented("router").items() if name in shared}
+    assert {
+        f"{name}_total" if family.type == "counter" else name: family.type for name, family in served.families.items()
+    } == {name: each.kind for name, each in listed.items()}
+    assert served.value("statehouse_http_connections") == 1, "the scrape's own"
 
 
 def answers(process: ServerProcess) -> bool:

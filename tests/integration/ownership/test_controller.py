@@ -343,6 +343,7 @@ def test_a_standby_controller_takes_over_and_gives_back(kafka: EmbeddedKafka, ap
     assert driver.fatal == standby.fatal == []
 
 
+@pytest.mark.long
 def test_two_standby_controllers_leave_each_other_alone(kafka: EmbeddedKafka, application: str) -> None:
     one, other = Watched(), Watched()
     with (

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Final
 
 from examples.leaderboard import sample
-from examples.leaderboard.produce import create_source_topics
 from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.samples import create_topics
 from tests.integration.processor import counters
 from tests.support.kafka import PlacedRecord, create_topic, produce, produce_placed
 
@@ -24,7 +24,7 @@ def fill(broker: EmbeddedKafka, topology: str, count: int) -> None:
         create_topic(broker.bootstrap, counters.EVENTS, _PARTITIONS)
         _in_parts(broker, counters.EVENTS, _numbers(count))
         return
-    create_source_topics(broker.bootstrap, _PARTITIONS)
+    create_topics(broker.bootstrap, sample.TOPICS, _PARTITIONS)
     produce(broker.bootstrap, PLAYERS, [sample.named_row(player, f"Player {player}") for player in range(_PLAYERS)])
     produce(broker.bootstrap, PRODUCTS, [sample.named_row(game, f"Game {game}") for game in range(_PRODUCTS)])
     _in_parts(broker, SCORES, _scores(count))

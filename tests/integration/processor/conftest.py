@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark import shared_session
+from processor.testing import shared_session
 
 
 @pytest.fixture(scope="package")

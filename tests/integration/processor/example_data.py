@@ -7,7 +7,7 @@ import random
 from collections import OrderedDict, defaultdict
 from typing import Any
 
-from examples.samples import Sample
+from statehouse.local.samples import Sample
 from statehouse.partitioning import partition_for
 
 BEGAN_MS = 1_700_000_000_000

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +17,18 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from statehouse.control.v1 import commits_pb2
 from statehouse.kafka import clients
 from statehouse.kafka.offsets import end_offsets
+from tests.support.kafka import unless
 from tests.support.polling import poll_until
 from tests.support.proxy import children_of
 
 _ROOT = Path(__file__).resolve().parents[3]
 START_S = 150.0
+_NO_LEADER_YET: Final = (
+    KafkaError._NOENT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 
 
 ON_TWO_CORES: Final = (sys.executable, "-m", "processor.cli", "--master", "local[2]")
@@ -142,8 +149,7 @@ def messages(bootstrap: str, topic: str) -> list[Message]:
     )
     try:
         numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        unread = end_offsets(clients.admin(bootstrap, "tests"), [(topic, number) for number in numbers])
-        assert len(unread) == len(numbers)
+        unread = poll_until(lambda: _ends(bootstrap, topic, numbers), 30.0, f"the ends of {topic}")[0]
         consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
         found: list[Message] = []
 
@@ -161,6 +167,13 @@ def messages(bootstrap: str, topic: str) -> list[Message]:
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def _ends(bootstrap: str, topic: str, numbers: Collection[int]) -> list[dict[tuple[str, int], int]]:
+    """Return the ends of a topic's partitions; nothing while one has no leader, as a new topic's at first."""
+    asked = [(topic, number) for number in numbers]
+    ends = unless(_NO_LEADER_YET, lambda: end_offsets(clients.admin(bootstrap, "tests"), asked))
+    return [ends] if ends is not None and len(ends) == len(numbers) else []
 
 
 def store_of(records: Iterable[Message]) -> dict[bytes, bytes]:

@@ -28,6 +28,7 @@ from processor.attach.mapping import EntryMapping
 from processor.settings import ProcessorSettings
 from processor.start_check import last_commits
 from processor.supervision import QueryDied
+from processor.testing import shared_session
 from statehouse.client import Client
 from statehouse.errors import LookupFailure
 from statehouse.local.jars import resolve_jars
@@ -38,7 +39,6 @@ from tests.support.fleet import Servers
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 from tests.support.proxy import children_of
-from tests.support.spark import shared_session
 
 STORE: Final = "totals"
 USERS: Final = 20

@@ -233,6 +233,7 @@ def test_what_does_not_fit_the_columns_is_refused(
     assert says.lower() in str(refused.value).lower()
 
 
+@pytest.mark.long
 def test_variables_of_a_processor_with_state(spark: SparkSession, ran: Callable[[str, str], str]) -> None:
     checkpoint = ran("a processor with state", "changelogs")
     assert check_reads(spark, checkpoint, StateChoice(variable="total"))[-1][b"ann"] == b'{"amount":11}'

@@ -58,6 +58,7 @@ def every_type(app: Application) -> None:
     app.store("kinds", rows.select("key", wanted.alias("value"), "timestamp"), value_serde="avro")
 
 
+@pytest.mark.long
 def test_every_type_is_read_by_confluents_own_reader(
     spark: SparkSession, tmp_path: Path, registry: SchemaRegistry
 ) -> None:

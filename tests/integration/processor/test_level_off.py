@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from examples.kafka_samples import send
-from examples.samples import Sample, create_topics
 from examples.window_join.topology import ORDERS, PAID, PAYMENTS, application_id
 from statehouse.client import Client
 from statehouse.errors import LookupFailure
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.samples import Sample, create_topics, send
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, messages
 from tests.support.fleet import Servers

@@ -98,6 +98,8 @@ def test_a_frame_of_a_session_that_runs_is_published_and_read(
                 return False
 
         poll_until(is_there, 120, "the count")
+        read = published.frame(value_schema="count BIGINT", pushdown=True).where("key = 'u4'").select("value.count")
+        assert read.collect() == [(RECORDS // USERS,)]
         published.stop()
     assert not spark.streams.active, "the session goes on, and the query has ended"
 

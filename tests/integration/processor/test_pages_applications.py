@@ -23,7 +23,7 @@ def programs(page: str) -> list[str]:
 
 
 (IN_README,) = programs("README.md")
-PAGES = ("docs/applications.md", "docs/stores.md", "docs/spark-state.md")
+PAGES = ("docs/applications.md", "docs/stores.md", "docs/spark-state.md", "docs/windows.md")
 APPLICATIONS = [(page, program) for page in PAGES for program in programs(page)]
 APPLICATIONS = [(page, program) for page, program in APPLICATIONS if "\ndef build(" in program]
 

@@ -10,18 +10,19 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from examples.http_service import create_app
-from examples.kafka_samples import send
+from examples.http_service import routes
 from examples.patient_monitoring import model
-from examples.patient_monitoring.http_api import answer
+from examples.patient_monitoring.http_api import READS, ROOT, answer
 from examples.patient_monitoring.sample import BEGAN_MS, FEVER, PATIENT, PULSE_RECORDS, TOPICS, pulse, temperature
 from examples.patient_monitoring.topology import ALERTS, HIGH_PULSES, PULSE_COUNTS, PULSES, TEMPERATURES
-from examples.samples import Sample, create_topics
-from statehouse.client import AsyncClient
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import partition_counts, topic_settings
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.samples import Sample, create_topics, send
+from statehouse.settings import WebSettings
 from statehouse.topology import changelog_topic, dead_letters_topic
+from statehouse.web.app import build_app
+from statehouse.web.gateway import Gateway
 from tests.integration.processor.running import Running, running_example
 from tests.integration.processor.support import headers, messages
 
@@ -163,10 +164,11 @@ def the_http_api_answers(app: Running) -> None:
 
 
 async def asked(router: str, *paths: str) -> list[Any]:
-    app = create_app(lambda: AsyncClient(router), answer)
+    gateway = Gateway(WebSettings(router=router))
+    app = build_app(gateway, routes(gateway, ROOT, READS, answer))
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as http:
-        return [(await http.get(f"http://patients{path}")).json() for path in paths]
+        return [(await http.get(f"http://localhost{path}")).json() for path in paths]
 
 
 def windows(app: Running) -> dict[tuple[Any, int], int]:

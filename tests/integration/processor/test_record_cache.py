@@ -25,7 +25,7 @@ from tests.support.polling import poll_until
 pytestmark = pytest.mark.timeout(240)
 
 UPDATES, KEYS, DEADLINE_S = 3_000, 12, 90.0
-INTERVAL_S = 4
+INTERVAL_S = 2
 LONG = pytest.mark.long
 
 
@@ -84,6 +84,7 @@ def test_rows_are_written_saved_and_counted_by_store(
         processor.stop()
 
 
+@pytest.mark.long
 def test_batches_begin_a_commit_interval_apart(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from examples.leaderboard import sample
 from examples.leaderboard.model import Score, leaderboards
-from examples.leaderboard.produce import create_source_topics
 from examples.leaderboard.topology import PLAYERS, PRODUCTS, SCORES, STORE, application_id
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.local.process import ProcessIdentity, descendants
+from statehouse.local.samples import create_topics
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import ProcessorProcess, messages, store_of
 from tests.support.kafka import produce, produce_placed
@@ -38,7 +38,7 @@ EAGER_SPECULATION = [
 @pytest.mark.timeout(1200)
 def test_the_leaderboard_is_the_same_on_a_cluster_whose_executors_come_and_go(tmp_path: Path):
     with EmbeddedKafka() as broker, SparkCluster(tmp_path / "spark", workers=2) as cluster:
-        create_source_topics(broker.bootstrap, PARTITIONS)
+        create_topics(broker.bootstrap, sample.TOPICS, PARTITIONS)
         produce(broker.bootstrap, PLAYERS, [sample.named_row(*row) for row in PLAYER_NAMES.items()])
         produce(broker.bootstrap, PRODUCTS, [sample.named_row(*row) for row in PRODUCT_NAMES.items()])
         produce_placed(broker.bootstrap, SCORES, made_scores())

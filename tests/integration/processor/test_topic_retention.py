@@ -108,7 +108,12 @@ def created(broker: EmbeddedKafka, app: Application, **settings: int) -> str:
 
 def write(broker: EmbeddedKafka, topic: str, entries: Sequence[Entry], *, transaction: int = 0) -> None:
     """Write entries with values of no meaning, in transactions of so many if there is to be any."""
-    conf: dict[str, str | int] = {"bootstrap.servers": broker.bootstrap, "linger.ms": 0}
+    # Without idempotence a retry could change the order of the records.
+    conf: dict[str, str | int | bool] = {
+        "bootstrap.servers": broker.bootstrap,
+        "linger.ms": 0,
+        "enable.idempotence": True,
+    }
     producer = Producer(conf | ({"transactional.id": topic} if transaction else {}))
     if transaction:
         producer.init_transactions(30.0)
@@ -133,6 +138,7 @@ def windows(first_ms: int, last_ms: int, count: int) -> list[Entry]:
     return [(WindowKey(b"key", start).to_bytes(), start) for start in starts]
 
 
+@pytest.mark.long
 def test_windows_past_their_retention_leave_the_log(broker: EmbeddedKafka, unique_name: Callable[[str], str]):
     retention_ms = 5_000
     app = declared(unique_name("app"))

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from processor.application import Application
 from processor.settings import ProcessorSettings
-from processor.topics import create_topics, wait_for_sources
+from processor.topics import create_missing_sources, create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.clients import admin
 from statehouse.kafka.topics import partition_counts
@@ -58,6 +58,24 @@ def test_a_missing_source_is_named_with_the_remedy(
     with pytest.raises(ConfigurationError, match=f"source topic {absent} not found: create it"):
         wait_for_sources(client, [there, absent], 0.3)
     assert wait_for_sources(client, [there], 0.3) == {there: 2}
+
+
+def test_missing_sources_are_created_if_that_is_asked_for(
+    kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
+):
+    there, events, rows, everything, own = map(unique_name, ("there", "events", "rows", "everything", "own"))
+    create_topic(kafka.bootstrap, there, partitions=1)
+    app = declared(unique_name("app"), there, events, own)
+    app.table(rows)
+    app.global_store("all", everything)
+    app.query("own", frame()).topic(own)
+    create_missing_sources(client, app, 2)
+    counts = {there: 1, events: 2, rows: 2, everything: 2}
+    assert wait_for_sources(client, [*counts], 5) == counts
+    assert partition_counts(client, [own]) == {own: None}, "that is an output, created with the others"
+    for topic, policy in {events: "delete", rows: "compact", everything: "compact"}.items():
+        settings = settings_of(client, topic)
+        assert (settings["cleanup.policy"], settings["retention.ms"]) == (policy, "-1")
 
 
 def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique_name: Callable[[str], str]):

@@ -157,6 +157,7 @@ def build_windows(app: Application) -> None:
         app.query(how, both, output_mode="append").topic(how)
 
 
+@pytest.mark.long
 def test_windows_hop_and_streams_are_joined_within_a_time(spark: SparkSession, tmp_path: Path):
     topology = TopologyTest("app", build_windows, spark, tmp_path, partitions=1)
     topology.pipe("visits", visit("ann", "home", 5), visit("ann", "cart", 35), visit("bob", "home", 5))

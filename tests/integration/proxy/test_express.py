@@ -271,7 +271,7 @@ async def test_sums_have_each_lookup_once() -> None:
         found = [each for one in sums for each in one.sums]
         assert sum(each.count for each in found) == 500
         assert {(each.store, each.instance_id, each.role) for each in found} == {("s", "n", Role.ACTIVE.value)}
-        assert all(0 < len(each.took_us) <= min(128, each.count) for each in found)
+        assert all(0 < len(each.took_us) <= min(32, each.count) for each in found)
         assert sum(lookups for one in sums for lookups in one.shared) <= 500
 
 

@@ -54,10 +54,10 @@ async def test_calls_fail_while_a_server_that_said_it_lives_says_nothing() -> No
         for path in (GET, TWICE):
             came, took_s = await outcome(at, path, b"abc")
             assert is_silence(came), came
-            assert took_s < 1
+            assert took_s < 2.5, "it is known by now"
         assert it.asked == []
         it.proxy.link.send(ToProxy.ALIVE)
-        await until(lambda: call(at, GET, b"abc"), [b"cba"].__eq__)
+        await until(lambda: call(at, GET, b"abc"), lambda came: came == [b"cba"])
         assert await call(at, TWICE, b"abc") == [b"abc", b"abc"]
         assert not of_node.done(), "a node never says that it lives, and may take its time"
         node.may_go_on.set()

@@ -159,6 +159,7 @@ def test_a_failed_lookup_says_that_there_are_no_standbys(fleet: Fleet) -> None:
     assert failure.value.reason is Reason.NO_REPLICA_AVAILABLE
 
 
+@pytest.mark.long
 def test_the_controller_keeps_one_copy_and_moves_it_only_with_its_node(fleet: Fleet) -> None:
     def held_by(*names: str) -> bool:
         """Whether these nodes are the actives, with no other copy anywhere, and all tasks run."""

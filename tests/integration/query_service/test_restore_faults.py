@@ -245,6 +245,7 @@ def test_store_of_another_format_is_wiped_and_restored(fleet: Faulty) -> None:
     fleet.assert_faults(node, {(Fault.UNKNOWN_FORMAT, STORE_WIPED): 1})
 
 
+@pytest.mark.long
 def test_a_directory_from_before_timestamps_is_restored_with_them(fleet: Faulty) -> None:
     """Format 1 has values only. Read as format 2, their first bytes would be taken for a time."""
     fleet.put_records([("a", b"a", b"first value", 1_000), ("b", b"b", b"second value", 2_000)])
@@ -438,6 +439,7 @@ def test_unreadable_record_is_skipped_and_counted(
         assert_neighbour_serves(node)
 
 
+@pytest.mark.long
 def test_deleted_keys_do_not_come_back_from_an_old_checkpoint(
     kafka: EmbeddedKafka, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -535,6 +537,7 @@ def test_directory_that_can_not_be_written_is_named(fleet: Faulty) -> None:
     fleet.assert_faults(node, {(Fault.DISK_REFUSED, TASK_STOPPED): None})
 
 
+@pytest.mark.long
 def test_folder_that_another_process_has_is_taken_over_when_it_ends(fleet: Faulty) -> None:
     folder = TaskDirectory(fleet.folder() / "0_0")
     folder.acquire()

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from examples.kafka_samples import Record
 from examples.leaderboard import sample as leaderboard
+from examples.leaderboard.sample import Record
 from examples.patient_monitoring import sample as patients
 from statehouse.local.java import find_java
 from statehouse.local.kafka import EmbeddedKafka

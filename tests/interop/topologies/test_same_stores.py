@@ -20,15 +20,16 @@ from typing import Any, Final, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from examples.leaderboard import sample
 from examples.leaderboard import topology as leaderboard
 from examples.leaderboard.model import Score, leaderboards
-from examples.leaderboard.produce import create_source_topics
 from examples.patient_monitoring import model
 from examples.patient_monitoring import topology as monitoring
 from examples.patient_monitoring.sample import iso
 from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
+from statehouse.local.samples import create_topics
 from statehouse.partitioning import partition_for
 from statehouse.topology import changelog_topic
 from tests.integration.processor.support import messages, store_of
@@ -121,7 +122,7 @@ def test_the_leaderboard_is_the_same(
     players = table(source, "player", range(500), PARTITIONS, first_ms)
     products = table(source, "product", range(100), 1, first_ms)
     scores = scores_of(source, 50_000, first_ms + MINUTE)
-    create_source_topics(broker.bootstrap, PARTITIONS)
+    create_topics(broker.bootstrap, sample.TOPICS, PARTITIONS)
     produce_placed(broker.bootstrap, leaderboard.PLAYERS, players)
     produce_placed(broker.bootstrap, leaderboard.PRODUCTS, products)
     events = [

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import example
@@ -93,6 +94,30 @@ def test_an_active_moves_by_make_before_break(situation: Situation) -> None:
                 assert heir <= Readiness.RESTORED
                 assert now.active in was.replicas
             assert was.active in now.standbys
+
+
+@given_many(st.integers(2, 20), st.integers(3, 6), st.integers(2, 3), st.integers(0, 2**32))
+def test_no_active_makes_room_for_one_that_could_go_where_it_goes(
+    tasks: int, nodes: int, standbys: int, seed: int
+) -> None:
+    """A node with many actives is gone, every copy has caught up. If balance moves an active from x to y, none that is
+    new on x has a copy on y: that would be two moves in place of one."""
+    rng = Random(seed)
+    gone, *left = [f"n{number}" for number in range(nodes)]
+    current = {}
+    for part in range(tasks):
+        others = rng.sample(left, rng.randint(1, min(standbys, nodes - 1)))
+        active = gone if rng.random() < 0.5 else others.pop()
+        current[TaskId(0, part)] = TaskAssignment(active, tuple(others), (), "before")
+    views = {
+        name: NodeView(replicas={task: CAUGHT_UP for task, holders in current.items() if name in holders.replicas})
+        for name in left
+    }
+    outcome = plan(current, views, current, planner(num_standby_replicas=standbys)).tasks
+    moved = {task: (was.active, outcome[task].active) for task, was in current.items()}
+    for giver, taker in {move for move in moved.values() if move[0] in views and move[0] != move[1]}:
+        arrived = [task for task, (was, now) in moved.items() if now == giver != was]
+        assert not [task for task in arrived if taker in current[task].standbys], f"could go to {taker}, not {giver}"
 
 
 @given_many(situations())

@@ -75,7 +75,9 @@ def test_a_query_adds_up_the_live_windows_of_its_span(batches: list[list[Any]], 
     spans,
     st.booleans(),
 )
-def test_sessions_come_by_their_ends(written: list[Any], span: tuple[int, int], reverse: bool) -> None:
+def test_sessions_of_a_span_of_ends_come_by_their_starts(
+    written: list[Any], span: tuple[int, int], reverse: bool
+) -> None:
     store: TimedStore[SessionKey] = TimedStore(MemoryEngine(10**8), SESSIONS, RETENTION_MS)
     keys = [SessionKey(key, start, start + length * 5_000) for key, start, length, _ in written]
     applied(store, [[ChangelogRecord(key.to_bytes(), each[3], 0)] for key, each in zip(keys, written, strict=True)])
@@ -94,7 +96,7 @@ def test_sessions_come_by_their_ends(written: list[Any], span: tuple[int, int], 
         page = store.entries_of(key, *span, reverse=reverse)
         assert not page.more
         assert [entry for entry, _ in page.entries] == sorted(
-            expected, key=lambda each: (each.end_ms, each.start_ms), reverse=reverse
+            expected, key=lambda each: (each.start_ms, each.end_ms), reverse=reverse
         )
         assert all(model[entry] == value for entry, value in page.entries)
 

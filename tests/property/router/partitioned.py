@@ -75,7 +75,7 @@ class Nodes:
 
     async def _read(self, method: str, body: bytes) -> bytes:
         request = _REQUESTS[method].FromString(body)
-        assert request.entry_keys
+        assert request.forwarding.entry_keys
         read = {
             "Scan": self.engine.scan,
             "ScanWindows": self.engine.scan_windows,

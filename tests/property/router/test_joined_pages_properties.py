@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from router.lookups.pages import joined
 from statehouse.batches import BatchCapacity
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import next_page_token, page_size
-from statehouse.serdes import json_value
+from statehouse.paging import RangeRequest, next_page_token, page_size
+from statehouse.serdes import SERDES, json_value
 from statehouse.v1 import query_service_pb2, types_pb2
 
 KEY = st.binary(max_size=3)
@@ -84,18 +85,70 @@ def test_as_by_reading_all(
         for number, (held, has_more) in enumerate(parts)
     ]
     request = query_service_pb2.ScanRequest(store="s", page_size=size, reverse=reverse)
-    page = joined(request, [each.SerializeToString() for each in pages], max_bytes)
+    page = joined(request, [each.SerializeToString() for each in pages], max_bytes, SERDES["string"])
     assert query_service_pb2.ScanResponse.FromString(page) == by_reading_all(request, pages, max_bytes)
 
 
+@given(
+    texts=st.lists(st.sets(st.text(max_size=3), max_size=8), min_size=1, max_size=3),
+    without=st.lists(st.booleans(), min_size=3, max_size=3),
+    size=st.integers(1, 20),
+    reverse=st.booleans(),
+)
+def test_pages_without_entry_keys_are_joined_as_well(
+    texts: list[set[str]], without: list[bool], size: int, reverse: bool
+) -> None:
+    request = query_service_pb2.ScanRequest(store="s", page_size=size, reverse=reverse)
+    pages = [
+        page_of(
+            {text.encode(): query_service_pb2.Entry(key=types_pb2.Key(text=text)) for text in each},
+            number,
+            has_more=False,
+            reverse=reverse,
+        )
+        for number, each in enumerate(texts)
+    ]
+    expected = by_reading_all(request, pages, 10**6)
+    for page, has_none in zip(pages, without, strict=False):
+        if has_none:
+            page.ClearField("entry_keys")
+    found = joined(request, [each.SerializeToString() for each in pages], 10**6, SERDES["string"])
+    assert query_service_pb2.ScanResponse.FromString(found) == expected
+
+
+def test_windows_without_entry_keys_are_in_the_order_of_keys_and_starts() -> None:
+    def page_with(*starts: int) -> bytes:
+        windows = [
+            query_service_pb2.KeyedWindow(
+                key=types_pb2.Key(raw=b"k"), window=query_service_pb2.Window(start_ms=start_ms), sequence=1
+            )
+            for start_ms in starts
+        ]
+        return query_service_pb2.ScanWindowsResponse(windows=windows).SerializeToString()
+
+    request = query_service_pb2.ScanWindowsRequest(store="s")
+    page = joined(request, [page_with(20, 300), page_with(10, 100)], 10**6, SERDES["string"])
+    found = query_service_pb2.ScanWindowsResponse.FromString(page)
+    assert [each.window.start_ms for each in found.windows] == [10, 20, 100, 300]
+
+
 @pytest.mark.parametrize(
-    ("page", "message"),
+    ("request_", "page", "message"),
     [
-        (query_service_pb2.ScanResponse(entries=[query_service_pb2.Entry()]), "update nodes first"),
-        (page_of({}, 0, has_more=True, reverse=False), "returned none"),
+        (query_service_pb2.ScanRequest(), page_of({}, 0, has_more=True, reverse=False), "returned none"),
+        (
+            query_service_pb2.ScanRequest(as_of_ms=1),
+            query_service_pb2.ScanResponse(entries=[query_service_pb2.Entry()]),
+            "can't scan as of a time",
+        ),
+        (
+            query_service_pb2.ScanSessionsRequest(),
+            query_service_pb2.ScanSessionsResponse(sessions=[query_service_pb2.KeyedSession()]),
+            "can't scan sessions",
+        ),
     ],
 )
-def test_a_page_that_cant_be_is_refused(page: query_service_pb2.ScanResponse, message: str) -> None:
+def test_a_page_that_cant_be_is_refused(request_: RangeRequest, page: Any, message: str) -> None:
     with pytest.raises(LookupFailure, match=message) as failure:
-        joined(query_service_pb2.ScanRequest(store="s"), [page.SerializeToString()], 10**6)
+        joined(request_, [page.SerializeToString()], 10**6, SERDES["string"])
     assert failure.value.reason is Reason.INTERNAL

@@ -45,7 +45,7 @@ _NEEDED: Final = {
     "scan": "Scan ScanWindows ScanSessions Count",
     "watch": "Watch",
     "query": "QueryStore",
-    "fleet": "GetFleet WatchFleet ListStores ListNodes ListPartitions GetNode",
+    "fleet": "GetFleet WatchFleet ListStores ListNodes ListPartitions ListChangelogs GetNode",
     "drain": "Drain",
     "metrics": "metrics",
     "nothing that anybody has": "Steal",

@@ -84,6 +84,7 @@ def test_commit_records_are_given_the_figures_of_the_last_batch():
         state_rows=32,
         state_bytes=8_544,
         dead_letters=3,
+        batch_ms=1548,
     )
 
 

@@ -1,4 +1,5 @@
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from typing import Literal
 import pytest
 
 from processor import runner
-from processor.runner import Processor, Topology
+from processor.runner import Processor, RunningQuery, Topology
 from processor.settings import ProcessorSettings
 from processor.topics import ApplicationTopics
 from statehouse.errors import ConfigurationError
@@ -54,6 +55,27 @@ def test_a_taken_metrics_port_is_a_clear_error():
         pytest.raises(ConfigurationError, match="choose another --metrics-port"),
     ):
         processor(taken.getsockname()[1])._serve_metrics()
+
+
+def test_all_queries_together_have_the_time_of_a_stop():
+    """A unit's, or a pod's, time to end is computed from it."""
+    done: list[str] = []
+    times: list[float] = []
+
+    def stop(timeout_s: float) -> None:
+        done.append("stop")
+        times.append(timeout_s)
+        time.sleep(min(timeout_s, 0.1))  # its batch takes longer
+
+    query = SimpleNamespace(name="q", finish=lambda: done.append("finish"), stop=stop)
+    nothing = SimpleNamespace(stop=lambda: None, finish=lambda: None)
+    settings = ProcessorSettings(bootstrap="b:1", checkpoint_dir="unused", stop_timeout_ms=100)
+    running = Processor(Topology("app", lambda _app: None), settings)
+    running._running += [RunningQuery(query, nothing, nothing)] * 3  # type: ignore[arg-type] # stand-ins
+    running.stop()
+    assert done == [*["finish"] * 3, *["stop"] * 3]
+    assert times[0] > 0
+    assert times[1:] == [0, 0]
 
 
 @pytest.mark.parametrize("choice", ["own", "none"])

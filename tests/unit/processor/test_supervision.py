@@ -42,7 +42,10 @@ class Sink:
         self.committed: int | None = None
         self.is_idle = True
 
-    def drain(self, _timeout_s: float):
+        self.drained: list[float] = []
+
+    def drain(self, timeout_s: float):
+        self.drained.append(timeout_s)
         return True
 
 
@@ -91,7 +94,9 @@ def test_a_query_that_died_begins_anew_after_its_pause_with_a_sink_of_its_own(
     assert query.is_idle
     assert restarts == ["boards"]
     query.look(12.0)
+    query.finish()
     query.stop(1.0)
+    assert starts.made[1].sink.drained == [0.0, 1.0]
     assert starts.made[1].query.stops == 1
 
 

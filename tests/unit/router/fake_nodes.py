@@ -113,7 +113,7 @@ class FakeNode(query_service_pb2_grpc.QueryServiceServicer):
     async def Scan(self, request: query_service_pb2.ScanRequest, context: Context) -> query_service_pb2.ScanResponse:  # noqa: N802
         self.scans.append(request)
         await self._misbehave(context)
-        assert request.entry_keys
+        assert request.forwarding.entry_keys
         partitions = list(request.partitions) or [request.partition]
         if missing := set(partitions) - self.data.keys():
             await _abort(context, LookupFailure(Reason.PARTITION_NOT_OWNED, f"no {min(missing)} here"))

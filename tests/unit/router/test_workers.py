@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from typing import cast
+from unittest.mock import MagicMock
 
 import grpc
 import grpc.aio
 import pytest
 
-from router.workers import environment_of, hold_port, keep, settings_of_worker
+from router import child_processes
+from router.child_processes import environment_of, keep
+from router.workers import hold_port, settings_of_worker, worker_child
 from statehouse.errors import ConfigurationError
 from statehouse.local.ports import LOOPBACK
 from statehouse.rpc.server import RpcServer
 from statehouse.settings import RouterSettings, load
+from statehouse.waiting import StopSignals
 
 
 def _server(port: int, *, share_port: bool) -> RpcServer:
@@ -98,15 +103,38 @@ def test_a_port_that_is_held_lets_no_connection_in() -> None:
 
 
 async def test_a_worker_that_can_not_be_started_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, tries = asyncio.Event(), 0
+    stop, tries = StopSignals(), 0
 
     async def no_memory(*_: object, **__: object) -> None:
         nonlocal tries
         tries += 1
         if tries == 2:
-            stop.set()
+            stop.now()
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", no_memory)
-    await asyncio.wait_for(keep(RouterSettings(application_id="app"), 0, stop), 10)
+    await asyncio.wait_for(keep(worker_child(RouterSettings(application_id="app"), 0, 7_200), stop), 10)
     assert tries == 2
+
+
+async def test_a_process_that_ends_just_before_it_is_killed_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_processes, "_STOP_TIMEOUT_S", 0.0)
+    ended = asyncio.Event()
+
+    class Process:
+        """As asyncio's is when the event loop knows of the end, and whoever waits has not been told."""
+
+        stdin = MagicMock()
+
+        async def wait(self) -> int:
+            await ended.wait()
+            return 0
+
+        def kill(self) -> None:
+            ended.set()
+            raise ProcessLookupError
+
+    stop, process = StopSignals(), Process()
+    stop.now()
+    async with asyncio.timeout(20):
+        await child_processes._ended(cast("asyncio.subprocess.Process", process), stop, 0.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -37,9 +39,17 @@ def test_client_needs_no_extra() -> None:
     assert (done.returncode, done.stdout) == (0, "LookupFailure\n"), done.stderr
 
 
-def test_wheel_says_that_it_is_typed(tmp_path: Path) -> None:
+def test_the_page_for_users_names_each_extra() -> None:
+    extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    section = (_ROOT / "docs" / "installing.md").read_text().partition("\n## Extras\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == extras.keys() - {"dev"}
+
+
+def test_wheel_says_that_it_is_typed_and_has_the_templates(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(_ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "statehouse/py.typed" in names
     assert "statehouse/v1/query_service_pb2.pyi" in names
+    templates = (_ROOT / "statehouse" / "local" / "templates").iterdir()
+    assert {f"statehouse/local/templates/{template.name}" for template in templates} <= set(names)

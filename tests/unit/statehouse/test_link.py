@@ -121,6 +121,15 @@ async def test_lookups_are_answered_under_their_numbers() -> None:
         assert remaining_s == pytest.approx(1.5, abs=0.1)
 
 
+async def test_the_newest_sums_of_the_proxy_are_kept() -> None:
+    async with linked() as end:
+        assert end.link.proxy_sums == b""
+        end.writer.write(from_proxy(FromProxy.PROXY_SUMS, 0, b"old") + from_proxy(FromProxy.PROXY_SUMS, 0, b"new"))
+        end.writer.write(lookup(8, b"abc"))
+        assert await end.frame() == (ToProxy.ANSWER, 8, b"cba")
+        assert end.link.proxy_sums == b"new"
+
+
 @pytest.mark.parametrize("kind", [FromProxy.GET, FromProxy.BATCH_GET])
 async def test_a_refusal_and_a_defect_are_told_as_grpc_tells_them(
     kind: FromProxy, monkeypatch: pytest.MonkeyPatch

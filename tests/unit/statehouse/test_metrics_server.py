@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -54,15 +56,36 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_further_scrape_is_closed_at_once_until_another_ends(server: MetricsServer) -> None:
+def test_idle_connections_keep_nobody_out_the_oldest_gives_way(server: MetricsServer) -> None:
     with ExitStack() as held:
-        scrapes = [held.enter_context(connected(server)) for _ in range(AT_ONCE)]
-        assert not is_answered(server)
-        with connected(server) as further:
-            assert further.recv(1) == b""
-        assert not any(map(is_closed, scrapes))
-        scrapes[0].close()
-        poll_until(lambda: is_answered(server), DEADLINE_S, "the place of the one that ended")
+        idle = [held.enter_context(connected(server)) for _ in range(AT_ONCE)]
+        assert is_answered(server)
+        assert idle[0].recv(1) == b""
+        assert not any(map(is_closed, idle[1:]))
+
+
+def test_a_further_connection_is_closed_at_once_while_all_are_being_answered() -> None:
+    may_end, asked = threading.Event(), threading.Semaphore(0)
+
+    def slow() -> str:
+        asked.release()
+        may_end.wait(DEADLINE_S)
+        return ""
+
+    settings = RouterSettings(application_id="tests")
+    server = MetricsServer(new_registry(), LOOPBACK, 0, settings, None, {"/livez": slow})
+    try:
+        with ExitStack() as held:
+            for _ in range(AT_ONCE):
+                held.enter_context(connected(server)).sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+            assert all(asked.acquire(timeout=DEADLINE_S) for _ in range(AT_ONCE))
+            with connected(server) as further:
+                assert further.recv(1) == b""
+            may_end.set()
+            poll_until(lambda: is_answered(server), DEADLINE_S, "the place of one that ended")
+    finally:
+        may_end.set()
+        server.close()
 
 
 def test_a_scrape_that_takes_too_long_is_cut_off(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +93,34 @@ def test_a_scrape_that_takes_too_long_is_cut_off(server: MetricsServer, monkeypa
     with connected(server) as slow:
         poll_until(lambda: is_closed(slow), DEADLINE_S, "the end of a scrape that goes on for ever")
     assert is_answered(server)
+
+
+def answered(server: MetricsServer, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(LOOPBACK, server.port, timeout=DEADLINE_S)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    told = response.status, response.read().decode().strip()
+    connection.close()
+    return told
+
+
+def test_probes_are_answered_beside_the_metrics_by_the_right_for_health() -> None:
+    asked: list[str] = []
+
+    class Gate:
+        async def reload_if_changed(self) -> None: ...
+
+        def admit(self, method: str, *_: object) -> None:
+            asked.append(method)
+
+    probes = {"/livez": lambda: "", "/readyz": lambda: "query scores is RESTARTING"}
+    settings, gate = RouterSettings(application_id="tests"), Gate()
+    guarded: Any = gate
+    server = MetricsServer(new_registry(), LOOPBACK, 0, settings, guarded, probes)
+    try:
+        assert answered(server, "/livez") == (200, "ok")
+        assert answered(server, "/readyz") == (503, "query scores is RESTARTING")
+        assert answered(server, "/metrics")[0] == 200
+    finally:
+        server.close()
+    assert asked == ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Check", "metrics"]

@@ -6,7 +6,14 @@ import pytest
 
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
-from statehouse.processor_reports import ProcessorReport, ProcessorReports, decode_commit, input_backlog, written_at_s
+from statehouse.processor_reports import (
+    SETTINGS_MAX,
+    ProcessorReport,
+    ProcessorReports,
+    decode_commit,
+    input_backlog,
+    written_at_s,
+)
 
 
 def test_a_record_is_as_old_as_the_clocks_say_and_never_of_the_future() -> None:
@@ -43,6 +50,13 @@ def test_a_record_of_the_commits_topic_is_checked() -> None:
         decode_commit(b"boards", b"\xff\xff")
     with pytest.raises(ContractError, match="backlog must be from 0"):
         decode_commit(b"boards", commits_pb2.Commit(store="boards", input_backlog=-1).SerializeToString())
+    many = commits_pb2.Commit(store="boards")
+    many.changelog.settings.extend([commits_pb2.ComparedSetting(name="a")] * (SETTINGS_MAX + 1))
+    unprintable = commits_pb2.Commit(store="boards")
+    unprintable.changelog.settings.add(name="a\x00")
+    for wrong, why in ((many, "201 settings"), (unprintable, "can't be shown")):
+        with pytest.raises(ContractError, match=why):
+            decode_commit(b"boards", wrong.SerializeToString())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
-from statehouse.waiting import is_set_within, is_told_to_end
+from statehouse.waiting import StopSignals, is_set_within, is_told_to_end
 
 
 async def test_the_event_or_the_time_ends_it() -> None:
@@ -67,3 +68,22 @@ async def test_a_time_limit_is_an_order_to_end_as_long_as_it_ends_what_it_bounds
         await wait()
     assert told == [True]
     assert not is_told_to_end()
+
+
+@pytest.mark.parametrize(
+    ("signals", "asked", "at_once"),
+    [
+        ([], False, False),
+        ([signal.SIGTERM], True, False),
+        ([signal.SIGINT], True, True),
+        ([signal.SIGTERM, signal.SIGTERM], True, True),
+        ([signal.SIGTERM, signal.SIGINT], True, True),
+    ],
+)
+async def test_sigterm_lets_a_process_take_its_time_and_a_second_signal_ends_that(
+    signals: list[int], asked: bool, at_once: bool
+) -> None:
+    stop = StopSignals()
+    for number in signals:
+        stop.take(number)
+    assert (stop.asked.is_set(), stop.at_once.is_set()) == (asked, at_once)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from examples.leaderboard.http_api import answer
+from examples.leaderboard.http_api import READS, ROOT, answer
 from statehouse.client import Answer, Entry, EntryCount, Host
 from statehouse.errors import LookupFailure, Reason
 from tests.support.http_api import Api, api_of
@@ -55,7 +55,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def api(store: FakeStore) -> Api:
-    return api_of(store, answer)
+    return api_of(store, ROOT, READS, answer)
 
 
 def test_one_product_is_its_stored_document_byte_for_byte(api: Api):

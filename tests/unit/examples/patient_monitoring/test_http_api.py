@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from examples.patient_monitoring.http_api import STORE, answer
+from examples.patient_monitoring.http_api import READS, ROOT, STORE, answer
 from statehouse.client import KeyedWindow, Window
 from statehouse.errors import LookupFailure, Reason
 from tests.support.http_api import Api, api_of
@@ -55,7 +55,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def api(store: FakeStore) -> Api:
-    return api_of(store, answer)
+    return api_of(store, ROOT, READS, answer)
 
 
 def test_all_minutes_are_an_object_by_patient_and_bounds(api: Api):

@@ -63,6 +63,18 @@ def test_the_heir_is_restored_rather_than_near_and_near_rather_than_far() -> Non
     assert heir(n0=disk(800_000), n1=disk(900_000), n2=restored_far) == "n2", "an unassigned one that still serves"
 
 
+def test_an_active_that_must_move_evens_out_in_place_of_one_that_need_not() -> None:
+    nodes = {name: node(t0=CAUGHT_UP, t1=CAUGHT_UP, t2=CAUGHT_UP, t3=CAUGHT_UP) for name in ("n0", "n1")}
+    current = {
+        T0: TaskAssignment("n0", ("n1",)),
+        T1: TaskAssignment("n1", ("n0",)),
+        T2: TaskAssignment("gone", ("n0", "n1")),
+        T3: TaskAssignment("gone", ("n0",)),
+    }
+    made = plan([T0, T1, T2, T3], nodes, current, planner()).tasks
+    assert [holders.active for holders in made.values()] == ["n0", "n1", "n1", "n0"]
+
+
 def test_forced_promotions_are_outside_the_budget() -> None:
     tasks = [T0, T1, T2, T3]
     nodes = {"n0": node(**{f"t{task.partition}": CAUGHT_UP for task in tasks}), "n1": node(), "n2": node()}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 
 from query_service.reads import disk_reads, lookups
+from query_service.reads.batches import Batch, batch_of
 from query_service.reads.disk_reads import THREADS, DiskReads
 from query_service.reads.lookups import DiskLookup, LookupHandler
 from query_service.reads.position_waits import PositionWaits
@@ -99,6 +100,13 @@ def request_of(key: str) -> query_service_pb2.GetRequest:
     return query_service_pb2.GetRequest(store="s", key={"text": key})
 
 
+def batch_for(keys: Iterable[str], *, shared: bool = True) -> Batch:
+    requests = [request_of(key) for key in keys]
+    for request in requests if shared else ():
+        request.forwarding.epoch = 1
+    return batch_of(query_service_pb2.BatchGetRequest(requests=requests).SerializeToString())
+
+
 @pytest.fixture(autouse=True)
 def batches_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is slow."""
@@ -134,7 +142,8 @@ async def whole(answer: bytes | DiskLookup) -> bytes:
 
 @pytest.mark.parametrize("cold", [[], KEYS[::3], KEYS, ["absent"]], ids=["none", "some", "all", "absent"])
 async def test_an_answer_is_the_same_wherever_its_keys_are(cold: Sequence[str]) -> None:
-    batch = query_service_pb2.BatchGetRequest(requests=map(request_of, [*KEYS, "absent", KEYS[0]]))
+    keys = [*KEYS, "absent", KEYS[0]]
+    batch = batch_for(keys)
     warm, node = Node([]), Node(cold)
     at_once = warm.lookups.batch_get(batch)
     assert isinstance(at_once, bytes)
@@ -142,8 +151,8 @@ async def test_an_answer_is_the_same_wherever_its_keys_are(cold: Sequence[str]) 
     assert isinstance(answer, DiskLookup) == bool(cold)
     results = results_of(await whole(answer))
     assert results == results_of(at_once)
-    for request, result in zip(batch.requests, results, strict=True):
-        alone = query_service_pb2.GetResponse.FromString(await whole(node.lookups.get(request)))
+    for key, result in zip(keys, results, strict=True):
+        alone = query_service_pb2.GetResponse.FromString(await whole(node.lookups.get(request_of(key))))
         alone.replica.ClearField("staleness_ms")
         assert alone == result.response
     node.lookups.close()
@@ -168,7 +177,7 @@ async def test_of_a_batch_only_what_needs_the_disk_has_to_be_asked_for_alone(
     stalled: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookups, "BATCH_WAITS_S", 0.01)
-    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
+    batch = stalled.lookups.batch_get(batch_for(KEYS))
     assert isinstance(batch, DiskLookup)
     for key, result in zip(KEYS, results_of(await batch.complete()), strict=True):
         if key in KEYS[:20]:
@@ -177,11 +186,23 @@ async def test_of_a_batch_only_what_needs_the_disk_has_to_be_asked_for_alone(
             assert result.response.value.text == key.upper()
 
 
+async def test_a_batch_of_one_caller_waits_for_the_disk(stalled: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "BATCH_WAITS_S", 0.0)
+    monkeypatch.setattr(lookups, "OWN_BATCH_WAITS_S", 30.0)
+    shared, own = (stalled.lookups.batch_get(batch_for(KEYS, shared=each)) for each in (True, False))
+    assert isinstance(own, DiskLookup)
+    reading = asyncio.ensure_future(own.complete())
+    assert any(result.HasField("error") for result in results_of(await whole(shared)))
+    assert not reading.done()
+    stalled.go_on()
+    assert [result.response.value.text for result in results_of(await reading)] == [key.upper() for key in KEYS]
+
+
 async def test_of_a_batch_only_what_needs_the_disk_is_refused_when_too_many_wait(
     stalled: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_reads, "WAITING_MAX", 0)
-    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
+    batch = stalled.lookups.batch_get(batch_for(KEYS))
     results = results_of(await whole(batch))
     refused = [reason_from_number(each.error.reason) for each in results if each.HasField("error")]
     assert refused == [Reason.OVERLOADED] * 20
@@ -190,7 +211,7 @@ async def test_of_a_batch_only_what_needs_the_disk_is_refused_when_too_many_wait
 async def test_a_read_that_nobody_waits_for_goes_no_further(stalled: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookups, "BATCH_WAITS_S", 0.01)
     keys = [key for key in KEYS[:20] for _ in range(4)]
-    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, keys)))
+    batch = stalled.lookups.batch_get(batch_for(keys))
     await whole(batch)
     stalled.go_on()
     await poll_until_async(lambda: stalled.lookups.disk_reads == 0, 20, "the thread to be free")
@@ -221,7 +242,7 @@ async def test_a_stamp_claims_no_more_than_was_read(stalled: Node) -> None:
 
 async def test_a_store_that_is_closed_meanwhile_has_no_answer(stalled: Node) -> None:
     get = stalled.lookups.get(request_of(KEYS[0]))
-    batch = stalled.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS[:2])))
+    batch = stalled.lookups.batch_get(batch_for(KEYS[:2]))
     assert isinstance(get, DiskLookup)
     assert isinstance(batch, DiskLookup)
     stalled.go_on()
@@ -238,7 +259,7 @@ async def test_a_damaged_entry_fails_alone() -> None:
     node = Node(KEYS)
     for disk in node.disks.values():
         disk.damaged = {KEYS[3].encode()}
-    batch = node.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
+    batch = node.lookups.batch_get(batch_for(KEYS))
     results = results_of(await whole(batch))
     failed = {key: result.error.reason for key, result in zip(KEYS, results, strict=True) if result.HasField("error")}
     assert {key: reason_from_number(reason) for key, reason in failed.items()} == {KEYS[3]: Reason.TASK_FAILED}
@@ -250,7 +271,7 @@ async def test_no_more_is_read_than_about_what_a_message_takes() -> None:
     large = b"x" * 20_000
     for disk in node.disks.values():
         disk.write({"default": [(key.encode(), bytes(8) + large) for key in KEYS]}, Checkpoint("t", "id", 0, 1))
-    batch = node.lookups.batch_get(query_service_pb2.BatchGetRequest(requests=map(request_of, KEYS)))
+    batch = node.lookups.batch_get(batch_for(KEYS))
     assert isinstance(batch, DiskLookup)
     with pytest.raises(LookupFailure) as caught:
         await batch.complete()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from query_service.reads.batches import batch_of
 from query_service.reads.fleet_view import ServedStore
 from query_service.reads.lookups import LookupHandler
 from query_service.replicas.replica import StoreReplica
@@ -53,10 +54,13 @@ class OneStore:
         self._served = ServedStore(spec, SERDES["string"], SERDES["string"])
         self._replica = StoreReplica(spec, 0, store, Checkpoint("t", "id", 1, 1), metrics.of("s", Role.ACTIVE))
 
-    def place(self, request: query_service_pb2.GetRequest) -> Any:
-        if request.key.text == "gone":
+    def store(self, _name: str) -> ServedStore:
+        return self._served
+
+    def placed(self, _served: ServedStore, key: str) -> tuple[bytes, int]:
+        if key == "gone":
             raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
-        return self._served, request.key.text.encode(), 0
+        return key.encode(), 0
 
     def admit(self, *_: object) -> Any:
         return self._replica, types_pb2.ReplicaStamp()
@@ -174,5 +178,5 @@ def test_failures_of_a_batch_take_room_in_the_message_too(tmp_path: Path) -> Non
 def _batch_get(
     lookups: LookupHandler, requests: list[query_service_pb2.GetRequest]
 ) -> list[query_service_pb2.BatchGetResult]:
-    answered = lookups.batch_get(query_service_pb2.BatchGetRequest(requests=requests))
+    answered = lookups.batch_get(batch_of(query_service_pb2.BatchGetRequest(requests=requests).SerializeToString()))
     return list(query_service_pb2.BatchGetResponse.FromString(answered).results)

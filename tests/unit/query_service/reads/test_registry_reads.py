@@ -43,6 +43,7 @@ from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
 from tests.support.registry import registry_of
 
 METRICS = NodeMetrics()
+WITH_KEYS = types_pb2.Forwarding(entry_keys=True)
 SPEC = StoreSpec("s", "t", 1, 0, key_serde="avro", value_serde="avro")
 TASK = TaskId(0, 0)
 SCHEMAS = {
@@ -167,7 +168,7 @@ async def test_a_lookup_waits_for_its_schema_and_nobody_else_does() -> None:
 
 async def test_a_page_has_documents_and_where_asked_for_the_keys_bytes() -> None:
     async with node_with() as (node, _):
-        page = await node.scan(entry_keys=True)
+        page = await node.scan(forwarding=WITH_KEYS)
         shown = [(entry.key.text, from_value(entry.value)) for entry in page.entries]
         # What the registry does not know is shown as it is.
         assert shown == [('"ann"', {"n": 1}), ('"bob"', {"n": 2}), ('"cat"', VALUES[CAT])]
@@ -179,8 +180,8 @@ async def test_a_page_has_documents_and_where_asked_for_the_keys_bytes() -> None
 
 async def test_the_proxy_gets_the_same_pages_and_refusals_as_callers_of_grpcio() -> None:
     async with node_with() as (node, _):
-        page = await node.scan(entry_keys=True)
-        request = query_service_pb2.ScanRequest(store="s", partition=0, entry_keys=True).SerializeToString()
+        page = await node.scan(forwarding=WITH_KEYS)
+        request = query_service_pb2.ScanRequest(store="s", partition=0, forwarding=WITH_KEYS).SerializeToString()
         answer = await cast("Any", node.servicer.proxied["Scan"](request, LinkContext(None)))
         assert query_service_pb2.ScanResponse.FromString(answer).entries == page.entries
         for request, refused in ((b"\xff", Reason.INVALID_REQUEST), (b"\x0a\x01t", Reason.UNKNOWN_STORE)):

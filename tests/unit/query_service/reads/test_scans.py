@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
 
 from query_service.reads.open_scans import OpenScans
 from query_service.reads.scans import ScanHandler
+from query_service.replicas.replica import StoreReplica
+from query_service.stores.base import ChangelogRecord
+from query_service.stores.walk import Walk
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
-from statehouse.v1 import query_service_pb2
+from statehouse.v1 import query_service_pb2, types_pb2
 from tests.unit.query_service.one_node import PARTITIONS, admission_of
 
+T = TypeVar("T")
 KEYS = [f"key-{number:02}" for number in range(30)]
 
 
@@ -64,3 +68,28 @@ async def test_partitions_that_can_not_be_read_together_are_refused(
     with pytest.raises(LookupFailure) as caught:
         await scans.scan(query_service_pb2.ScanRequest(store="s", **fields))
     assert caught.value.reason is reason
+
+
+class _WrittenBefore(OpenScans):
+    """Scans before which a record is written, when they have been admitted."""
+
+    async def run(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T:
+        for replica in replicas:
+            replica.apply([ChangelogRecord(b"new", b"NEW", 0)], replica.position + 1)
+        return await super().run(replicas, read)
+
+
+async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows() -> None:
+    open_scans = _WrittenBefore(max_open=1, timeout_s=60.0)
+    admission = admission_of(NodeMetrics(), (0, 1), KEYS)
+    scans = ScanHandler(admission, open_scans, max_message_bytes=10**6)
+    served = admission.store("s")
+    before = [admission.admit(served, number, types_pb2.Freshness(), types_pb2.Forwarding())[1] for number in (0, 1)]
+
+    request = query_service_pb2.ScanRequest(store="s", partitions=[0, 1])
+    page = query_service_pb2.ScanResponse.FromString(await scans.scan(request))
+
+    assert [entry.key.text for entry in page.entries].count("new") == 2
+    assert [stamp.position for stamp in page.replicas] == [stamp.position + 1 for stamp in before]
+    assert [stamp.lag for stamp in page.replicas] == [0, 4]
+    open_scans.close()

@@ -147,11 +147,16 @@ def test_the_state_follows_the_tasks() -> None:
     assert node.state is NodeState.REBALANCING
     assert not node.is_serving([TaskState.RESTORING])
     assert node.is_serving([TaskState.RESTORING, TaskState.RUNNING])
+    assert not node.is_ready([TaskState.RESTORING, TaskState.RUNNING]), "the next node would be restarted too early"
     assert node.settle([TaskState.RUNNING]) is NodeState.REBALANCING
     assert node.is_serving([])
+    assert node.is_ready([])
+    assert node.is_ready([TaskState.RUNNING])
+    assert not node.is_ready([TaskState.RUNNING, TaskState.ERROR])
     assert node.enter(NodeState.PENDING_SHUTDOWN) is NodeState.RUNNING
     assert node.enter(NodeState.PENDING_SHUTDOWN) is None
     assert not node.is_serving([TaskState.RUNNING])
+    assert not node.is_ready([TaskState.RUNNING])
     with pytest.raises(InvalidTransition):
         node.enter(NodeState.RUNNING)
 

@@ -328,6 +328,23 @@ def test_a_damaged_entry_is_told_by_reads_of_lists_and_of_memory(tmp_path: Path)
     engine.close()
 
 
+def test_a_store_whose_index_is_not_in_memory_either_has_no_empty_values(tmp_path: Path) -> None:
+    """As after a restart: RocksDB then says of keys on the disk that they were found, with a value of no bytes."""
+    small = {"block_cache_bytes": 4 * 1024 * 1024, "write_buffer_bytes": 256 * 1024}
+    engine = RocksDBEngine(tmp_path, StoreResources(**small))
+    stored = {b"%05d" % n: os.urandom(1_000) for n in range(10_000)} | {b"empty": b""}
+    keys = list(stored)
+    for start in range(0, len(keys), 200):
+        engine.write({"default": [(key, stored[key]) for key in keys[start : start + 200]]}, AT)
+    engine.close()
+    engine = RocksDBEngine(tmp_path, StoreResources(**small))
+    recalled = engine.recall("default", keys)
+    assert Unknown.ON_DISK in recalled
+    assert all(found in (Unknown.ON_DISK, stored[key]) for key, found in zip(keys, recalled, strict=True))
+    assert engine.get_many("default", keys) == list(stored.values())
+    engine.close()
+
+
 def _whole(engine: Engine, key: bytes) -> None:
     """Read a key as a node does: what memory doesn't tell, from the disk."""
     if engine.recall("default", [key]) == [Unknown.ON_DISK]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from router.choice.answer_times import AnswerTimes
@@ -47,6 +49,22 @@ def test_calls_given_up_count_as_answers_that_took_at_least_as_long() -> None:
         _feed(answer_times, "a", 1, times=9)
         answer_times.overtaken(GET, "a", 0.03)
     assert answer_times.hedge_delay_s(GET) == pytest.approx(0.03)
+
+
+def test_the_delay_stays_where_it_is_though_only_the_late_answers_come_one_by_one() -> None:
+    answer_times, source = _answer_times(), random.Random(7)
+    late, lookups = 0, 500
+    for nth in range(100):
+        delay_s = answer_times.hedge_delay_s(GET)
+        times_s = [source.lognormvariate(-6, 0.8) for _ in range(lookups)]
+        in_time = [each for each in times_s if each <= delay_s]
+        for took_s in in_time[:: len(in_time) // 32]:
+            answer_times.answered(GET, "a", took_s, len(in_time) / 32)
+        for took_s in times_s:
+            if took_s > delay_s:
+                answer_times.answered(GET, "a", took_s)
+                late += nth >= 20
+    assert 0.03 < late / (80 * lookups) < 0.07, "one in twenty"
 
 
 def test_five_late_answers_in_a_row_make_a_node_slow() -> None:

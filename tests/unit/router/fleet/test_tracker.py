@@ -19,6 +19,7 @@ from statehouse.cli.main import app
 from statehouse.errors import EngineError
 from statehouse.settings import RouterSettings
 from statehouse.v1 import errors_pb2, fleet_service_pb2, fleet_service_pb2_grpc, types_pb2
+from statehouse.waiting import StopSignals
 from tests.support.panic import Panic
 from tests.support.polling import poll_until_async
 from tests.unit.router.fake_nodes import Fleet
@@ -88,6 +89,8 @@ async def test_who_is_long_gone_is_forgotten_unless_the_assignment_names_it() ->
     assert set((await tracked.table(1)).nodes) == {"a", "b", "c"}, "nobody was heard of since"
     tracked.tracker.on_member(member("b"))
     assert set((await tracked.table(2)).nodes) == {"a", "b"}
+    assert tracked.tracker.heartbeat_age_s("c") is None, "nothing of it is kept"
+    assert tracked.tracker.heartbeat_age_s("a") is not None
     tracked.tracker.on_member(member("c"))
     assert set((await tracked.table(3)).nodes) == {"a", "b", "c"}
 
@@ -117,6 +120,33 @@ async def test_health_follows_the_first_table() -> None:
         assert await statuses() == [health_pb2.HealthCheckResponse.NOT_SERVING] * 3
         await fleet.publish(TaskAssignment())
         assert await statuses() == [health_pb2.HealthCheckResponse.SERVING] * 3
+    finally:
+        await fleet.stop()
+
+
+async def test_readiness_follows_the_age_of_the_table() -> None:
+    fleet = Fleet(ready_silence_max_ms=60_000)
+    age_s: list[float | None] = [None]
+    await fleet.router.start(lambda: age_s[0])
+    stub = health_pb2_grpc.HealthStub(fleet.channel)
+
+    async def statuses() -> list[int]:
+        names = ("liveness", "", "readiness")
+        return [(await stub.Check(health_pb2.HealthCheckRequest(service=name))).status for name in names]
+
+    serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+    try:
+        assert await statuses() == [serving, not_serving, not_serving]
+        age_s[0] = 0.0
+        await fleet.publish(TaskAssignment())
+        assert await statuses() == [serving, serving, serving]
+        age_s[0] = 61.0
+        await fleet.publish(TaskAssignment(), epoch=2)  # each table is judged at once
+        assert await statuses() == [serving, serving, not_serving]
+        age_s[0] = 1.0
+        await fleet.publish(TaskAssignment(), epoch=3)
+        fleet.router.leave()
+        assert await statuses() == [serving, not_serving, not_serving]
     finally:
         await fleet.stop()
 
@@ -160,7 +190,7 @@ async def test_attempts_are_counted_by_reason(start: Start) -> None:
         for reason in ("OK", "UNREACHABLE")
     }
     assert counted == {"OK": 1, "UNREACHABLE": 1}
-    assert registry.get_sample_value("statehouse_router_lookup_duration_seconds_count") == 1
+    assert registry.get_sample_value("statehouse_router_lookup_duration_seconds_count", {"store": STORE}) == 1
 
 
 async def test_a_lookup_under_way_ends_when_the_router_stops(start: Start) -> None:
@@ -179,12 +209,14 @@ async def test_a_broken_reader_ends_the_router(monkeypatch: pytest.MonkeyPatch) 
         def __init__(self, *_args: object, on_broken: Callable[[Exception], None], **_more: object) -> None:
             self.start = lambda: on_broken(RuntimeError("a defect"))
 
+        def seconds_since_contact(self) -> float | None: ...
+
         def stop(self) -> None: ...
 
     monkeypatch.setattr(router.server, "ControlLogReader", Broken)
     settings = RouterSettings(application_id="app", router_port=0, proxy="none")
     with pytest.raises(RuntimeError, match="a defect"):
-        await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
+        await asyncio.wait_for(router.server.serve(settings, StopSignals()), 10)
 
 
 @pytest.mark.parametrize("defect", [RuntimeError("a defect"), Panic("a defect")], ids=["error", "panic"])
@@ -213,6 +245,8 @@ async def test_a_defect_in_what_a_record_leads_to_ends_the_router(
                 self._on_record(*record)
             self._on_contact()
 
+        def seconds_since_contact(self) -> float | None: ...
+
         def stop(self) -> None: ...
 
     def breaks(*_: object, **__: object) -> None:
@@ -227,7 +261,7 @@ async def test_a_defect_in_what_a_record_leads_to_ends_the_router(
         monkeypatch.setattr(router.fleet.tracker, "compile_table", breaks)
     settings = RouterSettings(application_id="app", router_port=0, proxy="none")
     with pytest.raises((RuntimeError, EngineError), match="a defect"):
-        await asyncio.wait_for(router.server.serve(settings, asyncio.Event()), 10)
+        await asyncio.wait_for(router.server.serve(settings, StopSignals()), 10)
 
 
 def test_the_command_reads_flags_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,18 @@ async def test_who_waits_hears_of_the_commit() -> None:
     assert await waiting == Token({(STORE, 0): 2})
 
 
+async def test_after_a_reset_the_records_are_to_be_processed_again() -> None:
+    inputs = Inputs()
+    inputs.on_commit(commit(7, {CLICKS: 6}, {0: 90}))
+    inputs.on_reset(STORE)
+    inputs.on_reset("never heard of")
+    waiting = asyncio.create_task(inputs.processed(STORE, {CLICKS: 5}, Deadline.after(30.0), 50))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    inputs.on_commit(commit(0, {CLICKS: 6}, {0: 2}))
+    assert await waiting == Token({(STORE, 0): 2})
+
+
 async def test_too_many_who_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.fleet_api.inputs._MAX_WAITS", 1)
     inputs = Inputs()

@@ -6,12 +6,20 @@ from collections.abc import Awaitable, Callable
 
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from statehouse.control.v1 import assignment_pb2, commits_pb2
+from statehouse.topology import StoreSpec
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
 from tests.unit.router.fake_nodes import Fleet
 from tests.unit.router.fleets import STORE
 
 Start = Callable[..., Awaitable[Fleet]]
-FIGURES = {"input_rows_per_second": 12.5, "backlog": 300, "state_rows": 7, "state_bytes": 4_000, "dead_letters": 2}
+FIGURES = {
+    "input_rows_per_second": 12.5,
+    "backlog": 300,
+    "state_rows": 7,
+    "state_bytes": 4_000,
+    "dead_letters": 2,
+    "batch_ms": 640,
+}
 KNOWN = {"boards", "ranks", "alerts"}
 
 
@@ -80,12 +88,37 @@ def test_records_of_a_processor_that_does_not_name_the_query_are_its_store_s() -
     assert [query.name for query in described(queries)] == ["boards"]
 
 
+def test_changelogs_are_told_of_as_the_processor_compared_them() -> None:
+    queries = ProcessorQueries()
+    compared = commits_pb2.TopicComparison(compared_at_ms=3_000)
+    compared.settings.add(name="partitions", wanted="3", found="2", remedy="reset it")
+    compared.settings.add(name="cleanup.policy", wanted="compact")
+    queries.on_commit(commit("boards", changelog=compared), 8.0)
+    queries.on_commit(commit("ranks"), 8.0)
+    stores = {name: StoreSpec(name, f"app-{name}-changelog", 1, 0) for name in ("ranks", "boards", "quiet")}
+    boards, quiet, ranks = queries.changelogs(stores, 5_000.0)
+    assert (boards.store, boards.topic, boards.compared_age_ms) == ("boards", stores["boards"].changelog_topic, 2_000)
+    partitions, policy = boards.settings
+    assert (partitions.name, partitions.wanted, partitions.found, partitions.remedy) == (
+        "partitions",
+        "3",
+        "2",
+        "reset it",
+    )
+    assert not policy.HasField("found"), "there is no topic"
+    for unknown in (quiet, ranks):
+        assert not unknown.HasField("compared_age_ms")
+        assert not unknown.settings
+
+
 async def test_the_fleet_tells_of_them(start: Start) -> None:
     fleet = await start("a")
     fleet.router.queries.on_commit(commit(STORE, batch_id=6), 0.0)
     stub = fleet_service_pb2_grpc.FleetServiceStub(fleet.channel)
     response = await stub.GetFleet(fleet_service_pb2.GetFleetRequest(), timeout=5.0)
     assert [(query.name, list(query.stores), query.batch_id) for query in response.queries] == [("scores", [STORE], 6)]
+    listed = await stub.ListChangelogs(fleet_service_pb2.ListChangelogsRequest(), timeout=5.0)
+    assert [changelog.store for changelog in listed.changelogs] == [STORE]
 
 
 def test_who_acts_is_told_with_the_age_of_its_record() -> None:

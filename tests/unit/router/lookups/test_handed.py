@@ -40,7 +40,7 @@ def handed_batch(to: str, lookups: int, ago_s: float = 0.0) -> tuple[HandedLooku
 async def batch(fleet: Fleet, keys: str, *calls: HandedLookup, is_handed: bool = True) -> list[str]:
     """Return who answered each of a batch, or why nobody did."""
     getter: BatchGetter = fleet.router._handlers.batches
-    data = await getter.batch_get(framed(body(key) for key in keys), Deadline.after(5.0), calls if is_handed else None)
+    data = await getter.batch_get(framed(body(key) for key in keys), Deadline.after(60.0), calls if is_handed else None)
     results = query_service_pb2.BatchGetResponse.FromString(data).results
     return [
         each.response.replica.host.instance_id if each.HasField("response") else reason_name(each.error.reason)
@@ -55,7 +55,7 @@ def metric(fleet: Fleet, name: str, **labels: str) -> float:
 async def answer(fleet: Fleet, lookup: HandedLookup) -> NodeAnswer:
     dispatcher: Dispatcher = fleet.router._handlers.dispatcher
     call = keyed_call(fleet.router.tables.current(), "Get", body("k"))
-    return await dispatcher.dispatch(call, Deadline.after(5.0), handed=lookup)
+    return await dispatcher.dispatch(call, Deadline.after(60.0), handed=lookup)
 
 
 def by(found: NodeAnswer) -> str:
@@ -106,12 +106,12 @@ async def test_a_late_one_is_hedged_at_once_and_either_may_answer(start: Start) 
 
 
 async def test_one_that_is_silent_for_as_long_as_an_attempt_may_take_counts_as_such(start: Start) -> None:
-    fleet = await start("a", "b", attempt_timeout_ms=200, hedge_min_ms=200)
-    lookup, _came = handed("a", ago_s=0.15)
+    fleet = await start("a", "b", attempt_timeout_ms=20_000, hedge_min_ms=20_000)
+    lookup, _came = handed("a", ago_s=19.9)
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert by(await answer(fleet, lookup)) == "b"
-    assert loop.time() - began < 0.2, "the time before it was handed over counts"
+    assert loop.time() - began < 15.0, "the time before it was handed over counts"
     assert fleet.router.health.suspects["a"].reason is Reason.ATTEMPT_TIMED_OUT
 
 
@@ -156,16 +156,16 @@ async def test_a_handed_batch_that_was_too_large_is_asked_in_halves(start: Start
 
 
 async def test_a_late_batch_is_waited_for_as_long_as_an_attempt_may_take_in_all(start: Start) -> None:
-    fleet = await start("a", "b", attempt_timeout_ms=300)
-    answered, came = handed_batch("a", 1, ago_s=0.2)
+    fleet = await start("a", "b", attempt_timeout_ms=20_000)
+    answered, came = handed_batch("a", 1, ago_s=2.0)
     under_way = asyncio.create_task(batch(fleet, "12", answered))
-    await poll_until_async(lambda: fleet.nodes["a"].batches, 5, "the rest to be asked for")
+    await poll_until_async(lambda: fleet.nodes["a"].batches, 15, "the rest to be asked for")
     came.set_result(framed([result_of(query_service_pb2.GetResponse(found=True).SerializeToString())]))
     assert await under_way == ["", "a"]
-    silent, _ = handed_batch("a", 1, ago_s=0.25)
+    silent, _ = handed_batch("a", 1, ago_s=19.9)
     began = asyncio.get_running_loop().time()
     assert await batch(fleet, "1", silent) == ["b"]
-    assert asyncio.get_running_loop().time() - began < 0.3, "the time before it was handed over counts"
+    assert asyncio.get_running_loop().time() - began < 15.0, "the time before it was handed over counts"
     assert fleet.router.health.suspects["a"].reason is Reason.ATTEMPT_TIMED_OUT
 
 

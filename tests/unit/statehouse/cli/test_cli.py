@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -288,6 +289,18 @@ def test_raw_bytes_are_marked_in_json_and_readable_in_tables(run: Run):
     assert '{"score":12.5}' in run("get", "boards", "6", "--raw").stdout
 
 
+@pytest.mark.parametrize("value", ["\x1b]0;title\x07", "\x9b2J", "\x7f", "a\u2028b"])
+def test_what_a_store_holds_is_shown_and_not_obeyed(run: Run, router: FakeRouter, value: str):
+    router.values = {"1": value, value: 1}
+    shown = ascii(value)[1:-1].replace("\\u2028", "\u2028")
+    table = run("get", "boards", "1").stdout
+    assert f"value          {shown}\n" in table
+    assert re.search(rf"^{re.escape(shown)} +1 ", run("scan", "boards").stdout, re.MULTILINE)
+    document = run("get", "boards", "1", "-o", "json").stdout
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", document)
+    assert json.loads(document)["value"] == value
+
+
 def test_count_locate_and_status_have_both_forms(run: Run):
     assert json.loads(run("count", "boards", "--exact", "-o", "json").stdout)["count"] == 2
     assert "node-a" in run("count", "boards").stdout
@@ -483,11 +496,31 @@ def test_the_router_of_this_directory_is_the_default(
     assert run("get", "boards", "1").exit_code == ExitCode.DONE
 
 
+@pytest.mark.parametrize("printed", [("list", "-o", "json"), ("explain", "INTERNAL", "-o", "name")])
+def test_whoever_reads_may_stop_reading(printed: tuple[str, ...]):
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        command = [sys.executable, "-m", "statehouse.cli", "errors", *printed]
+        done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, check=False, timeout=60)
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, b"")
+
+
 def test_down_where_nothing_runs(run: Run):
     result = run("down")
 
     assert result.exit_code == ExitCode.DONE
     assert "nothing is running" in result.stderr
+
+
+def test_down_deletes_nothing_where_no_cluster_was(run: Run, tmp_path: Path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / ".gitignore").touch()
+
+    assert run("down", "--run-dir", str(tmp_path)).exit_code == ExitCode.DONE
+    assert {each.name for each in tmp_path.iterdir()} == {"logs", ".gitignore"}
 
 
 def test_a_lookup_imports_neither_spark_nor_kafka():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from statehouse.backoff import BackoffPolicy
 from statehouse.client import (
     Answer,
     AsyncClient,
@@ -18,10 +19,12 @@ from statehouse.client import (
     Session,
     VersionedRecord,
     Window,
+    frames,
 )
 from statehouse.errors import LookupFailure, Reason
 from statehouse.local.ports import free_port
 from tests.support.fake_router import UNREACHABLE, WRITTEN_MS, FakeRouter, fake_router
+from tests.support.polling import poll_until
 
 
 @pytest.fixture
@@ -311,6 +314,43 @@ def test_a_closed_client_closes_twice_and_threads_share_an_open_one(router: Fake
     client.close()
 
     assert answers == [True] * 4
+
+
+def test_whoever_waits_while_the_client_is_closed_is_told_so(router: FakeRouter, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(frames, "_AGAIN", BackoffPolicy("for_long", first_s=600.0, longest_s=600.0))
+    client = Client(router.target)
+    batches = client.arrow_batches("boards", patience=3_600)
+    next(batches)
+    router.failure = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "a node restarts")
+    told: list[LookupFailure] = []
+
+    def read() -> None:
+        try:
+            list(batches)
+        except LookupFailure as failure:
+            told.append(failure)
+
+    asked = len(router.requests)
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    poll_until(lambda: len(router.requests) > asked, 20, "a page to be asked for")
+    client.close()
+    reading.join(20)
+    assert [failure.reason in {Reason.UNREACHABLE, Reason.NO_REPLICA_AVAILABLE} for failure in told] == [True]
+
+
+async def test_calls_of_a_closed_client_fail_as_others_do(router: FakeRouter):
+    blocking, asynchronous = Client(router.target), AsyncClient(router.target)
+    assert blocking.get("boards", "1").found
+    assert (await asynchronous.get("boards", "1")).found
+    blocking.close()
+    await asynchronous.close()
+    with pytest.raises(LookupFailure, match="the client was closed"):
+        blocking.get("boards", "1")
+    with pytest.raises(LookupFailure, match="the client was closed"):
+        blocking.count("boards")
+    with pytest.raises(LookupFailure, match="the client was closed"):
+        await asynchronous.count("boards")
 
 
 async def test_the_async_client_does_the_same(router: FakeRouter):

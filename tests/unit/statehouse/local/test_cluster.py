@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from examples.leaderboard.local import APPLICATION
-from statehouse.local.applications import installed_application
-from statehouse.local.cluster import ClusterPorts, LocalCluster, cluster_of
-from statehouse.local.cluster_state import ClusterState, RunDirectoryBusy, locked
+from statehouse.local.applications import LocalApplication
+from statehouse.local.cluster import LocalCluster, cluster_of
+from statehouse.local.cluster_ports import ROUTER_METRICS, ClusterPorts
+from statehouse.local.cluster_state import (
+    ClusterState,
+    ClusterStopped,
+    ForeignDirectory,
+    RunDirectoryBusy,
+    delete_data,
+    locked,
+)
 from statehouse.local.errors import LocalError, PortTaken
-from statehouse.local.process import ProcessIdentity
+from statehouse.local.process import ProcessFailed, ProcessIdentity
 
+HELLO = LocalApplication("hello", "hello", "hello.topology")
 _SECURITY = ("tls_certificate", "tls_key", "tls_ca", "tls_crl", "security_rules")
 
 
 def test_nodes_take_the_ports_that_follow():
     ports = ClusterPorts().resolved(["node-a", "node-b"])
 
+    assert ports.pop(ROUTER_METRICS) not in {0, *ports.values()}
     assert ports == {"kafka": 9092, "router": 7100, "http": 7000, "node-a": 7101, "node-b": 7102}
 
 
@@ -38,7 +52,8 @@ def test_one_port_for_two_parts_is_refused():
 
 
 def test_state_comes_back_as_it_was_saved(tmp_path: Path):
-    state = ClusterState(APPLICATION.name, {"kafka": 1, "node-b": 3, "node-a": 2}, {"kafka": ProcessIdentity(7, "123")})
+    ports = {"kafka": 1, "node-b": 3, "node-a": 2}
+    state = ClusterState(APPLICATION, tmp_path / "app", ports, {"kafka": ProcessIdentity(7, "123")}, tls=True)
     state.save(tmp_path)
 
     assert ClusterState.load(tmp_path) == state
@@ -47,7 +62,9 @@ def test_state_comes_back_as_it_was_saved(tmp_path: Path):
     assert ClusterState.load(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 99}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 1}', '{"version": 99}', '{"version": 3, "application": {"colour": "red"}}']
+)
 def test_a_damaged_state_is_told(tmp_path: Path, text: str):
     (tmp_path / "state.json").write_text(text)
 
@@ -66,7 +83,9 @@ def test_one_command_at_a_time(tmp_path: Path):
 def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": own}).save(tmp_path)
+    ClusterState(
+        APPLICATION, tmp_path, {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}, {"router": own}
+    ).save(tmp_path)
 
     cluster = LocalCluster(tmp_path, APPLICATION, ClusterPorts(), nodes=3)
 
@@ -79,7 +98,9 @@ def test_a_cluster_that_was_started_is_found_with_its_ports(tmp_path: Path):
 
 def test_one_of_which_nothing_runs_has_no_claim_to_its_ports(tmp_path: Path):
     gone = ProcessIdentity(os.getpid(), "a time long ago")
-    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": gone}).save(tmp_path)
+    ClusterState(
+        APPLICATION, tmp_path, {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}, {"router": gone}
+    ).save(tmp_path)
 
     cluster = LocalCluster(tmp_path, APPLICATION, ClusterPorts(router=7200), nodes=2)
 
@@ -104,7 +125,9 @@ def test_no_cluster_of_no_nodes(tmp_path: Path):
 
 
 def test_stop_removes_its_own_files_and_no_others(tmp_path: Path):
-    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
+    ClusterState(APPLICATION, tmp_path, {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}).save(
+        tmp_path
+    )
     (tmp_path / "kafka").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
 
@@ -114,7 +137,9 @@ def test_stop_removes_its_own_files_and_no_others(tmp_path: Path):
 
 
 def test_stop_can_keep_the_data(tmp_path: Path):
-    ClusterState(APPLICATION.name, {"kafka": 1, "router": 2, "http": 3, "node-a": 4}).save(tmp_path)
+    ClusterState(APPLICATION, tmp_path, {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}).save(
+        tmp_path
+    )
     (tmp_path / "kafka").mkdir()
 
     LocalCluster(tmp_path, APPLICATION).stop(keep_data=True)
@@ -124,7 +149,7 @@ def test_stop_can_keep_the_data(tmp_path: Path):
 
 
 def test_the_state_is_readable_by_people(tmp_path: Path):
-    ClusterState(APPLICATION.name, {"kafka": 1}, {"kafka": ProcessIdentity(7, "123")}).save(tmp_path)
+    ClusterState(APPLICATION, tmp_path, {"kafka": 1}, {"kafka": ProcessIdentity(7, "123")}).save(tmp_path)
 
     assert json.loads((tmp_path / "state.json").read_text())["processes"] == {"kafka": {"pid": 7, "started": "123"}}
 
@@ -132,17 +157,143 @@ def test_the_state_is_readable_by_people(tmp_path: Path):
 def test_the_cluster_of_another_application_is_not_taken_over(tmp_path: Path):
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    ClusterState("another", {"kafka": 1, "router": 2, "http": 3, "node-a": 4}, {"router": own}).save(tmp_path)
+    ClusterState(
+        HELLO, tmp_path, {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}, {"router": own}
+    ).save(tmp_path)
 
-    with pytest.raises(LocalError, match="has the cluster of 'another'"):
+    with pytest.raises(LocalError, match="has the cluster of 'hello'"):
         LocalCluster(tmp_path, APPLICATION)
 
 
-def test_applications_come_from_installed_packages(tmp_path: Path):
-    assert installed_application("leaderboard") is APPLICATION
-    assert cluster_of(tmp_path, "leaderboard").application is APPLICATION
-    with pytest.raises(LocalError, match=r"no application 'nobody'; installed are: .*leaderboard"):
-        installed_application("nobody")
+def test_a_cluster_is_found_with_its_application_and_folder(tmp_path: Path):
+    with pytest.raises(LocalError, match=r"nothing is running in .*`statehouse up`"):
+        cluster_of(tmp_path)
+    ClusterState(
+        HELLO, tmp_path / "app", {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}, alive()
+    ).save(tmp_path)
+    cluster = cluster_of(tmp_path)
+    assert cluster.application == HELLO
+    assert {part.process._cwd for part in cluster.parts} == {tmp_path / "app"}
+
+
+def test_one_of_which_nothing_runs_is_found_as_it_was(tmp_path: Path):
+    ports = {"kafka": 1, "router": 2, "http": 3, "node-a": 40, "node-b": 7, ROUTER_METRICS: 5}
+    ClusterState(HELLO, tmp_path / "app", ports, {}, tls=True).save(tmp_path)
+    cluster = cluster_of(tmp_path)
+    addresses = {part.name: part.address for part in cluster.parts if part.address}
+    assert addresses == {name: f"127.0.0.1:{ports[name]}" for name in addresses}
+    assert addresses.keys() >= {"kafka", "router", "http", "node-a", "node-b"}
+    assert cluster.tls is not None
+
+
+def alive() -> dict[str, ProcessIdentity]:
+    own = ProcessIdentity.of(os.getpid())
+    assert own is not None
+    return {"router": own}
+
+
+def test_an_application_without_an_http_api_has_the_page_and_the_api_of_all_stores(tmp_path: Path):
+    cluster = LocalCluster(tmp_path, HELLO, nodes=1)
+    assert [part.name for part in cluster.parts] == ["kafka", "processor", "controller", "node-a", "router", "http"]
+    assert "statehouse.web" in cluster.http.process._command
+    metrics = (cluster.router.process._env or {})["STATEHOUSE_METRICS_PORT"]
+    assert (cluster.http.process._env or {})["STATEHOUSE_ROUTER_METRICS"] == f"127.0.0.1:{metrics}"
+
+
+def test_a_part_is_found_by_its_name(tmp_path: Path):
+    cluster = LocalCluster(tmp_path, HELLO, nodes=1)
+    assert cluster.part("node-a") is cluster.node("node-a")
+    with pytest.raises(
+        LocalError, match="no part 'node-z'; there are: kafka, processor, controller, node-a, router, http"
+    ):
+        cluster.part("node-z")
+
+
+def test_the_parts_run_in_the_applications_folder_with_its_settings(tmp_path: Path):
+    folder = tmp_path / "app"
+    folder.mkdir()
+    settings = {part.process._env["STATEHOUSE_APPLICATION_ID"] for part in cluster_in(folder, tmp_path).parts}
+    assert settings == {"hello"}
+    assert not any("STATEHOUSE_CONFIG" in (part.process._env or {}) for part in cluster_in(folder, tmp_path).parts)
+    (folder / "statehouse.toml").touch()
+    for part in cluster_in(folder, tmp_path).parts:
+        assert (part.process._env or {})["STATEHOUSE_CONFIG"] == str(folder / "statehouse.toml")
+        assert part.process._cwd == folder
+
+
+def cluster_in(folder: Path, run_dir: Path) -> LocalCluster:
+    return LocalCluster(run_dir / "run", HELLO, nodes=1, folder=folder)
+
+
+def test_a_part_that_another_command_started_again_is_taken_over(tmp_path: Path):
+    ports = {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}
+    ClusterState(HELLO, tmp_path, ports, dict.fromkeys(("kafka", "node-a"), alive()["router"])).save(tmp_path)
+    cluster = LocalCluster(tmp_path, HELLO)
+    idle = [cluster.processor, cluster.controller, cluster.http]
+    with pytest.raises(ProcessFailed, match="router ended"):
+        cluster.check(but=idle)
+    ClusterState(HELLO, tmp_path, ports, dict.fromkeys(("kafka", "node-a", "router"), alive()["router"])).save(tmp_path)
+    cluster.check(but=idle)
+    assert cluster.router.is_running
+    with locked(tmp_path):
+        cluster.check()  # whoever has the lock is at work on the parts that don't run
+    ClusterState.forget(tmp_path)
+    with pytest.raises(ClusterStopped, match="stopped by another command"):
+        cluster.check()
+
+
+@pytest.mark.parametrize("name", [".gitignore", "logs", "nodes"])
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path, name: str):
+    theirs = tmp_path / name
+    theirs.write_text("theirs")
+    with pytest.raises(ForeignDirectory, match=re.escape(f"has {name}")), locked(tmp_path):
+        pass
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(name, "theirs")]
+
+
+def test_what_is_left_is_deleted_and_nothing_else(tmp_path: Path):
+    run_dir = tmp_path / "run"
+    with locked(run_dir):
+        (run_dir / "logs").mkdir()
+        (run_dir / "sample-data.fed").touch()
+        delete_data(run_dir)
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_a_lock_that_was_deleted_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_another: bool):
+    take = fcntl.flock
+
+    def late(*arguments: Any) -> None:
+        (tmp_path / "lock").unlink()
+        if has_another:
+            (tmp_path / "lock").touch()
+        take(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(RunDirectoryBusy), locked(tmp_path):
+        pass
+
+
+def test_nobody_else_begins_until_all_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_dir, unlink = tmp_path / "run", Path.unlink
+    with ExitStack() as next_command:
+
+        def watched(path: Path, **options: Any) -> None:
+            if (run_dir / "lock").exists():
+                with pytest.raises(RunDirectoryBusy), locked(run_dir):
+                    pass
+            unlink(path, **options)
+            if not (run_dir / "lock").exists():
+                next_command.enter_context(locked(run_dir))
+
+        with locked(run_dir):
+            monkeypatch.setattr(Path, "unlink", watched)
+            delete_data(run_dir)
+        monkeypatch.undo()
+        assert {path.name for path in run_dir.iterdir()} == {"lock", ".gitignore"}
+        with pytest.raises(RunDirectoryBusy), locked(run_dir):
+            pass
 
 
 def test_with_tls_each_part_serves_and_calls_as_itself(tmp_path: Path):
@@ -160,7 +311,7 @@ def test_with_tls_each_part_serves_and_calls_as_itself(tmp_path: Path):
         "controller": serves | {"tls_certificate": "processor.pem", "tls_key": "processor.key"},
         "node-a": serves | {"tls_certificate": "node.pem", "tls_key": "node.key"},
         "router": serves | {"tls_certificate": "router.pem", "tls_key": "router.key"},
-        "http": {"tls_ca": "ca.pem", "tls_certificate": "reader.pem", "tls_key": "reader.key"},
+        "http": serves | {"tls_certificate": "router.pem", "tls_key": "router.key"},
     }
     assert cluster.tls is not None
     assert cluster.tls.certificate == tmp_path / "tls" / "operator.pem"
@@ -169,11 +320,11 @@ def test_with_tls_each_part_serves_and_calls_as_itself(tmp_path: Path):
 def test_whether_a_cluster_has_tls_is_found_again(tmp_path: Path):
     own = ProcessIdentity.of(os.getpid())
     assert own is not None
-    ports = {"kafka": 1, "router": 2, "http": 3, "node-a": 4}
-    ClusterState(APPLICATION.name, ports, {"router": own}, tls=True).save(tmp_path)
+    ports = {"kafka": 1, "router": 2, "http": 3, "node-a": 4, ROUTER_METRICS: 5}
+    ClusterState(APPLICATION, tmp_path, ports, {"router": own}, tls=True).save(tmp_path)
     assert LocalCluster(tmp_path, APPLICATION).tls is not None
-    ClusterState(APPLICATION.name, ports, {"router": own}).save(tmp_path)
+    ClusterState(APPLICATION, tmp_path, ports, {"router": own}).save(tmp_path)
     assert LocalCluster(tmp_path, APPLICATION, tls=True).tls is None
     # One of which nothing runs has no claim.
-    ClusterState(APPLICATION.name, ports, {}).save(tmp_path)
+    ClusterState(APPLICATION, tmp_path, ports, {}).save(tmp_path)
     assert LocalCluster(tmp_path, APPLICATION, tls=True).tls is not None

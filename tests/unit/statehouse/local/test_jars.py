@@ -8,8 +8,17 @@ import pytest
 
 from statehouse.local import jars
 from statehouse.local.errors import JavaNotFound, ResolverMissing, ResolverUnreachable
-from statehouse.local.jars import BROKER_JARS, SPARK_JARS, class_path, default_cache_dir, module_file, resolve_jars
-from tests.support.fake_java import RESOLVES, calls, write_fake_java
+from statehouse.local.jars import (
+    BROKER_JARS,
+    NEWEST_SPARK,
+    SPARK_JARS,
+    JarsDownload,
+    class_path,
+    default_cache_dir,
+    module_file,
+    resolve_jars,
+)
+from tests.support.fake_java import RECEIVES, RESOLVES, calls, write_fake_java
 
 
 @pytest.fixture
@@ -21,17 +30,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def silent(_line: str) -> None:
+def silent(_download: JarsDownload) -> None:
     pass
 
 
 def test_a_second_call_runs_nothing(home: Path, tmp_path: Path) -> None:
     program = write_fake_java(home, body=RESOLVES)
-    lines: list[str] = []
-    first = resolve_jars("broker", tmp_path / "cache", lines.append)
+    told: list[JarsDownload] = []
+    first = resolve_jars("broker", tmp_path / "cache", told.append)
     program.unlink()
-    assert resolve_jars("broker", tmp_path / "cache", lines.append) == first
-    assert lines == ["fetching the Kafka broker's jars once (about 45 MB) ..."]
+    count = len(told)
+    assert resolve_jars("broker", tmp_path / "cache", told.append) == first
+    assert len(told) == count >= 1
+    assert told[0].title == "the Kafka broker's jars"
     assert [jar.name for jar in first] == ["kafka_2.13-4.1.0.jar", "slf4j-simple-1.7.36.jar"]
     assert all(jar.is_file() for jar in first)
 
@@ -40,7 +51,32 @@ def test_progress_goes_to_stderr_by_default(home: Path, tmp_path: Path, capsys: 
     write_fake_java(home, body=RESOLVES)
     resolve_jars("broker", tmp_path)
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "fetching the Kafka broker's jars once (about 45 MB) ...\n")
+    assert captured.out == ""
+    assert captured.err == "downloading the Kafka broker's jars, about 44 MB, once: looking for what they need\n"
+
+
+def test_progress_is_what_is_on_the_disk(home: Path, tmp_path: Path) -> None:
+    """As the resolver leaves it there: descriptions of modules first, then jars, the one that comes with `.part`."""
+    write_fake_java(home, body=RECEIVES)
+    told: list[JarsDownload] = []
+    resolve_jars("broker", tmp_path, lambda step: told.append(step) or note(home, step))
+    seen = list(dict.fromkeys(told))
+    assert [(step.modules, step.received_bytes, step.jars) for step in seen] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (1, 5_000_000, 1),
+    ]
+    assert all(step.expected_bytes == 44_000_000 for step in seen)
+    assert [str(step) for step in seen] == [
+        "the Kafka broker's jars, about 44 MB, once: looking for what they need",
+        "the Kafka broker's jars, about 44 MB, once: looking for what they need, 1 found",
+        "the Kafka broker's jars: 5.0 of about 44 MB, 1 jars complete",
+    ]
+
+
+def note(home: Path, step: JarsDownload) -> None:
+    """Let the script go on: it waits until a step was told."""
+    (home / "bin" / f"told-{step.modules}-{step.jars}").touch()
 
 
 def test_callers_at_the_same_time_share_one_fetch(home: Path, tmp_path: Path) -> None:
@@ -124,13 +160,13 @@ def test_the_cache_directory_is_a_setting(tmp_path: Path) -> None:
 
 
 def test_module_files_hold_the_pins() -> None:
-    root = ET.fromstring(module_file("spark", SPARK_JARS))  # noqa: S314 - our own text
+    root = ET.fromstring(module_file("spark", SPARK_JARS[NEWEST_SPARK]))  # noqa: S314 - our own text
     dependency, avro = root.iter("dependency")
     (override,) = root.iter("override")
     assert (dependency.get("name"), dependency.get("rev")) == ("spark-sql-kafka-0-10_2.13", "4.2.0")
     assert (avro.get("name"), avro.get("rev")) == ("spark-avro_2.13", "4.0.1")
     assert (override.get("module"), override.get("rev")) == ("spark-token-provider-kafka-0-10_2.13", "4.0.0")
-    assert module_file("broker", BROKER_JARS) != module_file("broker", SPARK_JARS)
+    assert module_file("broker", BROKER_JARS) != module_file("broker", SPARK_JARS[NEWEST_SPARK])
 
 
 def test_class_path_joins_with_the_systems_separator() -> None:

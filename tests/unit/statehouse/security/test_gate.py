@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,13 @@ def test_a_denial_says_what_is_lacking(house: House):
     failure = house.refusal(DRAIN, b"", by("reports"))
     assert (failure.reason, failure.message) == (Reason.PERMISSION_DENIED, "reports lacks the right drain")
     assert house.denied == {Reason.PERMISSION_DENIED: 2}
+
+
+def test_what_a_caller_might_do_can_be_asked_without_a_denial(house: House):
+    assert house.gate.may(GET, by("reports"))
+    with capture_logs() as lines:
+        assert not house.gate.may(DRAIN, by("reports"))
+    assert (lines, house.denied) == ([], {})
 
 
 def test_who_is_not_known_is_not_authenticated(house: House):
@@ -428,3 +436,21 @@ def test_nothing_is_read_for_who_may_look_up_nothing(house: House, monkeypatch: 
 def test_one_token_is_one_text(house: House):
     for text in ("Bearer  reports", "Bearer reports ", "Bearer \treports"):
         assert house.refusal(GET, get("top"), Shown(authorization=text)).reason is Reason.UNAUTHENTICATED
+
+
+def test_a_router_may_call_on_behalf_of_somebody_who_is_judged_and_logged(tmp_path: Path) -> None:
+    house = House(tmp_path, RULES + identity("boss", '["operator"]', certificates='["CN=boss"]'))
+    boss, reports = (house.authority.issue((name,)).der for name in ("boss", "reports"))
+
+    def drained(by_whom: str, behalf: bytes) -> None:
+        house.gate.admit(DRAIN, None, replace(by(by_whom), on_behalf=behalf))
+
+    with capture_logs() as logged:
+        drained("router", boss)
+    assert [each["identity"] for each in logged] == ["boss"]
+    with pytest.raises(LookupFailure, match="reports lacks the right drain"):
+        drained("router", reports)
+    with pytest.raises(LookupFailure, match="ops is no router"):
+        drained("ops", boss)
+    with pytest.raises(LookupFailure, match="can't be read"):
+        drained("router", b"rubbish")

@@ -464,8 +464,8 @@ type ExpressSum struct {
 	Role uint32 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`
 	// How many lookups, or calls.
 	Count uint32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
-	// How long the latest of them took, in microseconds, and at most so many as
-	// the router keeps.
+	// How long they took, in microseconds, or where they are many, some of them:
+	// each of these stands for as many as the others.
 	TookUs        []uint32 `protobuf:"varint,5,rep,packed,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,1 @@
+"""What the live page costs, and how it takes a large fleet."""

@@ -1,0 +1,1 @@
+"""Measures what `statehouse size` calculates with, and how far fleets are from what it calculates."""

@@ -1,0 +1,67 @@
+"""Asks nodes for what only they know, all at once, over connections that are kept for the next time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import Any, Final, Self
+
+import grpc
+
+from statehouse.client import ClientTls, Host
+from statehouse.client.node_readings import NodeReading, read_node
+from statehouse.membership import target
+from statehouse.rpc.channels import blocking_channel
+from statehouse.v1 import node_service_pb2, node_service_pb2_grpc
+
+ASKED_MAX: Final = 100
+"""Nodes that are asked at a time; each has a connection."""
+_ANSWERS_WITHIN_S: Final = 1.0
+"""Many of those that are asked are dead, and it is a person who waits."""
+
+
+class NodeCalls:
+    """Calls of NodeService, which routers don't pass on. A context manager: it closes the connections."""
+
+    def __init__(self, tls: ClientTls | None) -> None:
+        self._tls = tls
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._keep(())
+
+    def get_nodes(self, hosts: Iterable[Host]) -> dict[str, NodeReading]:
+        """Return what nodes say of themselves, by instance id, without those that don't answer within a second.
+
+        Only the first 100 are asked: it is for people, who see what the router knows of the others.
+        """
+        request = node_service_pb2.GetNodeRequest()
+        addresses = {host.instance_id: target(host.host, host.port) for host in islice(hosts, ASKED_MAX)}
+        self._keep(addresses.values())
+        asked = {
+            name: self._stub(address).GetNode.future(request, timeout=_ANSWERS_WITHIN_S)
+            for name, address in addresses.items()
+        }
+        answers = ((name, _answer(call)) for name, call in asked.items())
+        return {name: answer for name, answer in answers if answer is not None}
+
+    def _stub(self, address: str) -> node_service_pb2_grpc.NodeServiceStub:
+        if address not in self._channels:
+            self._channels[address] = blocking_channel(address, self._tls)
+        return node_service_pb2_grpc.NodeServiceStub(self._channels[address])
+
+    def _keep(self, addresses: Collection[str]) -> None:
+        """Close the connections to others: a fleet's nodes come and go while somebody looks."""
+        for address in self._channels.keys() - addresses:
+            self._channels.pop(address).close()
+
+
+def _answer(call: grpc.Future[Any]) -> NodeReading | None:
+    try:
+        return read_node(call.result(), time.monotonic())
+    except grpc.RpcError:
+        return None

@@ -1,0 +1,84 @@
+"""Makes sure that packages of ours are ours: their names are common words, which others may use, too.
+
+Another distribution may install a package of the same name, over ours or beside it; and a folder that comes earlier on
+the import path, as the working directory does, may have one. What would be run then is another's code, or a mixture.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from statehouse.errors import ConfigurationError
+
+DISTRIBUTION: Final = "statehouse"
+_ROOT: Final = Path(__file__).parents[2]
+_REMEDY: Final = (
+    "Install Statehouse into a virtual environment without the other one; a file or folder of your own has to be "
+    "renamed, or not be in the working directory"
+)
+
+
+class ForeignPackage(ConfigurationError):
+    """A package of ours is hidden, or overwritten, by another's."""
+
+
+def ensure_own(package: str, root: Path = _ROOT) -> None:
+    """Return if importing the package brings ours, which is beside this one, in `root`.
+
+    Raises:
+        ForeignPackage: it brings another one's; the text has its file, and the distribution that has installed it.
+
+    """
+    spec = find_spec(package)
+    if spec is None:
+        return  # it isn't installed, which an import says well
+    found = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    ours = root / package / "__init__.py"
+    if Path(found).resolve() != ours.resolve():
+        raise ForeignPackage(
+            f"`import {package}` brings {found}, {_installed_by(Path(found))}, and not Statehouse's own package at "
+            f"{ours.parent}. {_REMEDY}"
+        )
+    if _is_changed(ours):
+        raise ForeignPackage(f"{ours} is not as Statehouse has installed it: {_overwritten_by(ours)}. {_REMEDY}")
+
+
+def _is_changed(file: Path) -> bool:
+    """Whether a file differs from the record of our distribution. An editable install has none of it."""
+    try:
+        files = distribution(DISTRIBUTION).files or ()
+    except PackageNotFoundError:
+        return False
+    for recorded in files:
+        if recorded.parts == file.parts[-2:] and recorded.hash is not None:
+            digest = hashlib.new(recorded.hash.mode, file.read_bytes()).digest()
+            return base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != recorded.hash.value
+    return False
+
+
+def _installed_by(file: Path) -> str:
+    names = _owners(file, distributions())
+    return f"which {' and '.join(names)} installed" if names else "which no installed distribution has brought"
+
+
+def _overwritten_by(file: Path) -> str:
+    names = _owners(file, distributions())
+    return f"{' and '.join(names)} has a file of this name, too" if names else "it was changed by hand"
+
+
+def _owners(file: Path, installed: Iterable[Distribution]) -> list[str]:
+    """Return the names of the distributions that say that they have installed a file, ours aside."""
+    wanted = file.resolve()
+    owners = {
+        each.name
+        for each in installed
+        for recorded in each.files or ()
+        if recorded.name == file.name and Path(str(each.locate_file(recorded))).resolve() == wanted
+    }
+    return sorted(owners - {DISTRIBUTION})

@@ -1,0 +1,206 @@
+"""`statehouse restore`: the restores that are under way, once or until they have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from statehouse.cli import output
+from statehouse.cli.addresses import RouterAddress
+from statehouse.cli.node_calls import NodeCalls
+from statehouse.cli.options import SOME_ROUTER, TimeoutOption, takes_router
+from statehouse.cli.output import Column, OutputFormat, OutputOption
+from statehouse.cli.restore_samples import restore_samples
+from statehouse.client import Client
+from statehouse.errors import LookupFailure
+from statehouse.restore_rates import RestoreRates, RunningRestore
+
+_TIMEOUT_S: Final = 5.0
+_BARS_EVERY_S: Final = 1.0
+_LINES_EVERY_S: Final = 10.0
+_ROUTER_AWAY_MAX_S: Final = 30.0
+"""A router that restarts is back sooner; restores go on without it."""
+
+
+def percent(restore: RunningRestore) -> str:
+    """Say how much of a restore is done."""
+    return "unknown" if restore.share is None else f"{restore.share:.0%}"
+
+
+def eta(seconds: float | None) -> str:
+    """Say how long something still takes."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7_200 else f"{whole // 3_600} h"
+
+
+COLUMNS: Final[Sequence[Column[RunningRestore]]] = (
+    Column("NODE", lambda each: each.node),
+    Column("RESTORES", lambda each: each.name),
+    Column("ROLE", lambda each: each.role),
+    Column("DONE", percent),
+    Column("OFFSETS", lambda each: each.done),
+    Column("LEFT", lambda each: each.left),
+    Column("PER S", lambda each: "-" if each.per_s is None else f"{each.per_s:,.0f}"),
+    Column("ETA", lambda each: eta(each.eta_s)),
+    Column("TASK", lambda each: each.task, is_wide=True),
+)
+
+
+@takes_router
+def restore(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow them until all have ended; Ctrl-C ends that sooner.")
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help=r"How often --watch asks.  \[default: 1 on a terminal, else 10]",
+            show_default=False,
+        ),
+    ] = None,
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Show the restores that are under way, with --watch their rates and the time that they still take.
+
+    Nodes are asked themselves; where they can't be reached from here, the router tells what their heartbeats said.
+    With --watch there is a bar for each on a terminal, otherwise a line for each at intervals; -o json prints a line of
+    JSON for each interval.
+
+    Example: statehouse restore --watch
+    """
+    if watch and fmt in {OutputFormat.YAML, OutputFormat.NAME}:
+        raise typer.BadParameter("--watch prints tables or JSON", param_hint="--output")
+    with Client(router.target, tls=router.tls, timeout=timeout) as client, NodeCalls(router.tls) as nodes:
+        restores = _Restores(client, nodes)
+        if watch:
+            _follow(restores, fmt, interval)
+        else:
+            output.show_items(fmt, COLUMNS, restores.look(), lambda each: f"{each.node} {each.name}")
+
+
+class _Restores:
+    """Looks at all restores, again and again; bears a router that is away for a while."""
+
+    def __init__(self, client: Client, nodes: NodeCalls) -> None:
+        self._client, self._nodes = client, nodes
+        self._rates = RestoreRates()
+        self._seen_at_s: float | None = None
+        self._latest: list[RunningRestore] = []
+
+    @property
+    def ended(self) -> int:
+        """How many have ended since the first look."""
+        return self._rates.ended
+
+    def look(self) -> list[RunningRestore]:
+        """Return the restores that are under way; those seen last while the router is away.
+
+        Raises:
+            LookupFailure: the router has not answered for half a minute, or never.
+
+        """
+        try:
+            fleet = self._client.fleet()
+        except LookupFailure:
+            if self._seen_at_s is None or time.monotonic() - self._seen_at_s > _ROUTER_AWAY_MAX_S:
+                raise
+            return self._latest
+        self._seen_at_s = time.monotonic()
+        self._latest = self._rates.take(restore_samples(fleet, self._nodes), self._seen_at_s)
+        return self._latest
+
+
+def _follow(restores: _Restores, fmt: OutputFormat, interval_s: float | None) -> None:
+    begin = time.monotonic()
+    screen = output.console()
+    found = restores.look()
+    if fmt is OutputFormat.JSON:
+        while True:
+            output.print_json_line(found, is_live=True)
+            if not found:
+                break
+            time.sleep(interval_s or _LINES_EVERY_S)
+            found = restores.look()
+    elif screen.is_terminal:
+        with _Bars(screen) as bars:
+            while found:
+                bars.show(found)
+                time.sleep(interval_s or _BARS_EVERY_S)
+                found = restores.look()
+    else:
+        while found:
+            for each in found:
+                print(_line(each), flush=True)
+            time.sleep(interval_s or _LINES_EVERY_S)
+            found = restores.look()
+    if restores.ended:
+        output.note(f"all restores have ended: {restores.ended} in {time.monotonic() - begin:.0f} s")
+    else:
+        output.note("no restores are under way")
+
+
+class _Bars:
+    """A bar for each restore, as many as the terminal has room for; a context manager."""
+
+    def __init__(self, screen: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[done]:>5}"),
+            TextColumn("{task.fields[rest]}"),
+            console=screen,
+            expand=True,
+            transient=True,
+            auto_refresh=False,
+        )
+        self._room = max(1, screen.height - 2)
+        self._bars: dict[tuple[str, str], TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, restores: Sequence[RunningRestore]) -> None:
+        """Draw the bars: those that have the most left, if there isn't room for all."""
+        most_left = sorted(restores, key=lambda each: -(each.left or 0))[: self._room]
+        shown = {(each.node, each.name): each for each in most_left}
+        for key in self._bars.keys() - shown.keys():
+            self._progress.remove_task(self._bars.pop(key))
+        for key, each in shown.items():
+            if key not in self._bars:
+                name = Text(f"{each.node}  {each.name}").plain.replace("[", r"\[")
+                self._bars[key] = self._progress.add_task(name, total=None, done="", rest="")
+            known = each.done is not None and each.left is not None
+            self._progress.update(
+                self._bars[key],
+                total=(each.done or 0) + (each.left or 0) if known else None,
+                completed=each.done or 0,
+                done=percent(each),
+                rest=_rest(each),
+            )
+        self._progress.refresh()
+
+
+def _rest(restore: RunningRestore) -> str:
+    left = "end unknown" if restore.left is None else f"{restore.left:,} left"
+    rate = "" if restore.per_s is None else f", {restore.per_s:,.0f}/s"
+    return left + rate + ("" if restore.eta_s is None else f", {eta(restore.eta_s)} to go")
+
+
+def _line(restore: RunningRestore) -> str:
+    return f"{restore.node}  {restore.name}  {restore.role}  {percent(restore)}  {_rest(restore)}"

@@ -1,0 +1,123 @@
+"""`statehouse stores` and `statehouse partitions`: what there is to read, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import typer
+
+from statehouse.cli import output
+from statehouse.cli.addresses import RouterAddress
+from statehouse.cli.completion import complete_node, complete_store
+from statehouse.cli.fleet import print_queries
+from statehouse.cli.nodes import find_node
+from statehouse.cli.options import SOME_ROUTER, StoreArgument, TimeoutOption, takes_router
+from statehouse.cli.output import OutputFormat, OutputOption
+from statehouse.cli.store_columns import REPLICA_COLUMNS, STORE_COLUMNS, PartitionReplica, kind, replicas_of
+from statehouse.client import Client, Fleet, Partition, Store
+
+_TIMEOUT_S: Final = 5.0
+
+stores_app = typer.Typer(no_args_is_help=True, help="See the stores.")
+partitions_app = typer.Typer(no_args_is_help=True, help="See who holds each partition.")
+
+
+@stores_app.command("list")
+@takes_router
+def list_stores(
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List the stores, by name.
+
+    Example: statehouse stores list -o name
+    """
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+        stores = client.stores()
+    output.show_items(fmt, STORE_COLUMNS, stores, lambda store: store.name)
+
+
+@stores_app.command()
+@takes_router
+def describe(
+    store: StoreArgument,
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Show a store: its kind and serdes, the queries that write it, and each replica of its partitions.
+
+    Example: statehouse stores describe leader-boards
+    """
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+        partitions = client.partitions(store)
+        fleet = client.fleet()
+    described = next((each for each in fleet.stores if each.name == store), None)
+    queries = [query for query in fleet.queries if store in query.stores]
+    replicas = _replicas(fleet, partitions)
+
+    def tables(is_wide: bool) -> None:
+        if described is not None:
+            output.print_facts(_facts(described, [query.name for query in queries]))
+        if queries:
+            print_queries(queries)
+        output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)
+
+    document = {"store": described, "queries": queries, "partitions": replicas}
+    output.show(fmt, document, [store], tables)
+
+
+@partitions_app.command("list")
+@takes_router
+def list_partitions(
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="STORE", help="Only this store's.", show_default=False, autocompletion=complete_store),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NODE", help="Only what this node holds, by its instance id.", autocompletion=complete_node
+        ),
+    ] = None,
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """List each replica of each partition by its node's last report, those first that a lookup would ask first.
+
+    Example: statehouse partitions list --store leader-boards
+    """
+    with Client(router.target, tls=router.tls, timeout=timeout) as client:
+        names = [each.name for each in client.stores()] if store is None else [store]
+        listed = [partition for name in names for partition in client.partitions(name)]
+        fleet = client.fleet()
+    if node is not None:
+        find_node(node, fleet)
+    replicas = [each for each in _replicas(fleet, listed) if node is None or each.node == node]
+    names_of = dict.fromkeys(f"{each.store}/{each.partition}" for each in replicas)
+
+    def tables(is_wide: bool) -> None:
+        output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)
+
+    output.show(fmt, replicas, names_of, tables)
+
+
+def _replicas(fleet: Fleet, partitions: Iterable[Partition]) -> list[PartitionReplica]:
+    return list(replicas_of(partitions, {node.host.instance_id: node.host for node in fleet.nodes}))
+
+
+def _facts(store: Store, queries: list[str]) -> list[tuple[str, object]]:
+    return [
+        ("store", store.name),
+        ("kind", kind(store)),
+        ("key serde", store.key_serde),
+        ("value serde", store.value_serde),
+        ("changelog", store.changelog_topic),
+        ("partitions", store.partition_count),
+        ("partitioner", store.partitioner or "-"),
+        ("sub-topology", "-" if store.sub_topology is None else store.sub_topology),
+        ("queries", tuple(queries)),
+    ]

@@ -1,0 +1,105 @@
+"""What a node says of itself, as immutable values; and of that its restores and its counts of lookups. Pure.
+
+Routers know of nodes by heartbeats. A node's own answer is newer and says more: how far a restore is, and how often
+each partition was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from statehouse.client import conversion
+from statehouse.membership import TaskState
+from statehouse.restore_rates import RestoreSample
+from statehouse.v1 import node_service_pb2
+
+ReplicaPlace = tuple[str, str, int]
+"""A task, one of its stores, and the store's partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReading:
+    """A replica of a store's partition, as its node describes it; None is unknown."""
+
+    task: str
+    role: str
+    state: str
+    error: str
+    store: str
+    partition: int
+    position: int | None
+    end: int | None
+    lag: int | None
+    staleness_ms: int | None
+    restored_from: int | None
+    restored_records: int
+    lookups: int | None
+
+    @property
+    def place(self) -> ReplicaPlace:
+        """Which of the node's replicas it is."""
+        return self.task, self.store, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """A node's answer. `at_s`: when it came, seconds of a clock that only grows."""
+
+    instance_id: str
+    incarnation: str
+    state: str
+    epoch: int
+    replicas: tuple[ReplicaReading, ...]
+    heartbeats_failing_ms: int | None
+    at_s: float
+
+    def lookups(self) -> dict[ReplicaPlace, int]:
+        """Return how many lookups each replica has answered; of those that count them."""
+        return {each.place: each.lookups for each in self.replicas if each.lookups is not None}
+
+    def restores(self) -> Iterator[RestoreSample]:
+        """Yield where each restore is."""
+        for each in self.replicas:
+            if each.state == TaskState.RESTORING:
+                yield RestoreSample(
+                    self.instance_id,
+                    each.task,
+                    each.role,
+                    each.store,
+                    each.partition,
+                    each.position,
+                    each.restored_from,
+                    each.end,
+                )
+
+
+def read_node(answer: node_service_pb2.GetNodeResponse, at_s: float) -> NodeReading:
+    """Read a node's answer."""
+    return NodeReading(
+        answer.host.instance_id,
+        answer.incarnation,
+        answer.state,
+        answer.epoch,
+        tuple(_replica(task, store) for task in answer.tasks for store in task.stores),
+        answer.heartbeats_failing_ms if answer.HasField("heartbeats_failing_ms") else None,
+        at_s,
+    )
+
+
+def _replica(task: node_service_pb2.TaskReplica, store: node_service_pb2.StoreReplica) -> ReplicaReading:
+    return ReplicaReading(
+        task.task,
+        conversion.role_name(task.role),
+        task.state,
+        task.error,
+        store.store,
+        store.partition,
+        store.position if store.HasField("position") else None,
+        store.end_offset if store.HasField("end_offset") else None,
+        store.lag if store.HasField("lag") else None,
+        store.staleness_ms if store.HasField("staleness_ms") else None,
+        store.restored_from if store.HasField("restored_from") else None,
+        store.restored_records,
+        store.lookups if store.HasField("lookups") else None,
+    )

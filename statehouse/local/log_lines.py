@@ -1,0 +1,93 @@
+"""Reads the logs of a local cluster's parts: their last lines, and those that are added."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from statehouse.local.errors import LocalError
+
+LOGS: Final = "logs"
+"""The folder in a run directory."""
+
+_BLOCK: Final = 64 * 1024
+# What is read at once; a line may be that long.
+_READ_MAX: Final = 1024 * 1024
+# The log of Kafka's part is that of its starter; the broker itself writes this one.
+_BROKER_LOG: Final = Path("kafka") / "broker.log"
+
+
+class NoLog(LocalError):
+    """There is no log of this name."""
+
+    def __init__(self, run_dir: Path, name: str, names: list[str]) -> None:
+        there = f"there are logs of: {', '.join(names)}" if names else "nothing was started there"
+        super().__init__(f"{run_dir} has no log of {name or 'any part'}; {there}.")
+
+
+class FollowedLog:
+    """A log from its last `last` lines on. It may be missing, grow, and begin anew. Not thread-safe."""
+
+    def __init__(self, path: Path, last: int) -> None:
+        self._path = path
+        self._file, self._at = _begin(path, last)
+        self._rest = b""
+
+    def lines(self) -> list[str]:
+        """Return the lines that were completed since the last call; at the first, the last lines are the first ones."""
+        try:
+            with self._path.open("rb") as log:
+                status = os.fstat(log.fileno())
+                if status.st_ino != self._file or status.st_size < self._at:
+                    self._file, self._at, self._rest = status.st_ino, 0, b""
+                log.seek(self._at)
+                read = log.read(_READ_MAX)
+        except FileNotFoundError:
+            return []
+        self._at += len(read)
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        if len(self._rest) >= _READ_MAX:
+            lines, self._rest = [*lines, self._rest], b""
+        return [line.decode(errors="replace").rstrip("\r") for line in lines]
+
+
+def logs_of(run_dir: Path) -> Mapping[str, tuple[Path, ...]]:
+    """Return the log files of a cluster's parts, by part."""
+    found: dict[str, tuple[Path, ...]] = {path.stem: (path,) for path in sorted((run_dir / LOGS).glob("*.log"))}
+    if "kafka" in found:
+        found["kafka"] = (*found["kafka"], run_dir / _BROKER_LOG)
+    return found
+
+
+def chosen_logs(run_dir: Path, names: list[str]) -> Mapping[str, tuple[Path, ...]]:
+    """Return the log files of these parts; of all if none is named.
+
+    Raises:
+        NoLog: a part has none.
+
+    """
+    found = logs_of(run_dir)
+    unknown = [name for name in names if name not in found]
+    if unknown or not found:
+        raise NoLog(run_dir, "".join(unknown[:1]), [*found])
+    return {name: found[name] for name in names} if names else found
+
+
+def _begin(path: Path, last: int) -> tuple[int, int]:
+    """Return a file's number, and where its last lines begin."""
+    try:
+        with path.open("rb") as log:
+            end = at = log.seek(0, os.SEEK_END)
+            tail = b""
+            # A line that isn't complete yet isn't one of the last.
+            while at and tail.count(b"\n") <= last:
+                at = max(0, at - _BLOCK)
+                log.seek(at)
+                tail = log.read(end - at)
+            ends = [index + 1 for index, byte in enumerate(tail) if byte == 0x0A]
+            begin = 0 if len(ends) <= last else ends[-last - 1]
+            return os.fstat(log.fileno()).st_ino, at + begin
+    except FileNotFoundError:
+        return 0, 0

@@ -1,0 +1,1 @@
+"""The HTTP/JSON API, under /v1. Nothing here renders a page."""

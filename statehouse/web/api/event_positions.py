@@ -1,0 +1,79 @@
+"""Ids of a watch's events: where to go on after them, in each partition. Pure.
+
+A browser sends the id of the last event that it has had as Last-Event-ID when it connects again. So each id has the
+positions of all partitions of the watch: TOPIC_ID/PARTITION:OFFSET,PARTITION:OFFSET
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from statehouse.client.answers import Update, WatchPosition
+from statehouse.errors import shown
+
+PARTITIONS_MAX: Final = 1_000
+"""Partitions of a watch: their ids must fit into a header."""
+_PART: Final = re.compile(r"([A-Za-z0-9+/=_-]{0,64})/([0-9]{1,10}:[0-9]{1,19}(?:,[0-9]{1,10}:[0-9]{1,19})*)")
+_OFFSET_MAX: Final = 2**63 - 1
+_PARTITION_MAX: Final = 2**31 - 1
+
+
+class Progress:
+    """How far a watch has got. `resumed`: where it began."""
+
+    def __init__(self, resumed: Iterable[WatchPosition] = ()) -> None:
+        self._positions = {each.partition: each for each in resumed}
+
+    @property
+    def positions(self) -> tuple[WatchPosition, ...]:
+        """Where to go on; a partition that isn't there begins with its current values."""
+        return tuple(self._positions.values())
+
+    @property
+    def id(self) -> str:
+        """The same as text; empty if no partition has a position yet."""
+        return text_of(self._positions.values())
+
+    def note(self, update: Update) -> None:
+        """Take note of an update that is sent.
+
+        While current values are incomplete their partition has no position: who comes back then gets all of them.
+        """
+        if update.position is not None:
+            self._positions[update.partition] = update.position
+        elif update.current:
+            self._positions.pop(update.partition, None)
+
+
+def text_of(positions: Iterable[WatchPosition]) -> str:
+    """Return positions as an id."""
+    by_topic: defaultdict[str, list[str]] = defaultdict(list)
+    for each in sorted(positions, key=lambda each: each.partition):
+        by_topic[each.topic_id].append(f"{each.partition}:{each.offset}")
+    return ";".join(f"{topic}/{','.join(found)}" for topic, found in sorted(by_topic.items()))
+
+
+def positions_of(text: str) -> tuple[WatchPosition, ...]:
+    """Return the positions of an id; none of an empty one.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    found: dict[int, WatchPosition] = {}
+    for part in text.split(";") if text else ():
+        matched = _PART.fullmatch(part)
+        if matched is None:
+            raise ValueError(f"{shown(text)} is no id of an event")
+        topic, places = matched.groups()
+        for place in places.split(","):
+            partition, offset = map(int, place.split(":"))
+            if partition in found or partition > _PARTITION_MAX or offset > _OFFSET_MAX:
+                raise ValueError(f"{shown(text)} is no id of an event")
+            found[partition] = WatchPosition(partition, offset, topic)
+    if len(found) > PARTITIONS_MAX:
+        raise ValueError(f"an id of an event has {PARTITIONS_MAX} partitions at most, not {len(found)}")
+    return tuple(found.values())

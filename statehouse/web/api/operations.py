@@ -1,0 +1,302 @@
+"""The operations of the API, each declared once: routes, checks of parameters and the OpenAPI document come from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from statehouse.v1 import query_service_pb2
+from statehouse.web.api import bodies, handlers
+from statehouse.web.api.handlers import ApiHandler
+from statehouse.web.api.parameters import (
+    AS_OF,
+    BASE64_KEYS,
+    BOUNDS,
+    KEY_RANGE,
+    PAGES,
+    PARTITION,
+    RAW,
+    REVERSE,
+    TIMEOUT,
+    TIMES,
+    Parameter,
+    switch,
+    text,
+)
+from statehouse.web.api.watches import watch
+
+_STORE: Final = "/v1/stores/{store}"
+_KEY: Final = f"{_STORE}/keys/{{key}}"
+_READ: Final = (*BOUNDS, TIMEOUT)
+_KEYED: Final = (BASE64_KEYS, RAW, *_READ)
+_LAST_EVENT_ID: Final = text(
+    "last_event_id", "For those who can't send the header Last-Event-ID: the id of the last event of an earlier watch."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLink:
+    """Where an answer leads: to an operation, whose parameters are at these places of the body."""
+
+    operation: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation.
+
+    Attributes:
+        call: the gRPC method that the caller must have the right to.
+        answer: name of the answer's schema; None: server-sent events.
+        body: name of the body's schema; None: it has none.
+        may_be_absent: its answer may be the proof that the key isn't there.
+        links: where its answer leads, by name.
+
+    """
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    call: str
+    parameters: tuple[Parameter, ...]
+    handle: ApiHandler
+    answer: str | None
+    body: str | None = None
+    may_be_absent: bool = False
+    links: Mapping[str, AnswerLink] | None = None
+
+
+def _key_pages(
+    name: str, path: str, summary: str, call: str, kind: Callable[..., Any], item_body: handlers.ItemBody, answer: str
+) -> Operation:
+    return Operation(
+        name,
+        "GET",
+        f"{_KEY}/{path}",
+        summary,
+        call,
+        (*TIMES, REVERSE, *PAGES, *_KEYED),
+        handlers.key_pages(call, kind, path if path != "history" else "versions", _FIELDS[call], item_body),
+        answer,
+        links=_next_page(name, "store", "key"),
+    )
+
+
+def _store_pages(
+    name: str,
+    path: str,
+    summary: str,
+    call: str,
+    kind: Callable[..., Any],
+    item_body: handlers.ItemBody,
+    answer: str,
+    *more: Parameter,
+) -> Operation:
+    return Operation(
+        name,
+        "GET",
+        f"{_STORE}/{path}",
+        summary,
+        call,
+        (*KEY_RANGE, *more, PARTITION, REVERSE, *PAGES, *_KEYED),
+        handlers.store_pages(call, kind, path, _FIELDS[call], item_body),
+        answer,
+        links=_next_page(name, "store"),
+    )
+
+
+def _next_page(name: str, *path: str) -> dict[str, AnswerLink]:
+    same = {each: f"$request.path.{each}" for each in path}
+    return {"next": AnswerLink(name, {**same, "page_token": "$response.body#/next_page_token"})}
+
+
+_FIELDS: Final = {
+    "FetchWindows": "windows",
+    "FetchSessions": "sessions",
+    "GetHistory": "versions",
+    "Scan": "entries",
+    "ScanWindows": "windows",
+    "ScanSessions": "sessions",
+}
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        "listStores",
+        "GET",
+        "/v1/stores",
+        "The stores of the newest assignment.",
+        "ListStores",
+        (TIMEOUT,),
+        handlers.list_stores,
+        "Stores",
+        links={
+            "store": AnswerLink("getStore", {"store": "$response.body#/stores/0/name"}),
+            "scan": AnswerLink("scan", {"store": "$response.body#/stores/0/name"}),
+        },
+    ),
+    Operation(
+        "getStore",
+        "GET",
+        _STORE,
+        "One store.",
+        "ListStores",
+        (TIMEOUT,),
+        handlers.get_store,
+        "Store",
+        links={"scan": AnswerLink("scan", {"store": "$response.body#/name"})},
+    ),
+    Operation(
+        "getKey",
+        "GET",
+        _KEY,
+        "The value of a key. 404 is a proof: a replica that has restored the partition does not have the key.",
+        "Get",
+        (AS_OF, *_KEYED),
+        handlers.get_key,
+        "Answer",
+        may_be_absent=True,
+    ),
+    Operation(
+        "batch",
+        "POST",
+        f"{_STORE}/batch",
+        "The values of several keys, each with an outcome of its own.",
+        "BatchGet",
+        _KEYED,
+        handlers.batch,
+        "Batch",
+        body="Keys",
+    ),
+    _store_pages(
+        "scan",
+        "entries",
+        "A page of entries, in unsigned byte order of the serialized keys.",
+        "Scan",
+        query_service_pb2.ScanRequest,
+        bodies.entry_body,
+        "Entries",
+        AS_OF,
+    ),
+    _store_pages(
+        "scanWindows",
+        "windows",
+        "A page of windows of a range of keys, that start within a span of time.",
+        "ScanWindows",
+        query_service_pb2.ScanWindowsRequest,
+        bodies.keyed_window_body,
+        "KeyedWindows",
+        *TIMES,
+    ),
+    _store_pages(
+        "scanSessions",
+        "sessions",
+        "A page of sessions of a range of keys, that overlap a span of time.",
+        "ScanSessions",
+        query_service_pb2.ScanSessionsRequest,
+        bodies.keyed_session_body,
+        "KeyedSessions",
+        *TIMES,
+    ),
+    Operation(
+        "count",
+        "GET",
+        f"{_STORE}/count",
+        "How many entries a store has: the engines' estimate, or exactly.",
+        "Count",
+        (switch("exact", "Count by a scan."), PARTITION, *_READ),
+        handlers.count,
+        "Count",
+    ),
+    _key_pages(
+        "fetchWindows",
+        "windows",
+        "A page of a key's windows that start within a span of time, oldest first.",
+        "FetchWindows",
+        query_service_pb2.FetchWindowsRequest,
+        bodies.span_body,
+        "Windows",
+    ),
+    _key_pages(
+        "fetchSessions",
+        "sessions",
+        "A page of a key's sessions that overlap a span of time, oldest first.",
+        "FetchSessions",
+        query_service_pb2.FetchSessionsRequest,
+        bodies.span_body,
+        "Sessions",
+    ),
+    _key_pages(
+        "history",
+        "history",
+        "A page of the versions that a key of a versioned store had within a span of time, oldest first.",
+        "GetHistory",
+        query_service_pb2.GetHistoryRequest,
+        bodies.version_body,
+        "History",
+    ),
+    Operation(
+        "queryStore",
+        "POST",
+        f"{_KEY}/queries/{{query}}",
+        "The answer of a custom store to one of its own queries; its arguments are the body.",
+        "QueryStore",
+        (BASE64_KEYS, *_READ),
+        handlers.query_store,
+        "QueryAnswer",
+        body="Arguments",
+    ),
+    Operation(
+        "locate",
+        "GET",
+        f"{_KEY}/locate",
+        "Where a key lives, and for each replica whether a lookup within the bounds would use it.",
+        "LocateKey",
+        (BASE64_KEYS, *_READ),
+        handlers.locate,
+        "Location",
+    ),
+    Operation(
+        "explain",
+        "GET",
+        f"{_KEY}/explain",
+        "A lookup, and each step of it. A failed one is an answer, too.",
+        "ExplainGet",
+        _KEYED,
+        handlers.explain,
+        "Explanation",
+    ),
+    Operation(
+        "watchKey",
+        "GET",
+        f"{_KEY}/watch",
+        "What a key holds now, then every change as it comes.",
+        "Watch",
+        (_LAST_EVENT_ID, PARTITION, *_KEYED),
+        watch,
+        None,
+    ),
+    Operation(
+        "watch",
+        "GET",
+        f"{_STORE}/watch",
+        "What a store, or the keys with a prefix, hold now, then every change as it comes.",
+        "Watch",
+        (KEY_RANGE[2], _LAST_EVENT_ID, PARTITION, *_KEYED),
+        watch,
+        None,
+    ),
+    Operation(
+        "awaitInput",
+        "GET",
+        f"{_STORE}/await-input",
+        "Waits until records of a store's inputs are processed; returns the token for reads that must see the results.",
+        "AwaitInput",
+        (text("record", "A record, as TOPIC:PARTITION:OFFSET.", repeated=True), TIMEOUT),
+        handlers.await_input,
+        "Token",
+    ),
+)
+"""All of them."""

@@ -1,0 +1,119 @@
+"""Failures as RFC 9457 problems: one table says which status each reason has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from statehouse.errors import REASONS, LookupFailure, Reason, reason_name
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 1
+"""When a caller may ask again who was refused because something is temporary: as gRPC's RetryInfo has it."""
+
+STATUS: Final[Mapping[Reason, int]] = MappingProxyType(
+    {
+        # Not 404: that a store isn't there is no proof that a key isn't.
+        Reason.UNKNOWN_STORE: 400,
+        Reason.INVALID_KEY: 400,
+        Reason.INVALID_REQUEST: 400,
+        Reason.INVALID_PAGE_TOKEN: 400,
+        Reason.WRONG_STORE_KIND: 400,
+        Reason.BEFORE_HISTORY: 400,
+        Reason.UNAUTHENTICATED: 401,
+        Reason.PERMISSION_DENIED: 403,
+        Reason.VALUE_UNDECODABLE: 500,
+        Reason.HOP_LIMIT: 500,
+        Reason.MESSAGE_TOO_LARGE: 500,
+        Reason.INTERNAL: 500,
+        # The fleet can't answer now, or not within the bounds; it may later.
+        Reason.PARTITION_NOT_OWNED: 503,
+        Reason.PARTITION_RESTORING: 503,
+        Reason.TASK_FAILED: 503,
+        Reason.NOT_ACTIVE: 503,
+        Reason.ACTIVE_UNCONFIRMED: 503,
+        Reason.LAG_EXCEEDS_BOUND: 503,
+        Reason.STALENESS_EXCEEDS_BOUND: 503,
+        Reason.PROCESSOR_AGE_EXCEEDS_BOUND: 503,
+        Reason.INPUT_BACKLOG_EXCEEDS_BOUND: 503,
+        Reason.POSITION_NOT_REACHED: 503,
+        Reason.WOULD_WAIT: 503,
+        Reason.NO_REPLICA_AVAILABLE: 503,
+        Reason.ROUTING_NOT_READY: 503,
+        Reason.NODE_SHUTTING_DOWN: 503,
+        Reason.OVERLOADED: 503,
+        Reason.UNREACHABLE: 503,
+        Reason.UNKNOWN_ADDRESS: 503,
+        Reason.SERDE_UNAVAILABLE: 503,
+        Reason.ATTEMPT_TIMED_OUT: 504,
+        Reason.DEADLINE_EXCEEDED: 504,
+        Reason.SCAN_TOO_LONG: 504,
+        Reason.INPUT_NOT_PROCESSED: 504,
+    }
+)
+"""The status of each reason. 404 is none of them: it is the proof that a key isn't there."""
+# The web process's own identity was refused by a router: not its caller's fault.
+_OWN: Final = frozenset({Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED})
+
+NO_SUCH_KEY: Final = "NO_SUCH_KEY"
+"""In a problem with status 404 the reason: a replica that has restored the partition does not have the key."""
+
+
+class HttpRefusal(LookupFailure):
+    """A request that HTTP itself has a status for."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(Reason.INVALID_REQUEST, message)
+        self.status = status
+
+
+def status_of(failure: LookupFailure, *, callers: bool = False) -> int:
+    """Return the status of a failure. `callers`: it is the HTTP caller who was refused, not this process."""
+    if isinstance(failure, HttpRefusal):
+        return failure.status
+    return 500 if failure.reason in _OWN and not callers else STATUS[failure.reason]
+
+
+def problem_of(failure: LookupFailure, *, callers: bool = False) -> dict[str, Any]:
+    """Return the body of a failure's problem."""
+    remedy = REASONS[failure.reason].remedy
+    if failure.reason in _OWN and not callers:
+        remedy = "The HTTP server itself lacks this right at its router: give its identity the role router."
+    body = problem(status_of(failure, callers=callers), failure.reason.name, failure.message, remedy)
+    if failure.metadata:
+        body["metadata"] = failure.metadata
+    if failure.candidates:
+        body["candidates"] = [
+            {
+                "instance_id": each.host.instance_id,
+                "reason": reason_name(each.reason) if each.reason else None,
+                "detail": each.detail,
+            }
+            for each in failure.candidates
+        ]
+    return body
+
+
+def problem(status: int, reason: str, detail: str, remedy: str = "") -> dict[str, Any]:
+    """Return the body of a problem. `reason`: for programs, `detail`: for people, `remedy`: what to do."""
+    body: dict[str, Any] = {
+        "type": f"urn:statehouse:problem:{reason.lower().replace('_', '-')}",
+        "title": reason.replace("_", " ").capitalize(),
+        "status": status,
+        "reason": reason,
+        "detail": detail,
+    }
+    if remedy:
+        body["remedy"] = remedy
+    return body
+
+
+def headers_of(status: int) -> dict[str, str]:
+    """Return the headers that a problem with this status has."""
+    match status:
+        case 401:
+            return {"WWW-Authenticate": "Bearer"}
+        case 503:
+            return {"Retry-After": str(RETRY_AFTER_S)}
+    return {}

@@ -1,0 +1,46 @@
+"""The routes of the API."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.web.api.api_request import ApiRequest, query_of
+from statehouse.web.api.openapi import document
+from statehouse.web.api.operations import OPERATIONS, Operation
+from statehouse.web.api.parameters import read_parameters
+from statehouse.web.api.stores import KnownStores
+from statehouse.web.gateway import Gateway
+from statehouse.web.raw_routes import UNREADABLE, RawRoute
+
+DOCUMENT_PATH = "/v1/openapi.json"
+
+
+def api_routes(gateway: Gateway) -> list[BaseRoute]:
+    """Return the API's routes. Failures are raised: the application makes problems of them."""
+    stores = KnownStores(gateway)
+    gateway.on_close(stores.close)
+
+    async def openapi(_request: Request) -> Response:
+        return Response(document(), media_type="application/json")
+
+    described = RawRoute(DOCUMENT_PATH, openapi, methods=["GET"], name="openapi")
+    return [described, *(_route(gateway, stores, each) for each in OPERATIONS)]
+
+
+def _route(gateway: Gateway, stores: KnownStores, operation: Operation) -> BaseRoute:
+    async def endpoint(request: Request) -> Response:
+        unreadable = getattr(request.state, UNREADABLE, None)
+        if unreadable is not None:
+            raise LookupFailure(
+                Reason.INVALID_KEY if unreadable == "key" else Reason.INVALID_REQUEST,
+                f"{unreadable} in the path is no percent-encoded UTF-8; give bytes in base64, with base64_keys",
+            )
+        values = read_parameters(operation.parameters, query_of(request))
+        return await operation.handle(ApiRequest(gateway, stores, request, operation.call, request.path_params, values))
+
+    return RawRoute(
+        operation.path, endpoint, methods=[operation.method], name=operation.name, head=operation.answer is not None
+    )

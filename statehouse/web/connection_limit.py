@@ -1,0 +1,149 @@
+"""How many connections the HTTP port may have. They count from the moment they are accepted, before a handshake.
+
+asyncio has no such bound: it makes a TLS handshake with whoever comes, and an application hears of it only afterwards.
+So the listening socket itself counts, by what `accept` returns and by what closes that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from ipaddress import IPv6Address
+from typing import Any, Final
+
+BEGINS_WITHIN_S: Final = 10.0
+"""So long a connection may take for a TLS handshake."""
+_NETWORK_BYTES: Final = 8
+"""Of an IPv6 address: a /64 is one caller's."""
+
+
+class Bound(StrEnum):
+    """What a connection was refused by."""
+
+    ALL = "all"
+    ADDRESS = "address"
+
+
+class ConnectionLimit:
+    """Counts connections, in all and of each address. Decides without I/O.
+
+    `most_of_address` None: an address has as many as are left for others; one alone has half.
+    """
+
+    def __init__(self, most: int, most_of_address: int | None) -> None:
+        self._most, self._most_of_address = most, most_of_address
+        self._of: Counter[str] = Counter()
+        self.taken = 0
+
+    def enter(self, address: str) -> Bound | None:
+        """Take a place; if there is none, return what bounds it."""
+        left = self._most - self.taken
+        if left <= 0:
+            return Bound.ALL
+        caller = _caller(address)
+        if self._of[caller] >= (left if self._most_of_address is None else self._most_of_address):
+            return Bound.ADDRESS
+        self._of[caller] += 1
+        self.taken += 1
+        return None
+
+    def leave(self, address: str) -> None:
+        """Give a place back."""
+        caller = _caller(address)
+        self.taken -= 1
+        self._of[caller] -= 1
+        if not self._of[caller]:
+            del self._of[caller]
+
+
+class ServerSocket(socket.socket):
+    """A listening socket, whose connections have places. Used on one event loop.
+
+    `on_refused` is told of each connection that is closed at once.
+    """
+
+    def __init__(
+        self,
+        address: Any,  # noqa: ANN401 - as the socket module has it
+        family: socket.AddressFamily,
+        limit: ConnectionLimit,
+        on_refused: Callable[[Bound], None] = lambda _bound: None,
+    ) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address is taken, or there is none such.
+
+        """
+        super().__init__(family, socket.SOCK_STREAM)
+        self._limit, self._on_refused = limit, on_refused
+        self._begins: dict[Any, asyncio.TimerHandle] = {}
+        try:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family is socket.AF_INET6:
+                self.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            self.bind(address)
+            self.listen()
+        except OSError:
+            self.close()
+            raise
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Take a connection.
+
+        Raises:
+            BlockingIOError: there is none.
+            ConnectionAbortedError: there was no place for it. The loop looks at other things before the next one.
+
+        """
+        taken, address = super().accept()
+        bound = self._limit.enter(address[0])
+        if bound is not None:
+            taken.close()
+            self._on_refused(bound)
+            raise ConnectionAbortedError(f"no place for a further connection: {bound}")
+        admitted = _ConnectionSocket(taken, partial(self._left, address))
+        self._begins[address] = asyncio.get_running_loop().call_later(BEGINS_WITHIN_S, _cut, admitted)
+        return admitted, address
+
+    def has_begun(self, address: Any) -> None:  # noqa: ANN401 - as above
+        """Note that the connection from there has made its handshake, if it makes one."""
+        begins = self._begins.pop(address, None)
+        if begins is not None:
+            begins.cancel()
+
+    def _left(self, address: Any) -> None:  # noqa: ANN401 - as above
+        self.has_begun(address)
+        self._limit.leave(address[0])
+
+
+class _ConnectionSocket(socket.socket):
+    """A connection that gives its place back when it is closed."""
+
+    def __init__(self, taken: socket.socket, leave: Callable[[], None]) -> None:
+        super().__init__(taken.family, taken.type, taken.proto, taken.detach())
+        self._leave: Callable[[], None] | None = leave
+
+    def close(self) -> None:
+        """Close it."""
+        super().close()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+
+def _cut(admitted: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended by itself
+        admitted.shutdown(socket.SHUT_RDWR)
+
+
+def _caller(address: str) -> str:
+    """Return what an address counts as: with IPv6 its /64."""
+    if ":" not in address:
+        return address
+    return IPv6Address(address.partition("%")[0]).packed[:_NETWORK_BYTES].hex()

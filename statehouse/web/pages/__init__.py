@@ -1,0 +1,1 @@
+"""The live page. Nothing here decides what a fleet does."""

@@ -1,0 +1,63 @@
+"""The streams of pages: a page is made once for all who look at it, and sent when it has changed.
+
+Nothing is queued: a slow reader misses what came in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+BEAT_S: Final = 1.0
+"""A page changes no more often, unless something urgent has happened: a new epoch, or a node that fell silent."""
+URGENT_S: Final = 0.1
+"""So long after it, as what is urgent seldom comes alone."""
+
+
+class LivePages:
+    """The streams that are open. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._news, self._urgent = asyncio.Event(), asyncio.Event()
+        self._made: dict[str, tuple[int, str]] = {}
+
+    def changed(self, is_urgent: bool) -> None:
+        """Note that pages may look different now."""
+        self._version += 1
+        self._made.clear()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        if is_urgent:
+            urgent, self._urgent = self._urgent, asyncio.Event()
+            urgent.set()
+
+    async def stream(self, name: str, make: Callable[[], str]) -> AsyncIterator[str]:
+        """Yield a page now, and again whenever it looks different. `name`: the same for the same page."""
+        last = ""
+        while True:
+            urgent, news = self._urgent, self._news
+            text = self._page(name, make)
+            if text != last:
+                yield text
+                last = text
+            await _within(urgent, BEAT_S)
+            if urgent.is_set():
+                await asyncio.sleep(URGENT_S)
+            else:
+                await news.wait()
+
+    def _page(self, name: str, make: Callable[[], str]) -> str:
+        made = self._made.get(name)
+        if made is None or made[0] != self._version:
+            made = self._made[name] = self._version, make()
+        return made[1]
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

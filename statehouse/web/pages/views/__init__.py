@@ -1,0 +1,1 @@
+"""What each page shows, as values: a page and its JSON twin are made from the same. Pure."""

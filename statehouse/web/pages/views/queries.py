@@ -1,0 +1,42 @@
+"""The processor's queries: how fast they are, how late, and what waits for them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statehouse.client.answers import Controller, ProcessorQuery
+from statehouse.web.pages.recorder import Moment, Recorder
+from statehouse.web.pages.views.overview import PROCESSOR_QUIET_MS
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """A query. `is_quiet`: it has not reported for long. `watermark_lag_ms`: by how much the clock is beyond it."""
+
+    query: ProcessorQuery
+    report_age_ms: int
+    is_quiet: bool
+    watermark_lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesView:
+    """The queries by name, and who assigns."""
+
+    rows: tuple[QueryRow, ...]
+    controller: Controller | None
+    controller_age_ms: int | None
+
+
+def queries_view(recorder: Recorder, now: Moment) -> QueriesView:
+    """Return the processor's queries."""
+    fleet = recorder.fleet
+    since_ms = 0 if fleet is None else max(0, int((now.at_s - recorder.fleet_at.at_s) * 1_000))
+    rows = []
+    for query in () if fleet is None else fleet.queries:
+        age_ms = query.record_age_ms + since_ms
+        watermark_ms = None if query.status is None else query.status.watermark_ms
+        late_ms = None if watermark_ms is None else now.epoch_ms - watermark_ms
+        rows.append(QueryRow(query, age_ms, age_ms > PROCESSOR_QUIET_MS and not query.stopped, late_ms))
+    controller = None if fleet is None else fleet.controller
+    return QueriesView(tuple(rows), controller, None if controller is None else controller.record_age_ms + since_ms)

@@ -1,0 +1,162 @@
+"""What a lookup, or a page of a store, looks like. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statehouse.client.answers import (
+    Attempt,
+    Candidate,
+    Entry,
+    Explanation,
+    KeyedSession,
+    KeyedWindow,
+    Stamp,
+    Store,
+    StoreValue,
+)
+from statehouse.errors import LookupFailure
+from statehouse.topology import SESSION, WINDOW
+from statehouse.web.pages.figures import key_text, value_text
+
+
+@dataclass(frozen=True, slots=True)
+class LookupForm:
+    """What somebody typed into the form of a lookup."""
+
+    store: str = ""
+    key: str = ""
+    active_only: bool = False
+    max_lag: int | None = None
+    max_staleness_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """An entry of a store. `start_ms` and `end_ms`: of a window or session."""
+
+    key: str
+    value: str
+    timestamp_ms: int | None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something can't be answered: the name of the reason, and words."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookupView:
+    """The form, and what came of it. All but `stores` and `asked` is absent until a key is given."""
+
+    stores: tuple[Store, ...]
+    asked: LookupForm
+    problem: Problem | None = None
+    found: bool | None = None
+    value: str = ""
+    timestamp_ms: int | None = None
+    entries: tuple[EntryRow, ...] = ()
+    stamp: Stamp | None = None
+    partition: int | None = None
+    epoch: int | None = None
+    candidates: tuple[Candidate, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    took_ms: float | None = None
+    hedge_after_ms: float | None = None
+    retry_budget_refused: str | None = None
+    takes_express_way: bool | None = None
+    express_detail: str = ""
+
+    @property
+    def span_ms(self) -> float:
+        """Until the last call ended: the scale of their bars."""
+        return max((each.sent_after_ms + each.took_ms for each in self.attempts), default=0.0) or 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """A store, and a page of its entries. `next_page`: the token of the one after it; empty after the last."""
+
+    store: Store
+    prefix: str
+    first: str
+    last: str
+    reverse: bool
+    rows: tuple[EntryRow, ...]
+    replicas: tuple[Stamp, ...]
+    next_page: str
+    count: int | None
+    problem: Problem | None = None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its entries are windows or sessions."""
+        return self.store.kind in {WINDOW, SESSION}
+
+
+@dataclass(frozen=True, slots=True)
+class StoresView:
+    """All stores."""
+
+    stores: tuple[Store, ...]
+
+
+def explained(stores: tuple[Store, ...], asked: LookupForm, explanation: Explanation) -> LookupView:
+    """Return a lookup with its explanation."""
+    answer, failure, place = explanation.answer, explanation.failure, explanation.location
+    return LookupView(
+        stores,
+        asked,
+        problem=None if failure is None else problem_of(failure),
+        found=None if answer is None else answer.found,
+        value="" if answer is None or not answer.found else value_text(answer.value),
+        timestamp_ms=None if answer is None else answer.timestamp_ms,
+        stamp=None
+        if answer is None
+        else Stamp(
+            answer.partition,
+            answer.epoch,
+            answer.host,
+            answer.role,
+            answer.position,
+            answer.lag,
+            answer.staleness_ms,
+            answer.since_ms,
+            answer.processor_age_ms,
+            answer.input_backlog,
+        ),
+        partition=place.partition,
+        epoch=place.epoch,
+        candidates=place.candidates,
+        attempts=explanation.attempts,
+        took_ms=explanation.took_ms,
+        hedge_after_ms=explanation.hedge_after_ms,
+        retry_budget_refused=explanation.retry_budget_refused,
+        takes_express_way=explanation.takes_express_way,
+        express_detail=explanation.express_detail,
+    )
+
+
+def problem_of(failure: LookupFailure) -> Problem:
+    """Return a failure for people."""
+    return Problem(failure.reason.name, failure.message)
+
+
+def entry_row(entry: Entry) -> EntryRow:
+    """Return an entry of a key-value store."""
+    return EntryRow(key_text(entry.key), value_text(entry.value), entry.timestamp_ms)
+
+
+def timed_row(entry: KeyedWindow | KeyedSession) -> EntryRow:
+    """Return a window or a session."""
+    return EntryRow(key_text(entry.key), value_text(entry.value), entry.timestamp_ms, entry.start_ms, entry.end_ms)
+
+
+def value_row(key: str, value: StoreValue, timestamp_ms: int | None, start_ms: int, end_ms: int) -> EntryRow:
+    """Return a window or session of a key that was asked for."""
+    return EntryRow(key, value_text(value), timestamp_ms, start_ms, end_ms)

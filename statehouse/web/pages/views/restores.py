@@ -1,0 +1,101 @@
+"""The restores under way: how far each is, how fast, and when it will be done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from statehouse.membership import TaskState
+from statehouse.web.pages.epochs import task_order
+from statehouse.web.pages.recorder import Recorder
+
+RESTORES_A_PAGE: Final = 100
+_UNDER_WAY: Final = frozenset({TaskState.CREATED, TaskState.RESTORING, TaskState.ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRow:
+    """A store's partition that a node restores.
+
+    Attributes:
+        done: share of the changelog that is read, 0 to 1; None: not known.
+        left: offsets to read.
+        per_s: offsets a second, lately.
+        eta_ms: until the end if it goes on like this.
+        error: why the task has failed, if it has.
+
+    """
+
+    node: str
+    task: str
+    role: str
+    store: str
+    partition: int
+    state: str
+    restored: int
+    done: float | None
+    left: int | None
+    per_s: float | None
+    eta_ms: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoresView:
+    """A page of restores, the longest first."""
+
+    total: int
+    failed: int
+    """Replicas that can't be restored: their tasks are in error."""
+    left: int
+    per_s: float
+    eta_ms: int | None
+    page: int
+    pages: int
+    unheard: int
+    """Nodes that have not said how their tasks do."""
+    rows: tuple[RestoreRow, ...]
+
+
+def restores_view(recorder: Recorder, page: int) -> RestoresView:
+    """Return a page of the restores; a page beyond the last is the last."""
+    rows = sorted(_rows(recorder), key=lambda row: (-(row.left or 0), row.node, task_order(row.task), row.store))
+    pages = max(1, -(-len(rows) // RESTORES_A_PAGE))
+    page = min(max(page, 1), pages)
+    nodes = () if recorder.fleet is None else recorder.fleet.nodes
+    etas = [row.eta_ms for row in rows if row.eta_ms is not None]
+    return RestoresView(
+        len(rows),
+        sum(row.state == TaskState.ERROR for row in rows),
+        sum(row.left or 0 for row in rows),
+        sum(row.per_s or 0.0 for row in rows),
+        max(etas, default=None),
+        page,
+        pages,
+        sum(node.host.instance_id not in recorder.readings for node in nodes),
+        tuple(rows[(page - 1) * RESTORES_A_PAGE : page * RESTORES_A_PAGE]),
+    )
+
+
+def _rows(recorder: Recorder) -> Iterator[RestoreRow]:
+    for name, reading in recorder.readings.items():
+        for each in reading.replicas:
+            if each.state not in _UNDER_WAY:
+                continue
+            restore = recorder.restore(name, each.place)
+            share, eta_s = (None, None) if restore is None else (restore.share, restore.eta_s)
+            yield RestoreRow(
+                name,
+                each.task,
+                each.role,
+                each.store,
+                each.partition,
+                each.state,
+                each.restored_records,
+                None if share is None else round(share, 4),
+                None if restore is None else restore.left,
+                None if restore is None else restore.per_s,
+                None if eta_s is None else round(eta_s * 1_000),
+                each.error,
+            )

@@ -1,0 +1,176 @@
+"""The server of the web process: one port, HTTP/1.1, with TLS if the settings have it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import structlog
+import uvicorn
+from sse_starlette.sse import AppStatus
+from starlette.routing import BaseRoute
+
+from statehouse.observability import logs
+from statehouse.rpc.listening import cant_listen
+from statehouse.security.server_tls import RenewedTls, server_context
+from statehouse.settings import TlsSettings, WebSettings
+from statehouse.waiting import StopSignals, stop_signals
+from statehouse.web.app import build_app
+from statehouse.web.connection_limit import ConnectionLimit, ServerSocket
+from statehouse.web.connections import HEADERS_BYTES_MAX, Connection
+from statehouse.web.gateway import Gateway
+from statehouse.web.metrics import WebMetrics
+
+log = structlog.get_logger(__name__)
+
+IDLE_S: Final = 60
+"""After this time without a request a connection is closed."""
+STOP_GRACE_S: Final = 5
+"""How long requests under way may go on when the server stops."""
+
+ExtraRoutes = Callable[[Gateway], Sequence[BaseRoute]]
+"""Makes an application's own paths."""
+OnListen = Callable[[str], None]
+"""Is told the address, host:port, once requests are answered; and an empty one when the server stops."""
+
+
+class _Server(uvicorn.Server):
+    """A server that whoever runs it stops: `run` handles the signals. `listens` is set once it answers."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+def no_routes(_gateway: Gateway) -> Sequence[BaseRoute]:
+    """Return no paths beside ours."""
+    return ()
+
+
+async def serve(
+    settings: WebSettings,
+    stop: asyncio.Event,
+    extra: ExtraRoutes = no_routes,
+    on_listen: OnListen = lambda _address: None,
+) -> None:
+    """Serve until `stop` is set.
+
+    Raises:
+        ConfigurationError: the port is taken, or a file of the settings can't be used.
+
+    """
+    tls = None if settings.tls_certificate is None else RenewedTls(settings, _context)
+    gateway = Gateway(settings)
+    with _listening(settings, gateway.metrics) as listener:
+        config = uvicorn.Config(
+            build_app(gateway, extra(gateway)),
+            http=partial(Connection, listener=listener),  # type: ignore[arg-type] # it makes one
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            log_level="error",  # whoever sends rubbish must not fill the log
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever sends them says who they want to be
+            h11_max_incomplete_event_size=HEADERS_BYTES_MAX,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=STOP_GRACE_S,
+            ssl_context_factory=None if tls is None else lambda _config, _default: _renewed(tls),
+        )
+        server = _Server(config)
+        running = asyncio.ensure_future(server.serve([listener]))
+        try:
+            await _first_of(running, server.listens)
+            if running.done():
+                running.result()
+            address = f"{settings.bind_host}:{listener.getsockname()[1]}"
+            log.info("http listens", address=address, router=settings.router)
+            on_listen(address)
+            await _first_of(running, stop)
+        finally:
+            log.info("http stops")
+            on_listen("")
+            server.should_exit = AppStatus.should_exit = True  # the second ends streams of events
+            try:
+                await running
+            finally:
+                AppStatus.should_exit = False
+
+
+def run(
+    settings: WebSettings,
+    extra: ExtraRoutes = no_routes,
+    *,
+    on_listen: OnListen = lambda _address: None,
+    also_stopped_by: Callable[[StopSignals], None] = lambda _stop: None,
+) -> None:
+    """Run a web process until SIGTERM or SIGINT, or until what is given to `also_stopped_by` asks for the end.
+
+    Raises:
+        ConfigurationError: as `serve`.
+
+    """
+    logs.configure(settings.log_level)
+
+    async def main() -> None:
+        stop = stop_signals()
+        also_stopped_by(stop)
+        await serve(settings, stop.asked, extra, on_listen)
+
+    asyncio.run(main())
+
+
+async def _first_of(running: asyncio.Future[None], event: asyncio.Event) -> None:
+    """Wait until work is done, or an event is set."""
+    told = asyncio.ensure_future(event.wait())
+    either: set[asyncio.Future[Any]] = {running, told}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+
+
+def _listening(settings: WebSettings, metrics: WebMetrics) -> ServerSocket:
+    host, port = settings.bind_host, settings.http_port or 0
+    limit = ConnectionLimit(settings.max_connections, settings.max_connections_per_address)
+    metrics.watch(limit)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        return ServerSocket(address, family, limit, metrics.refused)
+    except OSError as error:
+        raise cant_listen(f"{host}:{port}", error, "--http-port") from error
+
+
+def _context(settings: TlsSettings) -> ssl.SSLContext:
+    context = server_context(settings)
+    # Who resumes a session shows no certificate again, and would outlive a change of the CA.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _renewed(tls: RenewedTls[ssl.SSLContext]) -> ssl.SSLContext:
+    """Return the context that connections begin with; each goes on with the newest files."""
+    first = tls.made
+
+    def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        tls.renew()
+        if tls.made is not first:
+            connection.context = tls.made
+
+    first.sni_callback = choose
+    return first

@@ -1,0 +1,194 @@
+"""Tables and frames, from a router in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statehouse.client import AsyncClient, Client, Freshness
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
+from statehouse.partitioning import partition_for
+from tests.support.fake_router import PARTITIONS, FakeRouter, fake_router
+from tests.support.polling import poll_until_async
+
+NAMES = [f"name-{number:03}" for number in range(60)]
+BUSY = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "a node restarts")
+
+
+@pytest.fixture
+def router() -> Iterator[FakeRouter]:
+    with fake_router() as running:
+        running.values = {name: {"score": number} for number, name in enumerate(NAMES)}
+        yield running
+
+
+@pytest.fixture
+def client(router: FakeRouter) -> Iterator[Client]:
+    with Client(router.target) as connected:
+        yield connected
+
+
+def scans(router: FakeRouter) -> list[Any]:
+    return [each for each in router.requests if type(each).__name__ == "ScanRequest"]
+
+
+def placed(name: str) -> int:
+    return partition_for(name.encode(), PARTITIONS)
+
+
+def test_a_store_becomes_a_table_partition_after_partition(client: Client, router: FakeRouter) -> None:
+    table = client.to_arrow("boards", page_size=7)
+
+    assert table.column_names == ["key", "value", "timestamp", "partition", "position"]
+    rows = table.to_pylist()
+    assert [row["key"] for row in rows] == sorted(NAMES, key=lambda name: (placed(name), name))
+    assert all(row["partition"] == placed(row["key"]) and row["position"] == 12 for row in rows)
+    assert {row["key"]: row["value"] for row in rows} == {
+        name: f'{{"score":{number}}}' for number, name in enumerate(NAMES)
+    }
+    assert table.schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
+    assert {request.page_size for request in scans(router)} == {7}
+
+
+def test_documents_may_have_a_type(client: Client) -> None:
+    table = client.to_arrow("boards", key="name-007", value_type=pa.struct({"score": pa.float64()}))
+    assert table.column("value").to_pylist() == [{"score": 7.0}]
+
+
+def test_a_frame_of_pandas_has_the_same_columns(client: Client) -> None:
+    frame = client.to_pandas("boards", prefix="name-00", value_type=pa.struct({"score": pa.int64()}))
+    assert list(frame.columns) == ["key", "value", "timestamp", "partition", "position"]
+    assert sorted(frame["key"]) == NAMES[:10]
+    assert frame.set_index("key").loc["name-003", "value"] == {"score": 3}
+
+
+def test_one_key_asks_one_partition(client: Client, router: FakeRouter) -> None:
+    assert client.to_arrow("boards", key="name-005").column("key").to_pylist() == ["name-005"]
+    assert [request.partition for request in scans(router)] == [placed("name-005")]
+    assert client.to_arrow("boards", key="nobody").num_rows == 0
+
+
+def test_ranges_prefixes_and_partitions_are_asked_for(client: Client) -> None:
+    def found(**options: Any) -> list[str]:
+        return sorted(client.to_arrow("boards", **options).column("key").to_pylist())
+
+    assert found(from_key="name-010", to_key="name-012") == NAMES[10:13]
+    assert found(from_key="name-058") == NAMES[58:]
+    assert found(to_key=b"name-001") == NAMES[:2]
+    assert found(prefix="name-02") == NAMES[20:30]
+    assert found(partitions=[2, 0]) == [name for name in NAMES if placed(name) in {0, 2}]
+    assert found(key="name-005", partitions=[(placed("name-005") + 1) % PARTITIONS]) == []
+
+
+def test_raw_is_the_bytes_in_the_changelog(client: Client) -> None:
+    table = client.to_arrow("boards", key="name-005", raw=True)
+    assert (table.column("key").to_pylist(), table.column("value").to_pylist()) == ([b"name-005"], [b'{"score":5}'])
+
+
+def test_nothing_has_the_columns_too(client: Client, router: FakeRouter) -> None:
+    router.values = {}
+    table = client.to_arrow("boards", value_type=pa.struct({"score": pa.int64()}))
+    assert (table.num_rows, table.schema.field("value").type) == (0, pa.struct({"score": pa.int64()}))
+    assert list(client.arrow_batches("boards")) == []
+
+
+def test_a_limit_ends_the_read(client: Client, router: FakeRouter) -> None:
+    everything = client.to_arrow("boards", page_size=4).to_pylist()
+    router.requests.clear()
+    assert client.to_arrow("boards", page_size=4, limit=6).to_pylist() == everything[:6]
+    assert len(scans(router)) <= 3, "two pages, and one that may be on its way"
+    assert client.to_arrow("boards", limit=0).num_rows == 0
+
+
+def test_a_table_has_a_bound(client: Client) -> None:
+    with pytest.raises(ConfigurationError, match=r"more than 1,000 bytes .* arrow_batches"):
+        client.to_arrow("boards", max_bytes=1_000)
+
+
+def test_a_page_that_nobody_can_answer_is_asked_for_again(client: Client, router: FakeRouter) -> None:
+    batches = client.arrow_batches("boards", page_size=5)
+    first = next(batches)
+    router.passing += [BUSY] * 3
+    rows = [row for batch in [first, *batches] for row in batch.column("key").to_pylist()]
+    assert sorted(rows) == NAMES
+
+
+def test_patience_ends(client: Client, router: FakeRouter) -> None:
+    assert client.describe("boards").partition_count == PARTITIONS
+    router.passing = [LookupFailure(Reason.OVERLOADED, "no")]
+    with pytest.raises(LookupFailure, match="no"):
+        client.describe("boards")
+    batches = client.arrow_batches("boards", page_size=5, patience=0.0)
+    next(batches)
+    router.failure = BUSY
+    with pytest.raises(LookupFailure, match="a node restarts"):
+        list(batches)
+
+
+def test_what_does_not_pass_is_not_asked_for_again(client: Client, router: FakeRouter) -> None:
+    batches = client.arrow_batches("boards", page_size=5)
+    next(batches)
+    router.failure = LookupFailure(Reason.PERMISSION_DENIED, "the rules say no")
+    with pytest.raises(LookupFailure, match="the rules say no"):
+        list(batches)
+
+
+def test_bounds_go_with_each_page_and_no_page_is_older_than_the_one_before(client: Client, router: FakeRouter) -> None:
+    list(client.arrow_batches("boards", page_size=5, partitions=[1], freshness=Freshness(max_lag=3)))
+    first, *others = scans(router)
+    assert others
+    assert first.freshness.max_lag == 3
+    assert not first.freshness.HasField("at_least")
+    for request in others:
+        assert request.freshness.max_lag == 3
+        assert [(each.partition, each.position) for each in request.freshness.at_least.positions] == [(1, 12)]
+
+
+def test_a_session_sees_what_its_tables_saw(client: Client) -> None:
+    with client.session() as session:
+        session.to_arrow("boards", partitions=[2])
+        assert session.token.position("boards", 2) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"key": "a", "prefix": "b"}, Reason.INVALID_REQUEST),
+        ({"from_key": "a", "prefix": "b"}, Reason.INVALID_REQUEST),
+        ({"partitions": [PARTITIONS]}, Reason.INVALID_REQUEST),
+        ({"from_ms": 0}, Reason.INVALID_REQUEST),
+    ],
+)
+def test_what_can_not_be_read_is_refused(client: Client, options: Any, reason: Reason) -> None:
+    with pytest.raises(LookupFailure) as caught:
+        client.to_arrow("boards", **options)
+    assert caught.value.reason is reason
+
+
+def test_an_unknown_store_or_option_is_named(client: Client) -> None:
+    with pytest.raises(LookupFailure, match="no store 'elsewhere'; there are: boards"):
+        client.to_arrow("elsewhere")
+    with pytest.raises(TypeError, match="there is no 'pagesize'; there are as_of_ms"):
+        client.to_arrow("boards", pagesize=3)  # type: ignore[call-arg]
+
+
+def test_without_pyarrow_the_extra_is_named(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ConfigurationError, match=r"statehouse\[dataframe\]"):
+        client.to_arrow("boards")
+
+
+async def test_the_asynchronous_client_has_the_same(router: FakeRouter) -> None:
+    async with AsyncClient(router.target) as client:
+        rows = [batch.num_rows async for batch in client.arrow_batches("boards")]
+        assert (await client.to_arrow("boards")).num_rows == sum(rows) == len(NAMES)
+        assert len(await client.to_pandas("boards")) == len(NAMES)
+        before = asyncio.all_tasks()
+        read = client.arrow_batches("boards", page_size=2)
+        await anext(read)
+        await read.aclose()
+        await poll_until_async(lambda: asyncio.all_tasks() <= before, 5, "the page that was on its way to be given up")

@@ -1,0 +1,302 @@
+"""What pages show, made of what is known of a fleet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from starlette.datastructures import QueryParams
+
+from statehouse.client import Controller, ProcessorQuery, QueryStatus
+from statehouse.client.answers import ChangelogSetting, ChangelogSettings
+from statehouse.web.pages.blocks import Span
+from statehouse.web.pages.contacts import Contact
+from statehouse.web.pages.pages import LIVE_PAGES, BadQuery, Seen, number, text
+from statehouse.web.pages.partitions import Condition
+from statehouse.web.pages.recorder import Recorder
+from statehouse.web.pages.rendering import as_json, html, link
+from statehouse.web.pages.views.changelogs import CHANGELOGS_A_PAGE, changelogs_view
+from statehouse.web.pages.views.frame import frame_of
+from statehouse.web.pages.views.heat import MOVED, HeatOf, HeatRow, drawn, heat_view, level_of
+from statehouse.web.pages.views.map import CELLS_MAX, map_view
+from statehouse.web.pages.views.nodes import NODES_A_PAGE, node_view, nodes_view
+from statehouse.web.pages.views.overview import overview
+from statehouse.web.pages.views.queries import queries_view
+from statehouse.web.pages.views.restores import restores_view
+from statehouse.web.pages.views.routing import routing_view
+from tests.unit.statehouse.web.pages.fleets import (
+    at,
+    fleet,
+    node,
+    reading,
+    recorder,
+    replica,
+    store,
+    task,
+    with_reports,
+)
+
+HOSTILE = "\"><script>alert(1)</script>&'`{{ 7 * 7 }}"
+NOW_MS = at(1).epoch_ms
+
+
+def test_the_overview_counts_and_names_what_needs_attention():
+    silent_query = ProcessorQuery("scores", ("counts",), False, False, 90_000, 1, 10, None)
+    stopped = replace(silent_query, name="alarms", stopped=True)
+    found = recorder(
+        fleet(
+            tasks=(with_reports(task(0), "restoring", "running"), task(1, None, ())),
+            queries=(silent_query, stopped),
+            controller=Controller("driver", False, True, 5),
+        )
+    )
+    found.node_failed("n2", Contact.SILENT, "refused", 0.0)
+    shown = overview(found)
+    assert (shown.nodes, shown.silent, shown.partitions, shown.well) == (2, 1, 2, 0)
+    assert [notice.words for notice in shown.notices] == [
+        "○ 1 partition: no active",
+        "◐ 1 partition: active restores",
+        "Node silent: n2",
+        "No controller acts: who holds what stays as it is until one does",
+        "Query scores has been silent for 90 s",
+        "Query alarms has stopped",
+    ]
+    assert overview(recorder(fleet())).notices == ()
+
+
+def test_the_map_shows_who_is_active_and_what_the_last_epoch_moved():
+    found = recorder(fleet(), fleet(2, tasks=(task(0, "n2", ("n1",)), task(1, "n2", ("n1",)))))
+    (shown,) = map_view(found, NOW_MS, None, None, None, None).maps
+    assert [(cell.active, cell.was, cell.moved) for cell in shown.cells] == [("n2", "n1", 1), ("n2", None, 0)]
+    later = map_view(found, NOW_MS + 60_000, None, None, None, None)
+    assert [cell.was for cell in later.maps[0].cells] == [None, None], "a move is news for a while only"
+    replayed = map_view(found, NOW_MS, None, None, None, 1)
+    assert [cell.active for cell in replayed.maps[0].cells] == ["n1", "n2"]
+    assert (replayed.epoch, replayed.earlier, replayed.later) == (1, None, 2)
+
+
+def test_a_large_store_is_shown_in_blocks_that_tell_the_worst():
+    tasks = [task(each) for each in range(1_000)]
+    tasks[42] = task(42, None, ())
+    found = recorder(fleet(stores=(store(partitions=1_000),), tasks=tuple(tasks)))
+    (shown,) = map_view(found, NOW_MS, "counts", None, None, None).maps
+    assert len(shown.cells) <= CELLS_MAX
+    block = next(cell for cell in shown.cells if 42 in cell.span.places)
+    assert (block.condition, dict(block.counts)) == (Condition.NOBODY, {Condition.WELL: 4, Condition.NOBODY: 1})
+    (opened,) = map_view(found, NOW_MS, "counts", 40, 44, None).maps
+    assert [cell.span.first for cell in opened.cells] == [40, 41, 42, 43, 44]
+
+
+def test_a_heat_map_sums_lookups_and_takes_the_largest_lag():
+    found = recorder(fleet())
+    found.sample(at(0))
+    found.take_node(reading("n1", 0.0, replica(lookups=0), replica(1, lookups=0)))
+    found.take_node(reading("n1", 2.0, replica(lookups=40, lag=5), replica(1, lookups=10, lag=500)))
+    found.sample(at(2))
+    rows = heat_view(found, HeatOf.LOOKUPS, None, None, None).rows
+    assert [row.values for row in rows] == [(None, 20.0), (None, 5.0)]
+    assert [row.levels for row in rows] == [(-1, 3), (-1, 2)]
+    assert [row.latest for row in heat_view(found, HeatOf.LAG, None, None, None).rows] == [5.0, 500.0]
+    assert heat_view(recorder(), HeatOf.LAG, None, None, None).rows == ()
+
+
+def test_a_heat_map_of_roles_shows_moves():
+    found = recorder(fleet())
+    found.sample(at(0))
+    found.take_fleet(fleet(2, tasks=(task(0, "n2", ("n1",)), task(1, "n2", ("n1",)))), at(2))
+    found.sample(at(2))
+    rows = heat_view(found, HeatOf.ROLE, "counts", None, None).rows
+    assert [(row.levels, row.moves) for row in rows] == [((1, MOVED), 1), ((1, 1), 0)]
+
+
+def test_colours_are_steps_of_ten():
+    assert [level_of(value) for value in (0, 0.5, 1, 9.9, 10, 99, 100, 999, 1_000, 9_999, 10_000)] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        4,
+        5,
+        5,
+        6,
+    ]
+
+
+def test_a_map_is_drawn_as_a_path_for_each_colour():
+    rows = (HeatRow(Span(0, 0), (), (1, 1, 2)), HeatRow(Span(1, 1), (), (-1, 2, 2)))
+    assert drawn(rows, 7, 12) == {1: "M0 0h14v11h-14z", 2: "M14 0h7v11h-7zM7 12h14v11h-14z"}
+
+
+def test_nodes_are_paged_and_say_how_long_they_are_silent():
+    names = [f"m{number:03}" for number in range(NODES_A_PAGE + 3)]
+    found = recorder(fleet(nodes=tuple(map(node, names))))
+    found.node_failed(names[-1], Contact.SILENT, "refused", 1.0)
+    last = nodes_view(found, at(4), 99)
+    assert (last.total, last.silent, last.page, last.pages, len(last.rows)) == (len(names), 1, 2, 2, 3)
+    assert (last.rows[-1].silent_ms, last.rows[-1].heartbeat_age_ms, last.rows[-1].can_drain) == (3_000, 4_100, False)
+    assert last.rows[0].can_drain
+
+
+def test_a_drain_s_preview_tells_who_can_take_each_task_over():
+    behind = with_reports(task(1, "n1", ("n2",)), "running", "restoring")
+    found = recorder(fleet(tasks=(task(0, "n1", ("n2", "n3")), behind), nodes=(node("n1"), node("n2"), node("n3"))))
+    found.node_failed("n3", Contact.SILENT, "refused", 0.0)
+    shown = node_view(found, at(1), "n1")
+    assert shown is not None
+    assert [(each.task, each.to, each.behind) for each in shown.hand_overs] == [
+        ("0_0", ("n2",), ("n3",)),
+        ("0_1", (), ("n2",)),
+    ]
+    assert (shown.ready, shown.others) == (1, 1)
+    assert node_view(found, at(1), "nobody") is None
+
+
+def test_restores_have_a_share_a_rate_and_an_end():
+    found = recorder(fleet())
+    for second, position in ((0.0, 200), (2.0, 600)):
+        found.take_node(
+            reading("n1", second, replica(state="restoring", position=position, end=1_000, restored_from=100))
+        )
+    found.take_node(reading("n2", 2.0, replica(1, state="error", error="disk full", position=None, end=None)))
+    shown = restores_view(found, 1)
+    assert (shown.total, shown.failed, shown.left, shown.per_s, shown.eta_ms) == (2, 1, 400, 200.0, 2_000)
+    restoring, failed = shown.rows
+    assert (restoring.done, restoring.left, restoring.per_s, restoring.eta_ms) == (0.5556, 400, 200.0, 2_000)
+    assert (failed.error, failed.done, failed.eta_ms) == ("disk full", None, None)
+    again = replica(state="restoring", position=700, end=1_000, restored_from=100)
+    found.take_node(reading("n1", 3.0, again, incarnation="next"))
+    assert [row.per_s for row in restores_view(found, 1).rows if not row.error] == [None], "its process began anew"
+
+
+def test_a_query_that_says_nothing_for_long_is_quiet():
+    status = QueryStatus(12.0, 5, None, NOW_MS - 4_000, 7, 8, 0, 640)
+    query = ProcessorQuery("scores", ("counts",), False, False, 59_500, 1, 10, status, 5)
+    found = recorder(fleet(queries=(query,)))
+    assert not queries_view(found, at(0.4)).rows[0].is_quiet
+    (row,) = queries_view(found, at(1)).rows
+    assert (row.is_quiet, row.report_age_ms, row.watermark_lag_ms) == (True, 60_500, 4_000)
+
+
+AS_WANTED = ChangelogSetting("cleanup.policy", "compact", "compact")
+
+
+def test_changelogs_that_are_not_as_they_are_wanted_come_first():
+    found = recorder(fleet(stores=(store("boards"), store("counts"), store("rates", is_global=True))))
+    assert not changelogs_view(found, at(0), 1).is_known
+    changed = ChangelogSetting("min.compaction.lag.ms", "600000", "5")
+    fixed = ChangelogSetting("partitions", "3", "2", "reset it")
+    found.take_changelogs(
+        (
+            ChangelogSettings("boards", "app-boards", 2_000, (AS_WANTED,)),
+            ChangelogSettings("counts", "app-counts", 2_000, (AS_WANTED, changed, fixed)),
+            ChangelogSettings("gone", "app-gone", 2_000, (ChangelogSetting("cleanup.policy", "compact", None),)),
+            ChangelogSettings("rates", "rates", None, ()),
+        ),
+        at(1),
+    )
+    shown = changelogs_view(found, at(4), 99)
+    assert (shown.total, shown.differing, shown.compared, shown.page, shown.pages) == (4, 3, 3, 1, 1)
+    assert [row.store for row in shown.rows] == ["counts", "gone", "boards", "rates"]
+    counts, gone, boards, rates = shown.rows
+    assert [(each.differs, each.remedy) for each in counts.settings] == [
+        (False, ""),
+        (True, "`statehouse topics apply` changes it, and so does the next start of the processor"),
+        (True, "reset it"),
+    ]
+    assert "creates the topic" in gone.settings[0].remedy
+    assert (boards.compared_age_ms, rates.compared_age_ms, rates.is_global) == (5_000, None, True)
+    assert [notice.words for notice in overview(found).notices][-1] == (
+        "Changelogs not as the application wants them: counts, gone"
+    )
+
+
+def test_changelogs_come_in_pages():
+    found = recorder(fleet())
+    names = [f"s{number:03}" for number in range(CHANGELOGS_A_PAGE + 2)]
+    found.take_changelogs(tuple(ChangelogSettings(name, name, 1, (AS_WANTED,)) for name in names), at(0))
+    last = changelogs_view(found, at(0), 2)
+    assert (last.pages, [row.store for row in last.rows]) == (2, names[-2:])
+
+
+def test_what_is_known_of_nothing_is_shown_as_nothing():
+    for page in LIVE_PAGES.values():
+        view = page.view(Seen(Recorder(), at(0), QueryParams()))
+        json.dumps(as_json(view), allow_nan=False)
+    assert not routing_view(Recorder(), is_measured=False).is_measured
+
+
+@pytest.mark.parametrize("page", LIVE_PAGES.values(), ids=LIVE_PAGES)
+def test_hostile_names_stay_text(page):
+    hostile = replace(store(HOSTILE), changelog_topic=HOSTILE)
+    bad = task(0, HOSTILE, ("n2",), reason=HOSTILE)
+    query = ProcessorQuery(HOSTILE, (HOSTILE,), False, False, 10, 1, 10, None)
+    given = fleet(
+        stores=(hostile,),
+        tasks=(bad, task(1)),
+        nodes=(node(HOSTILE, rack=HOSTILE, version=HOSTILE),),
+        queries=(query,),
+        controller=Controller(HOSTILE, False, False, 5),
+        reason=HOSTILE,
+    )
+    found = recorder(replace(given, application_id=HOSTILE))
+    found.take_node(reading(HOSTILE, 0.0, replica(store=HOSTILE, state="error", error=HOSTILE)))
+    setting = ChangelogSetting(HOSTILE, HOSTILE, "", HOSTILE)
+    found.take_changelogs((ChangelogSettings(HOSTILE, HOSTILE, 1, (setting,)),), at(0))
+    found.sample(at(0))
+    found.routers_failed(HOSTILE, at(1))
+    view = page.view(Seen(found, at(1), QueryParams()))
+    text = html(
+        "main.html",
+        needs_fleet=True,
+        note=None,
+        watching=None,
+        csrf_token="",
+        title="Title",
+        content=page.template,
+        page=view,
+        frame=frame_of(found, at(1)),
+        query=QueryParams({"store": HOSTILE}),
+    )
+    assert "<script" not in text
+    assert "49" not in text.replace(str(at(1).epoch_ms), "")
+    assert "&lt;script&gt;" in text
+    json.dumps(as_json(view), allow_nan=False)
+
+
+def test_nodes_that_are_asked_last_are_named():
+    found = recorder(fleet(nodes=(node("n1", reachable=False), node("n2"))))
+    text = html(
+        "main.html",
+        needs_fleet=True,
+        note=None,
+        title="Routing",
+        content="routing.html",
+        page=routing_view(found, is_measured=False),
+        frame=frame_of(found, at(0)),
+    )
+    assert "Asked last now: <b>n1</b>" in text
+
+
+def test_parameters_are_checked():
+    assert number(QueryParams("page=3"), "page") == 3
+    for given in ("page=-1", "page=x", "page=1.5", "page=٣", "page=1&page=2", f"page={'9' * 40}"):
+        with pytest.raises(BadQuery):
+            number(QueryParams(given), "page")
+    with pytest.raises(BadQuery, match="longer"):
+        text(QueryParams({"key": "k" * 400}), "key")
+    found = recorder(fleet())
+    for given in ("store=nobody", "epoch=99", "from=x"):
+        with pytest.raises(BadQuery):
+            LIVE_PAGES["map"].view(Seen(found, at(0), QueryParams(given)))
+    with pytest.raises(BadQuery, match="lookups, lag, role"):
+        LIVE_PAGES["heat"].view(Seen(found, at(0), QueryParams("of=love")))
+
+
+def test_links_keep_what_was_given_and_encode_it():
+    assert link("/map", QueryParams("store=a&epoch=3"), epoch=None, page=2) == "/map?store=a&page=2"
+    assert link("/map", {}, store="a&b=<c>") == "/map?store=a%26b%3D%3Cc%3E"
+    assert link("/map", {}, page=None) == "/map"

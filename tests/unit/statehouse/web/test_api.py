@@ -1,0 +1,450 @@
+"""The HTTP API over a real socket, in front of a router that answers from a dictionary."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from statehouse.errors import LookupFailure, Reason
+from statehouse.v1 import query_service_pb2, types_pb2
+from tests.support.fake_router import HOST, STAMP, UNREACHABLE, FakeRouter, fake_router
+from tests.support.web import EventReader, web_server
+
+BOARD = b'{"z":1.50,"a":[9007199254740993,{"b":null}],"text":"caf\xc3\xa9"}'
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[FakeRouter, httpx.Client]]:
+    with (
+        fake_router() as router,
+        web_server(router.target, max_timeout_ms=20_000, http_max_watches=2) as address,
+        httpx.Client(base_url=f"http://{address}/v1/stores", timeout=30.0) as client,
+    ):
+        yield router, client
+
+
+@pytest.fixture
+def router(served: tuple[FakeRouter, httpx.Client]) -> FakeRouter:
+    fake = served[0]
+    fake.values = {"1": BOARD, "a/b": b"[2]", "caf\u00e9": b'"3"'}
+    fake.failure, fake.requests, fake.updates, fake.ending = None, [], [], None
+    return fake
+
+
+@pytest.fixture
+def api(served: tuple[FakeRouter, httpx.Client], router: FakeRouter) -> httpx.Client:
+    return served[1]
+
+
+def root(api: httpx.Client) -> str:
+    return str(api.base_url).rstrip("/")
+
+
+# What the page asks for by itself, and the list of stores.
+_OF_THE_FLEET = {"GetFleetRequest", "ListStoresRequest"}
+
+
+def lookups(router: FakeRouter) -> list[Any]:
+    return [each for each in router.requests if each.DESCRIPTOR.name not in _OF_THE_FLEET]
+
+
+def asked(router: FakeRouter) -> Any:
+    """Return the last request of a store."""
+    return lookups(router)[-1]
+
+
+def test_a_value_comes_with_who_answered_in_body_and_headers(api: httpx.Client):
+    answer = api.get("/boards/keys/1")
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    found = answer.json()
+    assert found["found"] is True
+    assert found["key"] == "1"
+    assert (found["partition"], found["epoch"], found["role"]) == (3, 5, "ACTIVE")
+    assert (found["position"], found["lag"], found["staleness_ms"]) == (12, 0, 40)
+    assert (found["processor_age_ms"], found["input_backlog"], found["since_ms"]) == (700, 4_980, None)
+    assert found["host"] == {"instance_id": "node-a", "host": "127.0.0.1", "port": 7101}
+    headers = {name: answer.headers.get(f"statehouse-{name}") for name in ("position", "lag", "staleness-ms", "host")}
+    assert headers == {"position": "12", "lag": "0", "staleness-ms": "40", "host": "node-a"}
+    assert answer.headers["statehouse-token"] == found["token"]
+
+
+def test_a_stored_document_is_copied_byte_for_byte(api: httpx.Client):
+    assert b'"value":' + BOARD in api.get("/boards/keys/1").content
+    assert b'"value":' + BOARD in api.get("/boards/entries").content
+
+
+def test_a_null_is_found(api: httpx.Client, router: FakeRouter):
+    router.values["1"] = b"null"
+
+    answer = api.get("/boards/keys/1")
+
+    assert answer.status_code == 200
+    assert answer.json()["value"] is None
+
+
+@pytest.mark.parametrize("path", ["a%2Fb", "caf%C3%A9", "%31"])
+def test_a_key_is_decoded_by_itself(api: httpx.Client, path: str):
+    assert api.get(f"/boards/keys/{path}").status_code == 200
+
+
+def test_bytes_come_and_go_in_base64(api: httpx.Client, router: FakeRouter):
+    key = base64.urlsafe_b64encode(b"a/b").decode()
+
+    answer = api.get(f"/boards/keys/{key}", params={"base64_keys": "true", "raw": "true"})
+
+    assert answer.json()["value"] == {"base64": base64.urlsafe_b64encode(b"[2]").decode()}
+    assert asked(router).key.raw == b"a/b"
+
+
+def test_an_absent_key_is_a_proof(api: httpx.Client):
+    answer = api.get("/boards/keys/9")
+
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (found["found"], found["reason"], found["position"], found["partition"]) == (False, "NO_SUCH_KEY", 12, 3)
+    assert answer.headers["statehouse-position"] == "12"
+
+
+def test_an_unknown_store_is_no_proof(api: httpx.Client):
+    answer = api.get("/other/keys/1")
+
+    assert answer.status_code == 400
+    assert answer.json()["reason"] == "UNKNOWN_STORE"
+
+
+def test_an_unchanged_value_is_not_sent_again(api: httpx.Client, router: FakeRouter):
+    first = api.get("/boards/keys/1")
+    tag = first.headers["etag"]
+
+    assert tag.startswith('W/"')
+    again = api.get("/boards/keys/1", headers={"If-None-Match": f'"other", {tag}'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["statehouse-position"] == "12"
+    router.values["1"] = b"{}"
+    assert api.get("/boards/keys/1", headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_head_has_the_headers_only(api: httpx.Client):
+    answer = api.head("/boards/keys/1")
+
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["etag"] == api.get("/boards/keys/1").headers["etag"]
+
+
+def test_bounds_reach_the_router(api: httpx.Client, router: FakeRouter):
+    token = api.get("/boards/keys/1").json()["token"]
+    api.get(
+        "/boards/keys/1",
+        params=[
+            ("active_only", "true"),
+            ("max_lag", "7"),
+            ("max_staleness_ms", "50"),
+            ("max_processor_age_ms", "60"),
+            ("max_input_backlog", "8"),
+            ("at_least", token),
+            ("at_least", "boards:1:5"),
+        ],
+    )
+
+    bounds = asked(router).freshness
+    assert (bounds.active_only, bounds.max_lag, bounds.max_staleness_ms) == (True, 7, 50)
+    assert (bounds.max_processor_age_ms, bounds.max_input_backlog) == (60, 8)
+    assert {each.partition: each.position for each in bounds.at_least.positions} == {1: 5, 3: 12}
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("max_lag=-1", "max_lag"),
+        ("max_lag=1e3", "max_lag"),
+        ("max_lag=", "max_lag"),
+        ("max_lag=1&max_lag=2", "max_lag"),
+        ("active_only=yes", "active_only"),
+        ("at_least=rubbish", "at_least"),
+        ("at_least=boards:1:99999999999999999999", "at_least"),
+        ("timeout_ms=0", "timeout_ms"),
+        ("max_lags=1", "max_lags"),
+        ("as_of_ms=now", "as_of_ms"),
+    ],
+)
+def test_a_wrong_parameter_is_named(api: httpx.Client, router: FakeRouter, query: str, names: str):
+    answer = api.get(f"/boards/keys/1?{query}")
+
+    assert answer.status_code == 400
+    found = answer.json()
+    assert (found["reason"], found["metadata"]["parameter"]) == ("INVALID_REQUEST", names)
+    assert names in found["detail"]
+    assert not lookups(router)
+
+
+@pytest.mark.parametrize("url", ["/boards/keys/%FF", "/boards/keys/1?max_lag=%FF", "/boards/entries?from=%FF"])
+def test_what_is_no_text_is_refused(api: httpx.Client, url: str):
+    assert api.get(url).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "retry"),
+    [
+        (Reason.NO_REPLICA_AVAILABLE, 503, "1"),
+        (Reason.OVERLOADED, 503, "1"),
+        (Reason.DEADLINE_EXCEEDED, 504, None),
+        (Reason.INVALID_KEY, 400, None),
+        (Reason.VALUE_UNDECODABLE, 500, None),
+        (Reason.PERMISSION_DENIED, 500, None),
+    ],
+)
+def test_a_failure_is_a_problem(api: httpx.Client, router: FakeRouter, reason: Reason, status: int, retry: str | None):
+    api.get("/boards/keys/1")
+    router.failure = LookupFailure(reason, "because", {"wanted": "9"}, candidates=[UNREACHABLE])
+
+    answer = api.get("/boards/keys/1")
+
+    assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry)
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = answer.json()
+    assert (found["status"], found["reason"], found["detail"]) == (status, reason.name, "because")
+    assert found["metadata"] == {"wanted": "9"}
+    assert found["candidates"] == [{"instance_id": "node-a", "reason": "UNREACHABLE", "detail": "connection refused"}]
+    assert found["remedy"]
+
+
+def test_a_value_that_is_no_json_fails_alone_and_not_in_a_page(api: httpx.Client, router: FakeRouter):
+    router.values = {"1": b"\xff", "2": b"NaN", "3": b"3"}
+
+    assert api.get("/boards/keys/1").json()["reason"] == "VALUE_UNDECODABLE"
+    assert api.get("/boards/keys/2").status_code == 500
+    assert [each["value"] for each in api.get("/boards/entries").json()["entries"]] == [
+        {"base64": "_w=="},
+        {"base64": "TmFO"},
+        3,
+    ]
+
+
+def test_pages_follow_each_other_by_token_and_link(api: httpx.Client):
+    first = api.get("/boards/entries", params={"page_size": 2})
+    found = first.json()
+    assert [each["key"] for each in found["entries"]] == ["1", "a/b"]
+    assert found["replicas"][0]["partition"] == 3
+
+    second = api.get(first.links["next"]["url"].removeprefix("/v1/stores"))
+    assert [each["key"] for each in second.json()["entries"]] == ["caf\u00e9"]
+    assert second.json()["next_page_token"] is None
+    assert "next" not in second.links
+
+
+def test_ranges_prefixes_and_both(api: httpx.Client):
+    def keys(**params: str) -> list[str]:
+        return [each["key"] for each in api.get("/boards/entries", params=params).json()["entries"]]
+
+    assert keys(**{"from": "a", "to": "b"}) == ["a/b"]
+    assert keys(prefix="ca") == ["caf\u00e9"]
+    assert keys(reverse="true") == ["caf\u00e9", "a/b", "1"]
+    assert api.get("/boards/entries", params={"prefix": "a", "to": "b"}).status_code == 400
+
+
+def test_a_batch_has_an_outcome_for_each_key(api: httpx.Client, router: FakeRouter):
+    answer = api.post("/boards/batch", json={"keys": ["1", "nobody", "a/b"]})
+
+    assert answer.status_code == 200
+    results = answer.json()["results"]
+    assert [(each["status"], each["key"], each.get("found")) for each in results] == [
+        (200, "1", True),
+        (404, "nobody", False),
+        (200, "a/b", True),
+    ]
+    assert len(asked(router).requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'{"keys":"1"}', "application/json", 400),
+        (b'{"keys":[1]}', "application/json", 400),
+        (b'{"keys":[],"more":1}', "application/json", 400),
+        (b'{"keys":["\\ud800"]}', "application/json", 400),
+        (b'{"keys":[]}', "text/plain", 415),
+        (b'{"keys":["' + b"1" * 1_100_000 + b'"]}', "application/json", 413),
+    ],
+)
+def test_a_wrong_body_is_refused(api: httpx.Client, content: bytes, content_type: str, status: int):
+    answer = api.post("/boards/batch", content=content, headers={"Content-Type": content_type})
+
+    assert answer.status_code == status, answer.text
+    assert answer.json()["reason"] in {"INVALID_REQUEST", "INVALID_KEY"}
+
+
+def test_windows_sessions_and_history_of_a_key(api: httpx.Client):
+    windows = api.get("/boards/keys/1/windows", params={"from_ms": 1_000}).json()
+    assert [(each["start_ms"], each["end_ms"]) for each in windows["windows"]] == [(1_000, 2_000), (2_000, 3_000)]
+    sessions = api.get("/boards/keys/1/sessions", params={"reverse": "true", "page_size": 1}).json()
+    assert [each["start_ms"] for each in sessions["sessions"]] == [2_000]
+    assert int(sessions["next_page_token"]) == 1
+    history = api.get("/boards/keys/1/history").json()
+    assert [each["valid_to_ms"] for each in history["versions"]] == [1_000, 2_000, None]
+    assert history["history_start_ms"] == 0
+    assert history["replica"]["position"] == 12
+
+
+def test_windows_and_sessions_of_a_range(api: httpx.Client):
+    windows = api.get("/boards/windows", params={"prefix": "1"}).json()["windows"]
+    assert [(each["key"], each["start_ms"], each["sequence"]) for each in windows] == [("1", 0, 0), ("1", 1_000, 0)]
+    sessions = api.get("/boards/sessions", params={"to_ms": 0, "prefix": "1"}).json()["sessions"]
+    assert [(each["key"], each["end_ms"]) for each in sessions] == [("1", 500)]
+
+
+def test_a_value_as_of_a_time(api: httpx.Client):
+    assert api.get("/boards/keys/1", params={"as_of_ms": 1_500}).json()["timestamp_ms"] == 1_000
+    assert api.get("/boards/keys/1", params={"as_of_ms": 999}).status_code == 404
+
+
+def test_count_query_locate_explain_and_inputs(api: httpx.Client, router: FakeRouter):
+    assert api.get("/boards/count", params={"exact": "true"}).json()["count"] == 3
+    asked_store = api.post("/boards/keys/1/queries/top", json={"n": 3}).json()
+    assert asked_store["result"] == {"query": "top", "n": 3}
+    location = api.get("/boards/keys/1/locate").json()
+    assert (location["active"]["instance_id"], location["candidates"][0]["reason"]) == ("node-a", "UNREACHABLE")
+    told = api.get("/boards/keys/1/explain")
+    assert b'"value":' + BOARD in told.content
+    assert [each["outcome"] for each in told.json()["attempts"]] == ["FAILED", "ANSWERED"]
+    assert api.get("/boards/keys/9/explain").json()["failure"]["reason"] == "NO_REPLICA_AVAILABLE"
+    token = api.get("/boards/await-input", params={"record": "scores:0:5"}).json()["token"]
+    assert asked(router).records[0].offset == 5
+    assert api.get("/boards/keys/1", params={"at_least": token}).status_code == 200
+    assert api.get("/boards/await-input", params={"record": "scores"}).status_code == 400
+
+
+def test_stores(api: httpx.Client):
+    listed = httpx.get(root(api)).json()
+    assert listed["epoch"] == 5
+    assert listed["stores"] == [api.get("/boards").json()]
+    assert listed["stores"][0]["value_serde"] == "json"
+    assert api.get("/other").json()["reason"] == "UNKNOWN_STORE"
+
+
+def test_paths_and_methods_that_are_not_there(api: httpx.Client):
+    assert api.get("/boards/nothing").json()["reason"] == "NO_SUCH_PATH"
+    refused = api.post("/boards/keys/1")
+    assert (refused.status_code, refused.json()["reason"]) == (405, "METHOD_NOT_ALLOWED")
+    assert "GET" in refused.headers["allow"]
+
+
+def update(position: int | None, *events: tuple[str, bytes | None], **fields: Any) -> query_service_pb2.WatchResponse:
+    return query_service_pb2.WatchResponse(
+        replica=STAMP,
+        position=position,
+        topic_id="" if position is None else "topic",
+        events=[
+            query_service_pb2.WatchEvent(
+                key=types_pb2.Key(raw=key.encode()),
+                value=None if value is None else types_pb2.Value(raw=value),
+                offset=None if fields.get("current") else (position or 1) - 1,
+            )
+            for key, value in events
+        ],
+        **fields,
+    )
+
+
+def test_a_watch_is_events_with_positions(api: httpx.Client, router: FakeRouter):
+    router.updates = [
+        update(None, ("1", b"1"), current=True, begins=True),
+        update(4, ("2", b'{"a":\n1.0}'), current=True),
+        update(6, ("1", None)),
+        update(9, ("3", b"3"), current=True, begins=True, gap=True),
+    ]
+    with EventReader(f"{root(api)}/boards/watch") as reader:
+        assert reader.response.headers["content-type"].startswith("text/event-stream")
+        events = reader.take(5)
+
+    assert [each.name for each in events] == ["current", "current", "change", "gap", "current"]
+    assert [each.at for each in events] == ["", "topic/3:4", "topic/3:6", "", "topic/3:9"]
+    assert events[1].body["changes"][0]["value"] == {"a": 1.0}
+    change = events[2].body["changes"][0]
+    assert (change["key"], change["deleted"], change["offset"]) == ("1", True, 5)
+    assert events[3].body == {"partition": 3}
+    assert events[0].body["begins"] is True
+
+
+def test_a_watch_goes_on_after_the_last_event(api: httpx.Client, router: FakeRouter):
+    router.updates = [update(7, ("1", b"1"))]
+    for how in ({"headers": {"Last-Event-ID": "topic/3:6"}}, {"query": "?last_event_id=topic/3:6"}):
+        url = f"{root(api)}/boards/keys/1/watch{how.get('query', '')}"
+        with EventReader(url, headers=how.get("headers", {})) as reader:  # type: ignore[arg-type]
+            assert reader.take(1)[0].at == "topic/3:7"
+        resumed = asked(router)
+        assert [(each.partition, each.position, each.topic_id) for each in resumed.resume] == [(3, 6, "topic")]
+        assert resumed.key.text == "1"
+    assert api.get("/boards/watch", params={"last_event_id": "3:6"}).status_code == 400
+
+
+def test_a_watch_that_cannot_begin_has_a_status_and_one_that_ends_a_problem(api: httpx.Client, router: FakeRouter):
+    assert api.get("/other/watch").json()["reason"] == "UNKNOWN_STORE"
+    router.ending = LookupFailure(Reason.NO_REPLICA_AVAILABLE, "gone")
+    with EventReader(f"{root(api)}/boards/watch") as reader:
+        (event,) = list(reader)
+
+    assert (event.name, event.body["reason"]) == ("problem", "NO_REPLICA_AVAILABLE")
+
+
+def test_watches_are_bounded_and_give_their_places_back(api: httpx.Client):
+    url = f"{root(api)}/boards/watch"
+    for _ in range(2):
+        with EventReader(url), EventReader(url):
+            refused = api.get("/boards/watch")
+            assert (refused.status_code, refused.json()["reason"]) == (503, "OVERLOADED")
+
+
+def test_browsers_are_told_to_be_careful(api: httpx.Client):
+    headers = api.get("/boards/keys/1").headers
+
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "private, no-cache"
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost:80"}, 200),
+        ({"Host": "192.0.2.7"}, 200),
+        ({"Host": "a@localhost"}, 421),
+    ],
+)
+def test_only_names_of_this_server_are_answered(api: httpx.Client, headers: dict[str, str], status: int):
+    assert api.get("/boards/keys/1", headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({}, 200),
+    ],
+)
+def test_pages_of_other_sites_cannot_post(api: httpx.Client, headers: dict[str, str], status: int):
+    assert api.post("/boards/batch", json={"keys": ["1"]}, headers=headers).status_code == status
+
+
+def test_the_document_describes_each_operation(api: httpx.Client):
+    described = json.loads(httpx.get(root(api).replace("/stores", "/openapi.json")).content)
+
+    assert described["openapi"] == "3.1.0"
+    get = described["paths"]["/v1/stores/{store}/keys/{key}"]["get"]
+    assert {each["name"] for each in get["parameters"]} >= {"store", "key", "max_lag", "at_least", "timeout_ms", "raw"}
+    assert set(get["responses"]) >= {"200", "304", "404", "503"}
+    assert HOST.instance_id not in json.dumps(described)
