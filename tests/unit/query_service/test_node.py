@@ -62,6 +62,13 @@ async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
 
 async def test_metrics_tell_what_the_processor_reported_for_the_stores_that_are_here(settings: NodeSettings) -> None:
     node = QueryNode(settings)
+    try:
+        await metrics_tell_reports(node)
+    finally:
+        await node._tasks.close()  # threads that poll a broker for ever
+
+
+async def metrics_tell_reports(node: QueryNode) -> None:
     node._tasks.replicas.update(one_node.admission_of(node._metrics, [0, 1], ["a"])._replicas)
     store = one_node.SPEC.name
 
