@@ -45,13 +45,13 @@ class Run:
             self._play(plan)
 
     def _play(self, plan: Plan) -> None:
-        topic = f"{self.name}-{plan.slug}"
-        create_topic(self.bootstrap, topic, plan.shape.partitions, {"cleanup.policy": "compact"})
-        self.say(f"{plan.name}: writing {plan.shape.keys} records")
-        produce(self.bootstrap, topic, plan.shape.partitions, range(plan.shape.keys))
+        topic = self._source(plan, f"{self.name}-{plan.slug}")
         with ExitStack() as running:
             kept = {side: self._warm(plan, side, topic, running) for side in plan.work} if plan.together else {}
             for number in range(1, plan.rounds + 1):
+                if plan.processor and number > 1:  # a topic's store is built once
+                    shutil.rmtree(self.directory / topic)
+                    topic = self._source(plan, f"{self.name}-{plan.slug}-{number}")
                 # The first side has the cooler machine, so the sides take turns to be first.
                 for side in list(plan.work)[:: 1 if number % 2 else -1]:
                     names = plan.work[side] + (plan.last_round.get(side, ()) if number == plan.rounds else ())
@@ -62,6 +62,13 @@ class Run:
                     with _ended(servers):
                         self._work(plan.name, names, number, Stage(servers, plan.shape, plan.load))
         shutil.rmtree(self.directory / topic)  # after a failure the files stay, so that its cause can be found
+
+    def _source(self, plan: Plan, topic: str) -> str:
+        """Make and fill a topic that sides read; return its name."""
+        create_topic(self.bootstrap, topic, plan.shape.partitions, {"cleanup.policy": "compact"})
+        self.say(f"{plan.name}: writing {plan.shape.keys} records")
+        produce(self.bootstrap, topic, plan.shape.partitions, range(plan.shape.keys))
+        return topic
 
     def _warm(self, plan: Plan, side: Side, topic: str, running: ExitStack) -> Stage:
         """Return a side that runs until the end of a plan."""

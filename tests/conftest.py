@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import signal
@@ -64,13 +65,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let no test leave its level to those that come after it: loggers that are kept would have it for good."""
+    """Let no test leave its level, or its handler, to those that come after it.
+
+    Loggers that are kept would have the level for good, and a thread of another test would write into their output.
+    """
     before, configure = structlog.get_config(), structlog.configure
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
     monkeypatch.setattr(
         structlog, "configure", lambda **given: configure(**given | {"cache_logger_on_first_use": False})
     )
     yield
     configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
