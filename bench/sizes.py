@@ -77,7 +77,7 @@ _SMOKE: Final = Plan(
 )
 _REHEARSAL: Final = (
     _serving(_SMALL, _SHORT, rounds=2, faults=_KILLS),
-    Plan("Processing", _SMALL, _SHORT, rounds=1, work=_both("build", "freshness"), processor=True),
+    Plan("Processing", _SMALL, _SHORT, rounds=2, work=_both("build", "freshness"), processor=True),
 )
 _FAULTS: Final = Plan(
     "Faults",
