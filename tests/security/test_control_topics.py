@@ -307,6 +307,8 @@ def test_a_control_topic_that_is_made_anew_or_truncated_leads_to_a_new_epoch(
             poll_until(lambda: len(load.history) > sent + 2 * _A_SECOND, 30, "two seconds of lookups")
         poll_until(house.is_complete, 30, "everything to run")
         took_s = time.monotonic() - spoilt_at
+        served = len(load.history)
+        poll_until(lambda: len(load.history) > served + _A_SECOND, 30, "a second of lookups afterwards")
     assert_all_answered(load)
     for store, entries in MODEL.items():
         assert house.found(store) == entries
