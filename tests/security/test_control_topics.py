@@ -244,8 +244,7 @@ def test_no_record_fails_a_lookup_of_another_store_or_changes_an_entry(
                 placed = [(0, each.key, each.value, each.at_ms) for each in of_topic[begin : begin + _AT_ONCE]]
                 produce_placed(house.bootstrap, topic, placed)
         epoch = house.epoch()
-        sent = len(load.history)
-        poll_until(lambda: len(load.history) > sent + _A_SECOND, 30, "a second of lookups")
+        load.await_more(_A_SECOND)
     assert_all_answered(load)
     poll_until(house.is_complete, 60, "everything to be as it was")
     assert house.epoch() >= epoch
@@ -303,12 +302,10 @@ def test_a_control_topic_that_is_made_anew_or_truncated_leads_to_a_new_epoch(
         if which is assignment_topic:
             poll_until(lambda: house.epoch() > epoch, 4 * SESSION_TIMEOUT_MS / 1000, "a new epoch")
         else:
-            sent = len(load.history)
-            poll_until(lambda: len(load.history) > sent + 2 * _A_SECOND, 30, "two seconds of lookups")
+            load.await_more(2 * _A_SECOND)
         poll_until(house.is_complete, 30, "everything to run")
         took_s = time.monotonic() - spoilt_at
-        served = len(load.history)
-        poll_until(lambda: len(load.history) > served + _A_SECOND, 30, "a second of lookups afterwards")
+        load.await_more(_A_SECOND)
     assert_all_answered(load)
     for store, entries in MODEL.items():
         assert house.found(store) == entries

@@ -14,6 +14,7 @@ import grpc
 from statehouse.errors import LookupFailure
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
+from tests.support.polling import poll_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,11 @@ class LookupLoad:
         for _each in range(self._sent):
             assert self._pending.acquire(timeout=self._timeout_s + 5)
         self._channel.close()
+
+    def await_more(self, lookups: int) -> None:
+        """Wait until more than so many further lookups have ended."""
+        before = len(self.history)
+        poll_until(lambda: len(self.history) > before + lookups, 30, f"{lookups} further lookups")
 
     def _run(self) -> None:
         due_at = time.monotonic()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,6 +15,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from statehouse.local.java import find_java
 from statehouse.local.ports import LOOPBACK, free_port
+from tests.support.http_server import served
 from tests.support.polling import poll_until
 from tests.support.tools import TOOLS, built
 
@@ -99,11 +99,5 @@ def registry_of(schemas: Mapping[int, tuple[str, str]], before: Callable[[], obj
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{LOOPBACK}:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Handler) as url:
+        yield url

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import router.server
 from statehouse.observability.tracing import Tracing
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -28,6 +30,13 @@ def kept_in_memory() -> tuple[Tracing, InMemorySpanExporter]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return Tracing(provider), exporter
+
+
+def of_router(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Have the routers of this process make spans; return where they are at once when they end."""
+    tracing, kept = kept_in_memory()
+    monkeypatch.setattr(router.server, "tracing_for", lambda _endpoint, _component: tracing)
+    return kept
 
 
 def parent_of(span: ReadableSpan) -> str:

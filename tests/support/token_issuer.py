@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +14,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from statehouse.local.ports import LOOPBACK
+from tests.support.http_server import served
 
 _KEY_ID = "test"
 
@@ -28,12 +28,9 @@ class TokenIssuer:
         keys.write_text(json.dumps({"keys": [{**public, "kid": _KEY_ID, "use": "sig", "alg": "RS256"}]}))
         self.secrets: dict[str, str] = {}
         """The clients' secrets, by their ids."""
-        self._server: ThreadingHTTPServer | None = None
-
-    @property
-    def url(self) -> str:
-        assert self._server is not None
-        return f"http://{LOOPBACK}:{self._server.server_port}/token"
+        self.url = ""
+        """Where tokens are asked for, once it serves."""
+        self._serving = ExitStack()
 
     def __enter__(self) -> Self:
         issuer = self
@@ -55,14 +52,11 @@ class TokenIssuer:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = self._serving.enter_context(served(Handler)) + "/token"
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.shutdown()
-        self._server.server_close()
+        self._serving.close()
 
     def token(self, subject: str) -> str:
         now = int(time.time())

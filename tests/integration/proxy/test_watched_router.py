@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import router.server
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.metrics import scrape_registry
 from tests.support.polling import poll_until_async
 from tests.support.proxy import PROXY
-from tests.support.spans import CALLER, TRACEPARENT, id_of, kept_in_memory, parent_of
+from tests.support.spans import CALLER, TRACEPARENT, id_of, of_router, parent_of
 from tests.unit.router.fake_nodes import Fleet, start_fleet
 from tests.unit.router.fleets import STORE
 
@@ -21,9 +20,7 @@ REQUEST = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="k"))
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    tracing, kept = kept_in_memory()
-    monkeypatch.setattr(router.server, "tracing_for", lambda _endpoint, _component: tracing)
-    return kept
+    return of_router(monkeypatch)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from statehouse.assignment import TaskAssignment
 from statehouse.local.ports import free_port
 from tests.integration.routing.routed import Links
 from tests.support.fault_proxy import FaultProxy
@@ -46,3 +47,14 @@ def new_fleet(kafka: KafkaWithDoors, tmp_path_factory: pytest.TempPathFactory) -
             return fleets.enter_context(Fleet(kafka.bootstrap, application_id, directory, **options))
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def fleet(new_fleet: Callable[..., Fleet]) -> Fleet:
+    """A fleet of one node, with one entry."""
+    fleet = new_fleet(partitions=1)
+    fleet.put({"a": "1"})
+    node = fleet.node("n1")
+    fleet.assign(TaskAssignment("n1"))
+    fleet.wait_running([node])
+    return fleet

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from statehouse.assignment import TaskAssignment
 from tests.integration.routing.routed import Links
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.polling import poll_until
 
 LONG_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def fleet(new_fleet: Callable[..., Fleet]) -> Fleet:
-    fleet = new_fleet(partitions=1)
-    fleet.put({"a": "1"})
-    node = fleet.node("n1")
-    fleet.assign(TaskAssignment("n1"))
-    fleet.wait_running([node])
-    return fleet
 
 
 def told(server: ServerProcess) -> dict[str, bool]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
-import pytest
 
-from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure
 from statehouse.local.errors import PortTaken
 from statehouse.local.ports import ensure_free, free_port
@@ -21,16 +18,6 @@ from tests.support.polling import poll_until
 from tests.support.proxy import children_of
 
 REQUEST = query_service_pb2.GetRequest(store=STORE, key=types_pb2.Key(text="a"))
-
-
-@pytest.fixture(scope="module")
-def fleet(new_fleet: Callable[..., Fleet]) -> Fleet:
-    fleet = new_fleet(partitions=1)
-    fleet.put({"a": "1"})
-    node = fleet.node("n1")
-    fleet.assign(TaskAssignment("n1"))
-    fleet.wait_running([node])
-    return fleet
 
 
 def is_alive(pid: int) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
+import pytest_asyncio
 
 from query_service.node import QueryNode
 from statehouse.control.v1 import commits_pb2
@@ -60,15 +62,15 @@ async def test_a_defect_in_what_follows_a_change_stops_the_node_too(
         await asyncio.wait_for(running, 30)
 
 
-async def test_metrics_tell_what_the_processor_reported_for_the_stores_that_are_here(settings: NodeSettings) -> None:
+@pytest_asyncio.fixture
+async def node(settings: NodeSettings) -> AsyncIterator[QueryNode]:
+    """A node that isn't run. Its tasks' threads poll a broker until they are told to end."""
     node = QueryNode(settings)
-    try:
-        await metrics_tell_reports(node)
-    finally:
-        await node._tasks.close()  # threads that poll a broker for ever
+    yield node
+    await node._tasks.close()
 
 
-async def metrics_tell_reports(node: QueryNode) -> None:
+async def test_metrics_tell_what_the_processor_reported_for_the_stores_that_are_here(node: QueryNode) -> None:
     node._tasks.replicas.update(one_node.admission_of(node._metrics, [0, 1], ["a"])._replicas)
     store = one_node.SPEC.name
 

@@ -10,11 +10,10 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
-import router.server
 from statehouse.assignment import TaskAssignment
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
-from tests.support.spans import CALLER, TRACE, TRACEPARENT, id_of, kept_in_memory, parent_of
+from tests.support.spans import CALLER, TRACE, TRACEPARENT, id_of, of_router, parent_of
 from tests.unit.router.fake_nodes import Fleet, start_fleet
 from tests.unit.router.fleets import STORE
 
@@ -24,9 +23,7 @@ FORWARDING = types_pb2.Forwarding(traceparent=TRACEPARENT)
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    tracing, kept = kept_in_memory()
-    monkeypatch.setattr(router.server, "tracing_for", lambda _endpoint, _component: tracing)
-    return kept
+    return of_router(monkeypatch)
 
 
 @pytest.fixture
