@@ -33,7 +33,6 @@ _OPERATORS: Final[Mapping[type[Filter], Operator]] = MappingProxyType(
     {getattr(datasource, name): operator for name, operator in _NAMES.items()} if HAS_FILTERS else {}
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EQUAL: Final = frozenset({Operator.EQUAL})
 _LOWER: Final = frozenset({Operator.EQUAL, Operator.GREATER, Operator.AT_LEAST})
 _UPPER: Final = frozenset({Operator.EQUAL, Operator.LESS, Operator.AT_MOST})
 

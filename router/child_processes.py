@@ -12,14 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.errors import ConfigurationError
 from statehouse.settings import ENV_PREFIX, DeclaredSettings
-from statehouse.waiting import StopSignals, is_set_within
+from statehouse.waiting import StopSignals, first_of, is_set_within
 
 log = structlog.get_logger(__name__)
 
@@ -112,10 +112,10 @@ async def _ended(process: asyncio.subprocess.Process, stop: StopSignals, goes_on
     end = asyncio.ensure_future(process.wait())
     try:
         assert process.stdin is not None  # noqa: S101 - a pipe was asked for
-        await _first(end, stop.asked)
+        await first_of(end, stop.asked)
         if goes_on_s and not end.done():
             process.stdin.write(b"\n")
-            await _first(end, stop.at_once, goes_on_s)
+            await first_of(end, stop.at_once, goes_on_s)
         process.stdin.close()
         await asyncio.wait({end}, timeout=_STOP_TIMEOUT_S)
     finally:
@@ -123,13 +123,3 @@ async def _ended(process: asyncio.subprocess.Process, stop: StopSignals, goes_on
             with suppress(ProcessLookupError):  # it has just ended, and nobody has been told yet
                 process.kill()
         await end
-
-
-async def _first(end: asyncio.Future[int], event: asyncio.Event, timeout_s: float | None = None) -> None:
-    """Wait for the process' end or the event, and not longer than that."""
-    told = asyncio.ensure_future(event.wait())
-    either: set[asyncio.Future[Any]] = {end, told}
-    try:
-        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        told.cancel()

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 # To make an entry of an answer takes some microseconds: a turn takes a millisecond.
@@ -65,6 +65,16 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+async def first_of(work: asyncio.Future[Any], event: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until work is done or an event is set, and not longer than that."""
+    told = asyncio.ensure_future(event.wait())
+    either: set[asyncio.Future[Any]] = {work, told}
+    try:
+        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
 
 
 def is_told_to_end() -> bool:

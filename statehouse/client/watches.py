@@ -12,6 +12,7 @@ import grpc.aio
 
 from statehouse.client import conversion
 from statehouse.client.answers import Update, WatchPosition
+from statehouse.client.watch_progress import WatchProgress
 from statehouse.errors import LookupFailure, Reason
 from statehouse.positions import Token
 from statehouse.rpc.failures import from_rpc_error
@@ -34,26 +35,26 @@ class AsyncWatch:
         resume: tuple[WatchPosition, ...],
     ) -> None:
         self._call, self._store, self._named, self._saw = call, store, named, saw
-        self._positions = {position.partition: position for position in resume}
+        self._progress = WatchProgress(resume)
         self._under_way: Update | None = None
 
     @property
     def positions(self) -> tuple[WatchPosition, ...]:
         """Where to resume: after the processed updates. An update is processed when the next one is asked for."""
-        return tuple(self._positions.values())
+        return self._progress.positions
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Update:
         if self._under_way is not None:
-            self._note(self._under_way)
+            self._progress.note(self._under_way)
         while True:
             update = await self._next()
             if update.changes or update.current or update.gap:
                 self._under_way = update
                 return update
-            self._note(update)
+            self._progress.note(update)
 
     async def _next(self) -> Update:
         try:
@@ -70,12 +71,6 @@ class AsyncWatch:
             self._saw(update.token)
             return update
         raise LookupFailure(Reason.UNREACHABLE, "the watch was ended without a reason; resume it")
-
-    def _note(self, update: Update) -> None:
-        if update.position is not None:
-            self._positions[update.partition] = update.position
-        elif update.current:
-            self._positions.pop(update.partition, None)  # the position it resumed from is no longer its position
 
     async def close(self) -> None:
         """Leave."""

@@ -11,20 +11,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import grpc
 from google.protobuf.message import Message
 from starlette.requests import Request
 
 from statehouse.background import BackgroundWork
 from statehouse.client import AsyncClient, ClientTls
-from statehouse.client.peers import FleetStub
+from statehouse.client.peers import FleetStub, Peer
 from statehouse.client.routers import RouterCall, Routers
 from statehouse.errors import LookupFailure, Reason
 from statehouse.observability.denials import counted_gate
 from statehouse.rpc.authorized import ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
-from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.streams import StreamLimit
 from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
@@ -40,8 +38,6 @@ NodeStub: TypeAlias = "node_service_pb2_grpc.NodeServiceAsyncStub"  # which exis
 
 CERTIFICATE: Final = "peer_certificate"
 """In a request's state: the caller's certificate, in DER; the handshake has checked it."""
-ASKED_AGAIN_S: Final = 1.0
-"""How often it is asked whether a stream may go on, as gRPC's are (`statehouse.rpc.authorized`)."""
 NODES_MAX: Final = 1_000
 """Connections to nodes that are kept; the page asks the nodes that somebody looks at."""
 # Of our services only: gRPC's health has a method Watch, too, which others may call.
@@ -180,10 +176,7 @@ class Gateway:
         await self.authorise(request, "Drain", drain)
         seconds = self.settings.request_timeout_ms / 1_000
         call = self.node(address).Drain(drain, timeout=seconds, metadata=_shown_on(shown_by(request)))
-        try:
-            response = await call
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        response = await Peer.call(call)
         return list(response.active_tasks)
 
     def form_token(self, cookie: str) -> str:

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import uvicorn
@@ -19,7 +19,7 @@ from statehouse.observability import logs
 from statehouse.rpc.listening import cant_listen
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.settings import TlsSettings, WebSettings
-from statehouse.waiting import StopSignals, stop_signals
+from statehouse.waiting import StopSignals, first_of, stop_signals
 from statehouse.web.app import build_app
 from statehouse.web.connection_limit import ConnectionLimit, ServerSocket
 from statehouse.web.connections import HEADERS_BYTES_MAX, Connection
@@ -95,13 +95,13 @@ async def serve(
         server = _Server(config)
         running = asyncio.ensure_future(server.serve([listener]))
         try:
-            await _first_of(running, server.listens)
+            await first_of(running, server.listens)
             if running.done():
                 running.result()
             address = f"{settings.bind_host}:{listener.getsockname()[1]}"
             log.info("http listens", address=address, router=settings.router)
             on_listen(address)
-            await _first_of(running, stop)
+            await first_of(running, stop)
         finally:
             log.info("http stops")
             on_listen("")
@@ -133,14 +133,6 @@ def run(
         await serve(settings, stop.asked, extra, on_listen)
 
     asyncio.run(main())
-
-
-async def _first_of(running: asyncio.Future[None], event: asyncio.Event) -> None:
-    """Wait until work is done, or an event is set."""
-    told = asyncio.ensure_future(event.wait())
-    either: set[asyncio.Future[Any]] = {running, told}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
 
 
 def _listening(settings: WebSettings, metrics: WebMetrics) -> ServerSocket:

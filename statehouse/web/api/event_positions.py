@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from statehouse.client.answers import Update, WatchPosition
+from statehouse.client.answers import WatchPosition
+from statehouse.client.watch_progress import WatchProgress
 from statehouse.errors import shown
 
 PARTITIONS_MAX: Final = 1_000
@@ -21,31 +22,13 @@ _OFFSET_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 2**31 - 1
 
 
-class Progress:
-    """How far a watch has got. `resumed`: where it began."""
-
-    def __init__(self, resumed: Iterable[WatchPosition] = ()) -> None:
-        self._positions = {each.partition: each for each in resumed}
-
-    @property
-    def positions(self) -> tuple[WatchPosition, ...]:
-        """Where to go on; a partition that isn't there begins with its current values."""
-        return tuple(self._positions.values())
+class Progress(WatchProgress):
+    """How far a watch has got, also as an id."""
 
     @property
     def id(self) -> str:
-        """The same as text; empty if no partition has a position yet."""
-        return text_of(self._positions.values())
-
-    def note(self, update: Update) -> None:
-        """Take note of an update that is sent.
-
-        While current values are incomplete their partition has no position: who comes back then gets all of them.
-        """
-        if update.position is not None:
-            self._positions[update.partition] = update.position
-        elif update.current:
-            self._positions.pop(update.partition, None)
+        """The positions as text; empty if no partition has one yet."""
+        return text_of(self.positions)
 
 
 def text_of(positions: Iterable[WatchPosition]) -> str:

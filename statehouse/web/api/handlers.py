@@ -16,13 +16,12 @@ from statehouse.v1 import fleet_service_pb2, query_service_pb2
 from statehouse.web.api import bodies
 from statehouse.web.api.api_request import ApiRequest, body_of, json_response
 from statehouse.web.api.bodies import Reader
-from statehouse.web.api.parameters import from_base64, key_of, wrong
+from statehouse.web.api.parameters import BATCH_KEYS_MAX, from_base64, key_of, wrong
 from statehouse.web.api.problems import HttpRefusal
 
 ApiHandler = Callable[[ApiRequest], Awaitable[Response]]
 ItemBody = Callable[[Any, Reader], dict[str, Any]]
 
-BATCH_KEYS_MAX: Final = 10_000
 _TIMES: Final = ("from_ms", "to_ms")
 _JSON: Final = "application/json"
 

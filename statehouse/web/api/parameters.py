@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure, Reason, shown
+from statehouse.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from statehouse.positions import token_of_texts
 
 MAX_INT64: Final = 2**63 - 1
 MIN_INT64: Final = -(2**63)
-MAX_PAGE_SIZE: Final = 1_000
+BATCH_KEYS_MAX: Final = 10_000
+"""Keys of a batch."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _BOOLEANS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
@@ -108,7 +110,7 @@ PAGES: Final = (
         "page_size",
         "Most of them on a page. A page may have fewer and still not be the last.",
         integer("page_size", "", 1, MAX_PAGE_SIZE).read,
-        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": 100},
+        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": DEFAULT_PAGE_SIZE},
         default=0,
     ),
     text(

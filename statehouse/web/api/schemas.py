@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from statehouse.errors import Reason
+from statehouse.web.api.parameters import BATCH_KEYS_MAX
 from statehouse.web.api.problems import NO_SUCH_KEY
 
 Schema = dict[str, Any]
@@ -150,7 +151,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Store": _object(_STORE),
     "Stores": _object({"epoch": _INTEGER, "stores": _list(reference("Store"))}),
     "Keys": {
-        **_object({"keys": {**_list(_TEXT), "maxItems": 10_000}}),
+        **_object({"keys": {**_list(_TEXT), "maxItems": BATCH_KEYS_MAX}}),
         "additionalProperties": False,
     },
     "Batch": _object(

@@ -27,6 +27,7 @@ from statehouse.client import conversion
 from statehouse.client.answers import KeyLike, Update
 from statehouse.client.routers import is_routers
 from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.authorized import ASKED_AGAIN_S
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.streams import SILENCE_S, TAKEN_WITHIN_S
 from statehouse.v1 import query_service_pb2
@@ -37,7 +38,7 @@ from statehouse.web.api.bodies import Reader
 from statehouse.web.api.event_positions import PARTITIONS_MAX, Progress, positions_of
 from statehouse.web.api.parameters import key_of, wrong
 from statehouse.web.api.problems import problem_of
-from statehouse.web.gateway import ASKED_AGAIN_S, CallerRefused
+from statehouse.web.gateway import CallerRefused
 
 _COMES_BACK: Final = BackoffPolicy("watched_router_comes_back", first_s=0.05, longest_s=1.0)
 _COMES_BACK_WITHIN_S: Final = 60.0
@@ -94,15 +95,11 @@ class _Events(EventSourceResponse):
 
 
 def _watched(asked: ApiRequest) -> tuple[KeyLike | None, KeyLike | None]:
-    values = asked.values
-    key = asked.path.get("key", values.get("key"))
-    prefix = values.get("prefix")
-    if key is not None and prefix is not None:
-        raise wrong("prefix excludes a key", "prefix")
-    found, beginning = (
-        key_of(name, each, base64_keys=values["base64_keys"]) for name, each in (("key", key), ("prefix", prefix))
-    )
-    return found, beginning
+    """Return the key of the path, or, where the path has none, the prefix of the query string."""
+    base64_keys = asked.values["base64_keys"]
+    if "key" in asked.path:
+        return key_of("key", asked.path["key"], base64_keys=base64_keys), None
+    return None, key_of("prefix", asked.values["prefix"], base64_keys=base64_keys)
 
 
 def _resumed(asked: ApiRequest) -> Progress:

@@ -1,12 +1,16 @@
 """A long row of partitions as blocks that a person can take in, and that can be opened. Pure.
 
-A store of ten thousand partitions is shown as some hundred blocks; a block opened is shown the same way.
+A store of ten thousand partitions is shown as some hundred blocks; a block opened is shown the same way. Long tables
+have pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,13 @@ class Span:
     def places(self) -> range:
         """The partitions."""
         return range(self.first, self.last + 1)
+
+
+def paged(rows: Sequence[T], a_page: int, page: int) -> tuple[int, int, Sequence[T]]:
+    """Return the number of the page that is shown, how many there are, and its rows; beyond the last is the last."""
+    pages = max(1, -(-len(rows) // a_page))
+    page = min(max(page, 1), pages)
+    return page, pages, rows[(page - 1) * a_page : page * a_page]
 
 
 def within(count: int, first: int | None, last: int | None) -> Span | None:

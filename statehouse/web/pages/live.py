@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from statehouse.waiting import is_set_within
+
 BEAT_S: Final = 1.0
 """A page changes no more often, unless something urgent has happened: a new epoch, or a node that fell silent."""
 URGENT_S: Final = 0.1
@@ -19,13 +21,11 @@ class LivePages:
     """The streams that are open. Lives on the event loop."""
 
     def __init__(self) -> None:
-        self._version = 0
         self._news, self._urgent = asyncio.Event(), asyncio.Event()
-        self._made: dict[str, tuple[int, str]] = {}
+        self._made: dict[str, str] = {}
 
     def changed(self, is_urgent: bool) -> None:
         """Note that pages may look different now."""
-        self._version += 1
         self._made.clear()
         news, self._news = self._news, asyncio.Event()
         news.set()
@@ -42,22 +42,13 @@ class LivePages:
             if text != last:
                 yield text
                 last = text
-            await _within(urgent, BEAT_S)
+            await is_set_within(urgent, BEAT_S)
             if urgent.is_set():
                 await asyncio.sleep(URGENT_S)
             else:
                 await news.wait()
 
     def _page(self, name: str, make: Callable[[], str]) -> str:
-        made = self._made.get(name)
-        if made is None or made[0] != self._version:
-            made = self._made[name] = self._version, make()
-        return made[1]
-
-
-async def _within(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]

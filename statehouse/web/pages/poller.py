@@ -23,6 +23,7 @@ import structlog
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import Node, conversion
 from statehouse.client.node_readings import read_node
+from statehouse.client.peers import Peer
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import target
 from statehouse.rpc.failures import from_rpc_error
@@ -161,16 +162,10 @@ class Poller:
             before = self._recorder.contacts.get(name)
             try:
                 stub = self._gateway.node(target(node.host.host, node.host.port))
-                answer = await stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=NODE_TIMEOUT_S)
-            except grpc.RpcError as error:
-                failure = from_rpc_error(error)
+                call = stub.GetNode(node_service_pb2.GetNodeRequest(), timeout=NODE_TIMEOUT_S)
+                answer = await Peer.call(call)
+            except LookupFailure as failure:
                 contact, why = _contact(failure), failure.message
-            except grpc.aio.UsageError as error:
-                contact, why = Contact.SILENT, str(error)
-            except asyncio.CancelledError:
-                if is_told_to_end():
-                    raise
-                contact, why = Contact.SILENT, "the connection was closed"
             else:
                 if answer.host.instance_id == name:
                     self._recorder.take_node(read_node(answer, time.monotonic()))

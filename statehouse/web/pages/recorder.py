@@ -28,6 +28,10 @@ class Moment:
     at_s: float
     epoch_ms: int
 
+    def ms_since(self, at_s: float) -> int:
+        """Return the milliseconds from an earlier time to this one, by the clock that only grows."""
+        return max(0, int((self.at_s - at_s) * 1_000))
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

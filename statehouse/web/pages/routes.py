@@ -20,8 +20,9 @@ from starlette.staticfiles import StaticFiles
 
 from statehouse.client import Store
 from statehouse.errors import LookupFailure, Reason
+from statehouse.rpc.authorized import ASKED_AGAIN_S
 from statehouse.web import csrf
-from statehouse.web.gateway import ASKED_AGAIN_S, CallerRefused, Gateway
+from statehouse.web.gateway import CallerRefused, Gateway
 from statehouse.web.pages import reads
 from statehouse.web.pages.drains import Note, drain
 from statehouse.web.pages.live import LivePages

@@ -5,7 +5,7 @@ Each worker counts for itself, and a call reaches only one of them. Their metric
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -88,13 +88,17 @@ class RoutingCounts:
                 _add(found, rates, name, labels)
         return found
 
-    def latency(self, store: str) -> Latency | None:
-        """Return how long a store's lookups took lately; None without any."""
-        buckets = self.lately("lookup_duration_seconds_bucket", "store", "le")
-        bounds = sorted((float(bound), count) for (of, bound), count in buckets.items() if of == store)
-        if not bounds or bounds[-1][1] <= 0:
-            return None
-        return Latency(_quantile(bounds, 0.5), _quantile(bounds, 0.99))
+    def latencies(self) -> dict[str, Latency]:
+        """Return how long lookups took lately, by store; only of stores that had any."""
+        by_store: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+        for (store, bound), count in self.lately("lookup_duration_seconds_bucket", "store", "le").items():
+            by_store[store].append((float(bound), count))
+        ordered = {store: sorted(bounds) for store, bounds in by_store.items()}
+        return {
+            store: Latency(_quantile(bounds, 0.5), _quantile(bounds, 0.99))
+            for store, bounds in ordered.items()
+            if bounds[-1][1] > 0
+        }
 
 
 def _counts(text: str) -> Iterator[tuple[Series, float]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.client.answers import ChangelogSetting, ChangelogSettings
+from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.recorder import Moment, Recorder
 
 CHANGELOGS_A_PAGE: Final = 25
@@ -54,19 +55,18 @@ class ChangelogsView:
 def changelogs_view(recorder: Recorder, now: Moment, page: int) -> ChangelogsView:
     """Return a page of the changelogs; a page beyond the last is the last."""
     changelogs = recorder.changelogs
-    since_ms = max(0, int((now.at_s - recorder.changelogs_at.at_s) * 1_000)) if changelogs is not None else 0
+    since_ms = now.ms_since(recorder.changelogs_at.at_s) if changelogs is not None else 0
     rows = sorted(
         (_row(recorder, each, since_ms) for each in changelogs or ()), key=lambda row: (not row.differing, row.store)
     )
-    pages = max(1, -(-len(rows) // CHANGELOGS_A_PAGE))
-    page = min(max(page, 1), pages)
+    page, pages, shown = paged(rows, CHANGELOGS_A_PAGE, page)
     return ChangelogsView(
         len(rows),
         sum(row.differing for row in rows),
         sum(row.compared_age_ms is not None for row in rows),
         page,
         pages,
-        tuple(rows[(page - 1) * CHANGELOGS_A_PAGE : page * CHANGELOGS_A_PAGE]),
+        tuple(shown),
         changelogs is not None,
     )
 

@@ -45,7 +45,7 @@ def frame_of(recorder: Recorder, now: Moment) -> Frame:
         "" if fleet is None else fleet.application_id,
         None if fleet is None else fleet.epoch,
         now.epoch_ms,
-        None if fleet is None else max(0, int((now.at_s - recorder.fleet_at.at_s) * 1_000)),
+        None if fleet is None else now.ms_since(recorder.fleet_at.at_s),
         "" if trouble is None else trouble.message,
-        None if trouble is None else max(0, int((now.at_s - trouble.since.at_s) * 1_000)),
+        None if trouble is None else now.ms_since(trouble.since.at_s),
     )

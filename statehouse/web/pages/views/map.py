@@ -23,7 +23,7 @@ _JUST_NOW_MS: Final = 20_000
 class Cell:
     """A partition, or a block of several. `was`: the active before the epoch that is shown, if that moved it.
 
-    `counts`: how many partitions of a block do how. `holds_up`: of a block, the worst of it.
+    `counts`: how many partitions of a block do how. `condition`: of a block, the worst of it.
     """
 
     span: Span

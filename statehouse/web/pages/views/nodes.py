@@ -9,6 +9,7 @@ from typing import Final
 
 from statehouse.client.answers import Fleet, Node
 from statehouse.membership import LEAVING_STATES, TaskState
+from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.contacts import Contact, NodeContact
 from statehouse.web.pages.epochs import task_order
 from statehouse.web.pages.partitions import BEHIND
@@ -21,7 +22,7 @@ _UNASKED: Final = NodeContact(Contact.UNASKED, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry:
-    """A node. `silent_ms`: how long it has not answered; None while it answers. `lookups`: a second, None: unknown."""
+    """A node. `silent_ms`: how long it has not answered; None while it answers."""
 
     instance_id: str
     address: str
@@ -95,9 +96,7 @@ def nodes_view(recorder: Recorder, now: Moment, page: int) -> NodesView:
     """Return a page of the nodes; a page beyond the last is the last."""
     fleet = recorder.fleet
     nodes = () if fleet is None else fleet.nodes
-    pages = max(1, -(-len(nodes) // NODES_A_PAGE))
-    page = min(max(page, 1), pages)
-    shown = nodes[(page - 1) * NODES_A_PAGE : page * NODES_A_PAGE]
+    page, pages, shown = paged(nodes, NODES_A_PAGE, page)
     holdings = _holdings(fleet)
     rows = tuple(_row(recorder, node, holdings, now) for node in shown)
     silent = sum(known.contact is Contact.SILENT for known in recorder.contacts.values())
@@ -111,7 +110,8 @@ def node_view(recorder: Recorder, now: Moment, instance_id: str) -> OneNodeView 
     if fleet is None or node is None:
         return None
     hand_overs = tuple(_hand_overs(fleet, recorder.contacts, instance_id))
-    rows = [_row(recorder, each, _holdings(fleet), now) for each in fleet.nodes]
+    holdings = _holdings(fleet)
+    rows = [_row(recorder, each, holdings, now) for each in fleet.nodes]
     return OneNodeView(
         next(row for row in rows if row.instance_id == instance_id),
         hand_overs[:TASKS_SHOWN],
@@ -171,7 +171,7 @@ def _row(recorder: Recorder, node: Node, holdings: Mapping[str, Counter[str]], n
     name = node.host.instance_id
     known = recorder.contacts.get(name, _UNASKED)
     holds = holdings.get(name, Counter())
-    age_ms = node.heartbeat_age_ms + max(0, int((now.at_s - recorder.fleet_at.at_s) * 1_000))
+    age_ms = node.heartbeat_age_ms + now.ms_since(recorder.fleet_at.at_s)
     reading = recorder.readings.get(name)
     is_silent = known.contact is Contact.SILENT
     return NodeEntry(
@@ -186,7 +186,7 @@ def _row(recorder: Recorder, node: Node, holdings: Mapping[str, Counter[str]], n
         node.dynamic,
         age_ms,
         known.contact,
-        max(0, int((now.at_s - known.since_s) * 1_000)) if is_silent else None,
+        now.ms_since(known.since_s) if is_silent else None,
         known.why,
         not node.reachable,
         holds["active"],

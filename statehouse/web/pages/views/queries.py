@@ -31,7 +31,7 @@ class QueriesView:
 def queries_view(recorder: Recorder, now: Moment) -> QueriesView:
     """Return the processor's queries."""
     fleet = recorder.fleet
-    since_ms = 0 if fleet is None else max(0, int((now.at_s - recorder.fleet_at.at_s) * 1_000))
+    since_ms = 0 if fleet is None else now.ms_since(recorder.fleet_at.at_s)
     rows = []
     for query in () if fleet is None else fleet.queries:
         age_ms = query.record_age_ms + since_ms

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from statehouse.membership import TaskState
+from statehouse.web.pages.blocks import paged
 from statehouse.web.pages.epochs import task_order
 from statehouse.web.pages.recorder import Recorder
 
@@ -61,8 +62,7 @@ class RestoresView:
 def restores_view(recorder: Recorder, page: int) -> RestoresView:
     """Return a page of the restores; a page beyond the last is the last."""
     rows = sorted(_rows(recorder), key=lambda row: (-(row.left or 0), row.node, task_order(row.task), row.store))
-    pages = max(1, -(-len(rows) // RESTORES_A_PAGE))
-    page = min(max(page, 1), pages)
+    page, pages, shown = paged(rows, RESTORES_A_PAGE, page)
     nodes = () if recorder.fleet is None else recorder.fleet.nodes
     etas = [row.eta_ms for row in rows if row.eta_ms is not None]
     return RestoresView(
@@ -74,7 +74,7 @@ def restores_view(recorder: Recorder, page: int) -> RestoresView:
         page,
         pages,
         sum(node.host.instance_id not in recorder.readings for node in nodes),
-        tuple(rows[(page - 1) * RESTORES_A_PAGE : page * RESTORES_A_PAGE]),
+        tuple(shown),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from statehouse.web.pages.recorder import Recorder
+from statehouse.web.pages.routing_counts import Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ def routing_view(recorder: Recorder, *, is_measured: bool) -> RoutingView:
     counts, fleet = recorder.routing, recorder.fleet
     rates = counts.lately("lookups_total", "store", "outcome", "role")
     totals = counts.totals("lookups_total", "store", "outcome", "role")
-    stores = tuple(_store(recorder, name, rates, totals) for name in sorted({store for store, _, _ in totals if store}))
+    latencies = counts.latencies()
+    names = sorted({store for store, _, _ in totals if store})
+    stores = tuple(_store(name, rates, totals, latencies.get(name)) for name in names)
     express = sum(counts.lately("express_lookups_total").values())
     return RoutingView(
         counts.workers,
@@ -73,16 +76,15 @@ def routing_view(recorder: Recorder, *, is_measured: bool) -> RoutingView:
 
 
 def _store(
-    recorder: Recorder,
     store: str,
     rates: dict[tuple[str, ...], float],
     totals: dict[tuple[str, ...], float],
+    latency: Latency | None,
 ) -> StoreRouting:
     by_role: dict[str, float] = {}
     for (of, outcome, role), per_s in rates.items():
         if of == store and outcome == "OK":
             by_role[role] = by_role.get(role, 0.0) + per_s
-    latency = recorder.routing.latency(store)
     mine = {key: value for key, value in totals.items() if key[0] == store}
     return StoreRouting(
         store,
