@@ -62,18 +62,21 @@ func NewExpress(link *Link, calls *Calls, maxMessageBytes int) *Express {
 
 func (e *Express) hold() { e.holds.Store(int64(time.Since(e.began) + snapshotHolds)) }
 
-// isOpen returns whether there is a snapshot that holds.
-func (e *Express) isOpen() bool {
+// valid returns the snapshot if there is one that holds, nil otherwise.
+func (e *Express) valid() *snapshot {
 	s := e.snapshot.Load()
-	return s != nil && len(s.Stores) > 0 && int64(time.Since(e.began)) <= e.holds.Load()
+	if s == nil || len(s.Stores) == 0 || int64(time.Since(e.began)) > e.holds.Load() {
+		return nil
+	}
+	return s
 }
 
 // now returns the snapshot to act on, nil if there is none for a call, or no room.
 func (e *Express) now(ctx context.Context) *snapshot {
-	if !e.isOpen() {
+	s := e.valid()
+	if s == nil {
 		return nil
 	}
-	s := e.snapshot.Load()
 	if uint64(e.open.Load()+e.passed.Load())+uint64(e.link.Waiting()) >= uint64(s.MaxLookups) {
 		return nil // the router refuses, or has room
 	}

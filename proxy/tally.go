@@ -71,7 +71,7 @@ func (s *Standing) sums() *controlv1.ProxySums {
 		QueuedOthers:   uint32(s.Others.Waiting()),
 		CallsAtProcess: uint32(s.Link.Waiting()),
 		ExpressLookups: uint32(s.Express.open.Load()),
-		ExpressIsOpen:  s.Express.isOpen(),
+		ExpressIsOpen:  s.Express.valid() != nil,
 		HeldBytesMax:   uint64(s.Quotas.bytes),
 	}
 	s.Quotas.mutex.Lock()

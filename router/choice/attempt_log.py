@@ -49,7 +49,7 @@ off from Kafka refuses again, so each is asked only once more.
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One call to a replica, for a lookup that is explained, traced or logged. Times are seconds of a monotonic clock.
+    """One call to a replica, for a lookup that is explained or traced. Times are seconds of a monotonic clock.
 
     `ended_at` is None while the call is under way. `outcome`: its answer or failure; None while it is under way, and if
     it was given up because another replica answered first.
@@ -91,14 +91,17 @@ class AttemptLog:
     refused: str = ""
     """The call that the retry budget refused: "hedge" or "retry"."""
     attempts: list[AttemptRecord] | None = None
-    """All calls in the order they were sent; None if they are not recorded, as for most lookups."""
-    is_explained: bool = False
-    """Whether the caller wants to know now what each candidate says."""
+    """All calls in the order they were sent, for an explained lookup; None for any other."""
     spans: AttemptSpans | None = None
     """For a traced lookup, whose calls are recorded."""
     calls: int = 0
     """How many there were."""
     _times_late: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the caller wants to know now what each candidate says."""
+        return self.attempts is not None
 
     def note(self, replica: RoutedReplica, failure: LookupFailure) -> None:
         """Note a failure."""

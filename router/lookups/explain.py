@@ -62,7 +62,7 @@ class Explainer:
             ),
             express_detail="" if obstacle is None else obstacle.detail,
         )
-        attempt_log = AttemptLog(attempts=[], is_explained=True)
+        attempt_log = AttemptLog(attempts=[])
         try:
             with self._limit.admitted(len(lookup)) as place:
                 if call.freshness.at_least is not None:

@@ -76,7 +76,7 @@ class ObservedLookup:
     def __init__(self, tracing: Tracing | None, span: OpenSpan | None, *, is_sampled: bool) -> None:
         self.span, self.is_sampled = span, is_sampled
         spans = None if span is None or tracing is None else _AttemptSpans(tracing, span)
-        self.attempt_log = AttemptLog(attempts=[], spans=spans)
+        self.attempt_log = AttemptLog(spans=spans)
 
 
 class LookupObserver:
