@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from statehouse.cli.exits import Terminated, sigterm_raises
 from statehouse.errors import ConfigurationError
 from statehouse.local.class_archives import ClassArchives, joined
 from statehouse.local.errors import JavaNotFound, LocalError
+from statehouse.local.jars import pyspark_folder
 from statehouse.local.java import find_java, locate_java
 from statehouse.local.process import ManagedProcess
 from statehouse.settings import ClassArchiveSettings, load
@@ -68,10 +68,10 @@ def _spark_home() -> Path:
     chosen = os.environ.get("SPARK_HOME")
     if chosen:
         return Path(chosen)
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: an import takes a second
-    if spec is None or spec.origin is None:
+    pyspark = pyspark_folder()
+    if pyspark is None:
         raise LocalError("pyspark is not installed: pip install 'statehouse[processor]'")
-    return Path(spec.origin).parent
+    return pyspark
 
 
 def _train(archive: Path, log: Path) -> None:

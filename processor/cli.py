@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from confluent_kafka import KafkaException
 
 from processor.controller_process import run_standby
 from processor.ownership.controller_record import declared_settings
@@ -22,8 +21,7 @@ from processor.static import run_static
 from statehouse.cli import output as out
 from statehouse.cli.declared import run_alone, takes_settings
 from statehouse.cli.output import OutputFormat, OutputOption
-from statehouse.errors import LookupFailure, Reason
-from statehouse.kafka.access import check_login, refusal
+from statehouse.kafka.access import check_login, failures_told
 from statehouse.observability import logs
 from statehouse.settings import (
     AssignPlanSettings,
@@ -162,7 +160,7 @@ def reset(
 
     topology = Topology.load(app)
     check_login(settings.brokers, f"{topology.application_id}-reset", timeout)
-    try:
+    with failures_told(settings.brokers):
         plan = plan_reset(settings.brokers, topology.application_id, settings.checkpoint_dir, timeout)
         _show(plan, output)
         if dry_run or plan.is_empty:
@@ -170,10 +168,6 @@ def reset(
         if not yes:
             typer.confirm("Delete all of this?", abort=True, err=True)
         carry_out(settings.brokers, plan)
-    except KafkaException as error:
-        if (refused := refusal(settings.brokers, error)) is not None:
-            raise refused from error
-        raise LookupFailure(Reason.UNREACHABLE, error.args[0].str(), {"target": str(settings.brokers)}) from error
     out.note(f"{plan.application_id} is reset: its next start reads its sources from {to}")
 
 

@@ -19,6 +19,7 @@ from processor.settings import ProcessorSettings
 from processor.spark_plans import is_local
 from processor.spark_versions import NEWEST, SparkVersion, is_known
 from processor.worker_sockets import DIRECTORY, ENABLED, forget_gone, socket_conf
+from statehouse.local.jars import resolve_jars
 
 log = structlog.get_logger(__name__)
 
@@ -50,8 +51,6 @@ def open_session(application_id: str, settings: ProcessorSettings) -> SparkSessi
     os.environ["PYTHONPATH"] = _python_path(os.environ.get("PYTHONPATH", ""))
     conf = _defaults(settings) | _local_files(settings) | _worker_sockets(settings) | settings.spark_conf
     if not _has_connector(conf):
-        from statehouse.local.jars import resolve_jars  # noqa: PLC0415 - clusters bring their jars and don't need it
-
         conf["spark.jars"] = ",".join(str(jar) for jar in resolve_jars("spark"))
     builder = SparkSession.builder.appName(application_id)
     master = _master(settings)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from processor.control_topics import control_topics
@@ -20,9 +19,9 @@ from processor.topic_audit import PARTITIONS, Difference, TopicSetting, compare
 from statehouse.cli import output as out
 from statehouse.cli.declared import takes_settings
 from statehouse.cli.output import Column, OutputFormat, OutputOption
-from statehouse.errors import LookupFailure, Reason, StatehouseError
+from statehouse.errors import StatehouseError
 from statehouse.kafka import clients
-from statehouse.kafka.access import check_login, refusal
+from statehouse.kafka.access import check_login, failures_told
 from statehouse.kafka.topics import TopicSpec, ensure_topics, found_topics
 from statehouse.observability import logs
 from statehouse.settings import LoadedSettings
@@ -79,16 +78,12 @@ def topics(
     topology = Topology.load(app)
     client_id = f"{topology.application_id}-topics"
     check_login(settings.brokers, client_id)
-    try:
+    with failures_told(settings.brokers):
         admin = clients.admin(settings.brokers, client_id)
         specs = declared_topics(topology, admin, settings)
         control = frozenset(spec.name for spec in control_topics(topology.application_id, 1))
         audit = _apply if action is TopicsAction.APPLY else _found
         compared = audit(admin, specs, control)
-    except KafkaException as error:
-        if (refused := refusal(settings.brokers, error)) is not None:
-            raise refused from error
-        raise LookupFailure(Reason.UNREACHABLE, error.args[0].str(), {"target": str(settings.brokers)}) from error
     differing = [each for each in compared if each.difference is not Difference.NONE]
     out.show(
         output,

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from statehouse.brokers import PLAINTEXT, Brokers
-from statehouse.errors import ConfigurationError
+from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.kafka import clients, codes
 
 log = structlog.get_logger(__name__)
@@ -65,6 +65,23 @@ def check_login(brokers: Brokers | str, client_id: str, timeout_s: float = 10.0)
     while not answer.done() and time.monotonic() < deadline:
         admin.poll(_POLL_S)
         watch.check()
+
+
+@contextmanager
+def failures_told(brokers: Brokers | str) -> Iterator[None]:
+    """Have a command say what it means that Kafka fails.
+
+    Raises:
+        AccessRefused: the brokers refuse a login or a right.
+        LookupFailure: UNREACHABLE, with what the client says.
+
+    """
+    try:
+        yield
+    except KafkaException as error:
+        if (refused := refusal(brokers, error)) is not None:
+            raise refused from error
+        raise LookupFailure(Reason.UNREACHABLE, error.args[0].str(), {"target": str(brokers)}) from error
 
 
 @contextmanager

@@ -313,11 +313,17 @@ def _run_resolver(jar_set: JarSet, module_xml: str, scratch: Path, staged: Path,
         raise failed(f"the resolver brought no {', '.join(missing)}", done.stdout)
 
 
+def pyspark_folder() -> Path | None:
+    """Return where pyspark is; None if it isn't installed. It is found, not imported: an import takes a second."""
+    spec = importlib.util.find_spec("pyspark")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
 def _resolver_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: an import takes a second
-    if spec is None or spec.origin is None:
+    pyspark = pyspark_folder()
+    if pyspark is None:
         raise ResolverMissing("pyspark is not installed")
-    directory = Path(spec.origin).parent / "jars"
+    directory = pyspark / "jars"
     found = sorted(directory.glob("ivy-*.jar"))
     if not found:
         raise ResolverMissing(f"no ivy-*.jar in {directory}")
