@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from statehouse.errors import ConfigurationError
 from statehouse.rpc.channels import blocking_channel
-from statehouse.rpc.credentials import VARIABLES, ClientTls, CredentialFiles
+from statehouse.rpc.credentials import VARIABLES, ClientTls, CredentialFiles, ssl_context
 
 _FLAGS: Final = {
     "--tls-ca": "ca",
@@ -74,10 +74,7 @@ def http_status_of(address: str, path: str, timeout_s: float, tls: ClientTls | N
 
 
 def _encrypted(plain: socket.socket, tls: ClientTls, host: str) -> ssl.SSLSocket:
-    context = ssl.create_default_context(cafile=tls.ca)
-    if tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
-    return context.wrap_socket(plain, server_hostname=tls.server_name or host.strip("[]"))
+    return ssl_context(tls).wrap_socket(plain, server_hostname=tls.server_name or host.strip("[]"))
 
 
 def main() -> int:

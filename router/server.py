@@ -18,7 +18,6 @@ from router.calls.express_way import ExpressWay
 from router.calls.group_calls import GroupCalls
 from router.calls.health import NodeHealth
 from router.calls.liveness import show_liveness
-from router.child_processes import keep
 from router.choice.answer_times import AnswerTimes
 from router.choice.budget import RetryBudget
 from router.choice.express import NO_SNAPSHOT, ExpressLimits, Obstacle, standing_obstacle
@@ -39,7 +38,7 @@ from router.service import FLEET_SERVICE, FleetServicer, QueryHandlers
 from router.telemetry.collector import TableCollector
 from router.telemetry.metrics import RouterMetrics
 from router.watches.watch_relay import WatchRelay, WatchTimeouts
-from router.web import web_child
+from router.web import WebProcess
 from statehouse.assignment import CONTROLLER_KEY, AssignmentReader, read_controller_record
 from statehouse.background import BackgroundWork, as_error
 from statehouse.errors import ContractError
@@ -487,12 +486,10 @@ async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool
     )
     server.collect(follower.silence_s)
     metrics_server = serve_metrics(server.metrics.registry, settings, server.metrics.security.denied)
-    web = None if settings.http_port is None else web_child(settings, server.port)
+    web = WebProcess(settings, server.port)
     await server.start(follower.silence_s)
     follower.start()
-    web_work, web_ends = BackgroundWork(), StopSignals()
-    if web is not None:
-        web_work.start(keep(web, web_ends), "keep the web process")
+    web.start()
     try:
         await stop.asked.wait()
         if settings.lame_duck_ms and not stop.at_once.is_set():
@@ -501,8 +498,7 @@ async def serve(settings: RouterSettings, stop: StopSignals, *, share_port: bool
             await is_set_within(stop.at_once, settings.lame_duck_ms / 1_000)
     finally:
         log.info("router stops")
-        web_ends.now()
-        await asyncio.gather(web_work.finish(), server.stop())
+        await asyncio.gather(web.stop(), server.stop())
         await follower.stop()
         if metrics_server is not None:
             metrics_server.close()

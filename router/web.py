@@ -10,9 +10,11 @@ import os
 from importlib.util import find_spec
 from typing import Final
 
-from router.child_processes import ChildProcess, environment_of
+from router.child_processes import ChildProcess, environment_of, keep
+from statehouse.background import BackgroundWork
 from statehouse.errors import ConfigurationError
 from statehouse.settings import RouterSettings, WebSettings
+from statehouse.waiting import StopSignals
 
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}  # noqa: S104 - read, not bound
 _NEEDED: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette", "multipart")
@@ -32,6 +34,29 @@ def web_child(settings: RouterSettings, port: int) -> ChildProcess:
         )
     environment = environment_of(web_settings(settings, port), os.environ)
     return ChildProcess("http", ("-m", "router.web_process"), environment, needed=False)
+
+
+class WebProcess:
+    """The web process of a router on this port, kept from `start` to `stop`; none without `http_port`.
+
+    Raises:
+        ConfigurationError: as `web_child`.
+
+    """
+
+    def __init__(self, settings: RouterSettings, port: int) -> None:
+        self._child = None if settings.http_port is None else web_child(settings, port)
+        self._work, self._ends = BackgroundWork(), StopSignals()
+
+    def start(self) -> None:
+        """Start it. Call this on the event loop."""
+        if self._child is not None:
+            self._work.start(keep(self._child, self._ends), "keep the web process")
+
+    async def stop(self) -> None:
+        """End it, and wait for its end."""
+        self._ends.now()
+        await self._work.finish()
 
 
 def web_settings(settings: RouterSettings, port: int) -> WebSettings:

@@ -20,12 +20,11 @@ import socket
 import structlog
 
 from router.child_processes import ChildProcess, environment_of, keep
-from router.web import web_child
-from statehouse.background import BackgroundWork
+from router.web import WebProcess
 from statehouse.observability import logs
 from statehouse.rpc.listening import cant_listen
 from statehouse.settings import RouterSettings
-from statehouse.waiting import StopSignals, stop_signals
+from statehouse.waiting import stop_signals
 
 log = structlog.get_logger(__name__)
 
@@ -85,15 +84,13 @@ def run_workers(settings: RouterSettings) -> None:
             port = held.getsockname()[1]
             log.info("workers share a port", address=f"{settings.bind_host}:{port}", workers=settings.workers)
             workers = [worker_child(settings, each, port) for each in range(settings.workers)]
-            web_work, web_ends = BackgroundWork(), StopSignals()
-            if settings.http_port is not None:
-                web_work.start(keep(web_child(settings, port), web_ends), "keep the web process")
+            web = WebProcess(settings, port)
+            web.start()
             goes_on_s = settings.lame_duck_ms / 1_000
             outcomes = await asyncio.gather(
                 *(keep(each, stop, goes_on_s=goes_on_s) for each in workers), return_exceptions=True
             )
-            web_ends.now()
-            await web_work.finish()
+            await web.stop()
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import ssl
 import sys
 import time
 import urllib.error
@@ -31,7 +30,7 @@ from statehouse.local.samples import DEFAULT_PARTITIONS
 from statehouse.local.start_stages import stage_of
 from statehouse.local.tls_files import TLS_FOLDER, tls_of
 from statehouse.rpc.channels import blocking_channel
-from statehouse.rpc.credentials import VARIABLES, ClientTls
+from statehouse.rpc.credentials import VARIABLES, ClientTls, ssl_context
 from statehouse.settings import CONFIG_ENV, ENV_PREFIX
 from statehouse.topology import commits_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, node_service_pb2, node_service_pb2_grpc
@@ -366,9 +365,7 @@ def _router_routes(target: str, tls: ClientTls | None) -> Ready:
 
 
 def _http_answers(url: str, tls: ClientTls | None) -> Ready:
-    context = None if tls is None else ssl.create_default_context(cafile=tls.ca)
-    if context is not None and tls is not None and tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
+    context = None if tls is None else ssl_context(tls)
 
     def answers() -> bool:
         failures = (urllib.error.URLError, TimeoutError, ConnectionError)

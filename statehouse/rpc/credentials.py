@@ -158,6 +158,19 @@ def _read_token(path: Path | None) -> str:
     return token.decode("ascii")
 
 
+def ssl_context(tls: ClientTls) -> ssl.SSLContext:
+    """Return what a client that calls over HTTP needs: whom it trusts, and what it shows.
+
+    Raises:
+        OSError: a file can't be read, or holds nothing of the kind.
+
+    """
+    context = ssl.create_default_context(cafile=tls.ca)
+    if tls.certificate is not None:
+        context.load_cert_chain(tls.certificate, tls.key, password="")  # else OpenSSL asks at the terminal
+    return context
+
+
 def _check(tls: ClientTls) -> None:
     """Refuse what gRPC would only notice in a call, and say nothing of."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

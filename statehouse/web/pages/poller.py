@@ -26,6 +26,7 @@ from statehouse.client.node_readings import read_node
 from statehouse.client.peers import Peer
 from statehouse.errors import LookupFailure, Reason
 from statehouse.membership import target
+from statehouse.rpc.credentials import ClientTls, ssl_context
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.settings import WebSettings
 from statehouse.v1 import fleet_service_pb2, node_service_pb2
@@ -246,9 +247,7 @@ def _context(settings: WebSettings) -> ssl.SSLContext:
         None if file is None else file.expanduser()
         for file in (settings.tls_ca, settings.tls_certificate, settings.tls_key)
     )
-    context = ssl.create_default_context(cafile=ca)
-    context.load_cert_chain(str(certificate), key)
-    return context
+    return ssl_context(ClientTls(ca, certificate, key))
 
 
 def _now() -> Moment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from statehouse.errors import LookupFailure, Reason
 from statehouse.local import certificates
 from statehouse.local.cluster import LocalCluster, cluster_of
 from statehouse.local.tls_files import TLS_FOLDER, tls_of
+from statehouse.rpc.credentials import ssl_context
 from tests.support.polling import poll_until
 from tests.support.statehouse import ANY_PORTS, statehouse
 from tests.support.tools import tool
@@ -50,11 +50,9 @@ def cluster(folder: Path) -> LocalCluster:
 def http_status(cluster: LocalCluster) -> int:
     """Return what the reader gets of the HTTP API."""
     reader = tls_of(cluster.run_dir, "reader")
-    context = ssl.create_default_context(cafile=reader.ca)
-    context.load_cert_chain(reader.certificate, reader.key)
     url = f"https://{cluster.http.address}{APPLICATION.http_page}"
     try:
-        with urllib.request.urlopen(url, timeout=30, context=context) as answer:
+        with urllib.request.urlopen(url, timeout=30, context=ssl_context(reader)) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
