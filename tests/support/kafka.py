@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic  # .admin imports it, without exporting it to type checkers
 
+from statehouse.kafka.topics import topic_settings
 from tests.support.polling import poll_until
 
 DEADLINE_S: Final = 30.0
@@ -49,12 +50,13 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, config: Mappin
 
 
 def alter_topic(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
-    """Change settings of a topic; the others stay."""
+    """Change settings of a topic, the others stay; returns when the broker shows them, after it has agreed to them."""
     changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(DEADLINE_S)
+    poll_until(lambda: config.items() <= topic_settings(admin, topic).items(), DEADLINE_S, f"the settings of {topic}")
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[Record], partition: int = 0) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, NewTopic
 from structlog.testing import capture_logs
 
 from processor.application import Application
@@ -13,7 +13,7 @@ from processor.settings import ProcessorSettings
 from processor.topics import create_missing_sources, create_topics, wait_for_sources
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.clients import admin
-from statehouse.kafka.topics import partition_counts
+from statehouse.kafka.topics import partition_counts, topic_settings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import assignment_topic, changelog_topic, commits_topic, dead_letters_topic, members_topic
 from tests.support.kafka import create_topic
@@ -45,11 +45,6 @@ def assert_no_topic_is_there(client: AdminClient, application: str, *outputs: st
     assert set(partition_counts(client, [*names, *outputs]).values()) == {None}
 
 
-def settings_of(client: AdminClient, topic: str):
-    (future,) = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return {name: entry.value for name, entry in future.result().items()}
-
-
 def test_a_missing_source_is_named_with_the_remedy(
     kafka: EmbeddedKafka, client: AdminClient, unique_name: Callable[[str], str]
 ):
@@ -74,7 +69,7 @@ def test_missing_sources_are_created_if_that_is_asked_for(
     assert wait_for_sources(client, [*counts], 5) == counts
     assert partition_counts(client, [own]) == {own: None}, "that is an output, created with the others"
     for topic, policy in {events: "delete", rows: "compact", everything: "compact"}.items():
-        settings = settings_of(client, topic)
+        settings = topic_settings(client, topic)
         assert (settings["cleanup.policy"], settings["retention.ms"]) == (policy, "-1")
 
 
@@ -89,14 +84,14 @@ def test_all_topics_are_created_as_the_contract_says(client: AdminClient, unique
     control = [members_topic(application), assignment_topic(application), commits_topic(application)]
     counts = partition_counts(client, [changelog, dead_letters_topic(application), *control])
     assert list(counts.values()) == [3, 3, 1, 1, 1]
-    settings = settings_of(client, changelog)
+    settings = topic_settings(client, changelog)
     assert settings["cleanup.policy"] == "compact"
     assert settings["min.compaction.lag.ms"] == "600000"
     assert settings["segment.bytes"] == "1048576"
     assert settings["message.timestamp.type"] == "CreateTime"
     assert settings["message.timestamp.after.max.ms"] == str(2**63 - 1)
-    assert all(settings_of(client, topic)["cleanup.policy"] == "compact" for topic in control)
-    assert settings_of(client, dead_letters_topic(application))["cleanup.policy"] == "delete"
+    assert all(topic_settings(client, topic)["cleanup.policy"] == "compact" for topic in control)
+    assert topic_settings(client, dead_letters_topic(application))["cleanup.policy"] == "delete"
 
 
 def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
@@ -110,7 +105,7 @@ def test_the_topic_of_each_kind_is_kept_as_long_as_the_kind_needs(
     app.store("latest", frame(), logging=False)
     create_topics(client, app, {"scores": 1}, SETTINGS)
     windows, sessions, versions, latest = (
-        settings_of(client, store.declaration.changelog_topic) for store in app.stores
+        topic_settings(client, store.declaration.changelog_topic) for store in app.stores
     )
     assert windows["cleanup.policy"] == sessions["cleanup.policy"] == "compact,delete"
     assert windows["retention.ms"] == str(3_600_000 + 86_400_000)
@@ -171,7 +166,11 @@ def test_compaction_lags_are_compared_with_what_an_existing_topic_has(
     with pytest.raises(ConfigurationError, match=r"max.compaction.lag.ms=5000 is below min.compaction.lag.ms=600000"):
         create_topics(client, app, {"scores": 1}, SETTINGS)
     create_topics(client, app, {"scores": 1}, SETTINGS.model_copy(update={"min_compaction_lag_ms": 5000}))
-    assert settings_of(client, topic)["min.compaction.lag.ms"] == "5000"
+
+    def changed():
+        return topic_settings(client, topic)["min.compaction.lag.ms"] == "5000"
+
+    poll_until(changed, 20, "the changed setting")  # the broker shows a change after it has agreed to it
     wrong = declared(application, "scores")
     wrong.store("boards", frame(), config={"max.compaction.lag.ms": "1h"})
     with pytest.raises(ConfigurationError, match=r"max.compaction.lag.ms='1h' must be a number of milliseconds"):
@@ -246,7 +245,7 @@ def test_a_global_stores_topic_is_left_as_it_is_and_named_if_it_is_not_compacted
     assert topics.outputs == {compacted: 3, deleted: 2}
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
     assert (warning["store"], warning["topic"]) == ("prices", deleted)
-    assert settings_of(client, deleted)["cleanup.policy"] == "delete"
+    assert topic_settings(client, deleted)["cleanup.policy"] == "delete"
 
 
 def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_settings(
@@ -264,7 +263,7 @@ def test_a_store_keeps_its_partitions_when_a_source_grows_and_takes_changed_sett
     assert create(8, retention=timedelta(hours=1), config={"segment.ms": "70000"}).outputs == {changelog: 3}
 
     def changed():
-        now = settings_of(client, changelog)
+        now = topic_settings(client, changelog)
         return (now["segment.ms"], now["retention.ms"]) == ("70000", str(3_600_000 + 86_400_000))
 
     poll_until(changed, 20, "the changed settings")

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 from query_service.disk.directory import TaskDirectory
 from query_service.states.checkpoint import FORMAT_VERSION
@@ -32,7 +32,7 @@ from statehouse.local.ports import free_port
 from statehouse.topology import StoreSpec, SubTopology, TaskId, assignment_topic, changelog_topic
 from statehouse.v1 import node_service_pb2, query_service_pb2, types_pb2
 from tests.support.fleet import STORE, Fleet, ServerProcess
-from tests.support.kafka import create_topic, produce, read_all
+from tests.support.kafka import alter_topic, create_topic, produce, read_all
 from tests.support.metrics import scrape
 from tests.support.polling import poll_until
 from tests.support.small_disk import fill, small_disk
@@ -118,16 +118,11 @@ class Faulty(Fleet):
     def truncate(self, offset: int = -1) -> None:
         """Delete the changelog's records before an offset, -1 all of them, whatever its policy says."""
         kept = topic_settings(self.admin, self.changelog)["cleanup.policy"]
-        self._set_policy("delete")  # the broker deletes records of no other topic on demand
+        # The broker deletes records of no other topic on demand.
+        alter_topic(self.bootstrap, self.changelog, {"cleanup.policy": "delete"})
         (done,) = self.admin.delete_records([TopicPartition(self.changelog, 0, offset)]).values()
         done.result(30)
-        self._set_policy(kept)
-
-    def _set_policy(self, policy: str) -> None:
-        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, self.changelog, incremental_configs=[entry])
-        self.admin.incremental_alter_configs([resource])[resource].result(30)
-        poll_until(lambda: topic_settings(self.admin, self.changelog)["cleanup.policy"] == policy, 30, "the policy")
+        alter_topic(self.bootstrap, self.changelog, {"cleanup.policy": kept})
 
     def recreate(self) -> None:
         """Delete the changelog and create it anew under its name."""
