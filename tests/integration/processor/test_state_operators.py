@@ -55,6 +55,19 @@ def test_a_new_checkpoint_is_made_without(spark: SparkSession, tmp_path: Path):
     assert visits(spark, tmp_path, {}, "ann", "bob") == {"ann": 2, "bob": 1}
 
 
+def test_a_checkpoint_has_no_files_of_checksums_and_goes_on_from_one_that_has(spark: SparkSession, tmp_path: Path):
+    files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    files.setWriteChecksum(True)  # as versions before did
+    try:
+        assert visits(spark, tmp_path, {}, "ann") == {"ann": 1}
+    finally:
+        files.setWriteChecksum(False)
+    older = set(tmp_path.rglob(".*.crc"))
+    assert older
+    assert visits(spark, tmp_path, {}, "ann", "bob") == {"ann": 2, "bob": 1}
+    assert set(tmp_path.rglob(".*.crc")) == older
+
+
 def test_it_is_decided_once_whatever_else_uses_pandas(spark: SparkSession, tmp_path: Path):
     directory = tmp_path / "with space, [brackets] and {braces}"
     assert settings_to_go_on(spark, str(directory)) == {}
@@ -66,7 +79,6 @@ def test_it_is_decided_once_whatever_else_uses_pandas(spark: SparkSession, tmp_p
     assert settings_to_go_on(spark, str(directory)) == {}
     for no_note in ("", "what?"):
         (directory / NOTE).write_text(no_note)
-        (directory / f".{NOTE}.crc").unlink(missing_ok=True)
         assert settings_to_go_on(spark, str(directory)) == {WITH_PANDAS: "true"}
         assert (directory / NOTE).read_text() == "pandas"
 
@@ -98,7 +110,6 @@ def test_a_processor_goes_on_from_an_older_checkpoint(
     note.write_text("pandas")
     count_to(1)
     note.unlink()
-    (note.parent / f".{NOTE}.crc").unlink(missing_ok=True)
     count_to(2)
     assert note.read_text() == "pandas"
 

@@ -16,7 +16,6 @@ def settings(master: str | None, **conf: str) -> ProcessorSettings:
 @pytest.fixture(autouse=True)
 def not_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(spark_session.SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(spark_session, "socket_conf", lambda: {ENABLED: "true"})
 
 
@@ -32,13 +31,17 @@ def not_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_workers_on_this_machine_are_reached_over_sockets(master: str | None, expected: bool) -> None:
-    assert bool(spark_session._worker_sockets(settings(master))) is expected
+    assert bool(spark_session._worker_sockets(settings(master), is_running=False)) is expected
 
 
 def test_what_spark_submit_has_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert spark_session._worker_sockets(settings(None)) == {}
+    assert spark_session._worker_sockets(settings(None), is_running=False) == {}
 
 
 def test_a_users_choice_of_sockets_stays() -> None:
-    assert spark_session._worker_sockets(settings("local[2]", **{ENABLED: "false"})) == {}
+    assert spark_session._worker_sockets(settings("local[2]", **{ENABLED: "false"}), is_running=False) == {}
+
+
+def test_a_session_that_runs_keeps_its_sockets() -> None:
+    assert spark_session._worker_sockets(settings("local[2]"), is_running=True) == {}
