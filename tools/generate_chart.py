@@ -6,17 +6,14 @@ the alert rules, which a chart can only read from a folder of its own.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 import tomllib
-from pathlib import Path
 from typing import Any, Final
 
 from statehouse.settings import PROCESSES
+from tools.generated_page import ROOT, write_or_check_all
 
-ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "statehouse"
 DESCRIPTION: Final = CHART / "Chart.yaml"
 SCHEMA: Final = CHART / "values.schema.json"
@@ -73,23 +70,15 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": dict(sorted(properties.items()))}
 
 
-def main() -> int:
-    """Return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if something is out of date")
-    check = parser.parse_args().check
-    wanted = {SCHEMA: schema(SCHEMA.read_text()), DESCRIPTION: description(DESCRIPTION.read_text())}
-    if RULES.exists():
-        wanted[CHARTS_RULES] = RULES.read_text()
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        if check:
-            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date: run python -m tools.generate_chart\n")
-        else:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(wanted[path])
-    return int(check and bool(stale))
+def files() -> dict[str, str]:
+    """Return the chart's files: path from the root -> content."""
+    wanted = {
+        SCHEMA: schema(SCHEMA.read_text()),
+        DESCRIPTION: description(DESCRIPTION.read_text()),
+        CHARTS_RULES: RULES.read_text(),
+    }
+    return {str(path.relative_to(ROOT)): content for path, content in wanted.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    write_or_check_all(__doc__, files, "the settings, the version and the rules")

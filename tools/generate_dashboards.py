@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 from tools.dashboards import DASHBOARDS, Dashboard, Panel
+from tools.generated_page import ROOT, write_or_check_all
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "deploy" / "grafana"
+FOLDER: Final = ROOT / "deploy" / "grafana"
 # Grafana's grid has so many columns.
 _COLUMNS: Final = 24
 _HEIGHT: Final = 8
@@ -113,26 +111,9 @@ def _application() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write, or check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the committed files differ")
-    written = files()
-    if not parser.parse_args().check:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        for name, content in written.items():
-            (FOLDER / name).write_text(content, encoding="utf-8")
-        print(f"{len(written)} dashboards written")
-        return
-    stale = [name for name, content in written.items() if not _is(FOLDER / name, content)]
-    extra = [path.name for path in FOLDER.glob("*.json") if path.name not in written]
-    if stale or extra:
-        sys.exit(f"dashboards differ from tools/dashboards.py: run `make docs` ({', '.join([*stale, *extra])})")
-
-
-def _is(path: Path, content: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == content
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check_all(
+        __doc__,
+        lambda: {str((FOLDER / name).relative_to(ROOT)): content for name, content in files().items()},
+        "the dashboards of tools/dashboards.py",
+    )

@@ -1,24 +1,38 @@
-"""A page of the docs that a program writes: the program's `main`, which writes it or checks it."""
+"""Files that a program writes: the program's `main`, which writes them or checks them."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 def write_or_check(description: str | None, page: str, text: Callable[[], str], source: str) -> None:
-    """Write a page, given by its path from the root; with --check, exit if it is not what `text` returns.
+    """Do as `write_or_check_all` with one page of the docs."""
+    write_or_check_all(description, lambda: {page: text()}, source)
 
-    `source`: what the page is made from, in the plural, as the message says it.
+
+def write_or_check_all(description: str | None, files: Callable[[], Mapping[str, str]], source: str) -> None:
+    """Write files, given by their paths from the root; with --check, exit if one is not what `files` returns.
+
+    `source`: what the files are made from, in the plural, as the message says it.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
-    target = ROOT / page
-    if not parser.parse_args().check:
-        target.write_text(text(), encoding="utf-8")
-    elif not target.exists() or target.read_text(encoding="utf-8") != text():
-        sys.exit(f"{page} is not what {source} say: run `make docs`")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
+    is_check = parser.parse_args().check
+    wanted = {ROOT / name: content for name, content in files().items()}
+    stale = [path for path, content in wanted.items() if not _has(path, content)]
+    if is_check and stale:
+        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+        sys.exit(f"{names}: not what {source} say: run `make docs`")
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path], encoding="utf-8")
+
+
+def _has(path: Path, content: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == content

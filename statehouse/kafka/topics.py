@@ -158,17 +158,16 @@ def check_replicas(admin: AdminClient, specs: Sequence[TopicSpec], timeout_s: fl
         KafkaException: the brokers can't be reached, or refuse.
 
     """
-    described = _described(admin, [spec.name for spec in specs], timeout_s)
-    brokers = _broker_settings(admin, timeout_s) if None in described.values() else {}
+    found = found_topics(admin, [spec.name for spec in specs], timeout_s)
+    brokers = _broker_settings(admin, timeout_s) if None in found.values() else {}
     for spec in specs:
-        topic = described[spec.name]
+        topic = found[spec.name]
         if topic is None:
             replicas = spec.replication_factor
             replicas = int(brokers["default.replication.factor"]) if replicas < 0 else replicas
-            settings = brokers
+            settings: Mapping[str, str] = brokers
         else:
-            replicas = min(len(partition.replicas) for partition in topic.partitions)
-            settings = topic_settings(admin, spec.name, timeout_s)
+            replicas, settings = topic.replicas, topic.settings
         needed = spec.config.get(_MIN_IN_SYNC, settings[_MIN_IN_SYNC])
         if not needed.isdecimal():
             raise ConfigurationError(f"topic {spec.name}: {_MIN_IN_SYNC}={needed!r} must be a number of replicas")
