@@ -23,6 +23,7 @@ from statehouse.backoff import OnPause
 from statehouse.errors import StatehouseError
 from statehouse.observability.metrics import MetricsServer, serve_metrics
 from statehouse.observability.probes import LIVE, READY, STARTED, WhyNot
+from statehouse.observability.unreadable_records import OnUnreadable
 from statehouse.settings import ControllerSettings, ProcessSettings
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ class ControllerCallbacks(TypedDict):
     on_state: Callable[[ControllerState], None]
     on_plan: OnPlan
     on_figures: Callable[[OwnershipFigures | None], None]
+    on_unreadable: OnUnreadable
 
 
 def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], settings: ProcessSettings) -> int:
@@ -79,6 +81,7 @@ def run_controller(make: Callable[[ControllerCallbacks], OwnershipController], s
                 "on_state": states.controller_to,
                 "on_plan": metrics.planned,
                 "on_figures": metrics.ownership.take,
+                "on_unreadable": metrics.unreadable.note,
             }
         )
     except (StatehouseError, KafkaException) as error:

@@ -18,6 +18,7 @@ from processor.sink.protocol import WRITES
 from processor.states import ProcessorStates
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import count_pauses, new_registry
+from statehouse.observability.unreadable_records import UnreadableRecords
 
 _PLAN_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _BATCH_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -39,6 +40,7 @@ class ProcessorMetrics:
 
     Attributes:
         dead_letters: number of records that each query has refused so far.
+        unreadable: the records of control topics that the ownership controller of this process has skipped.
         ownership: what the acting controller of this process last said of its fleet.
 
     """
@@ -46,6 +48,7 @@ class ProcessorMetrics:
     def __init__(self) -> None:
         self.registry = new_registry()
         self.security = SecurityMetrics(self.registry, "statehouse_processor")
+        self.unreadable = UnreadableRecords(self.registry, "statehouse_processor")
         self.dead_letters: Totals[str] = Totals()
         self._records = Counter(
             "statehouse_processor_changelog_records",

@@ -327,6 +327,7 @@ class Processor:
             on_state=self.states.controller_to,
             on_plan=self.metrics.planned,
             on_figures=self.metrics.ownership.take,
+            on_unreadable=self.metrics.unreadable.note,
         )
         controller.start()
         return controller

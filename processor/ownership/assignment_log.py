@@ -12,7 +12,7 @@ from processor.ownership.takeover import ControllerRecord, Takeover
 from statehouse.assignment import CONTROLLER_KEY, Assignment, AssignmentReader
 from statehouse.brokers import Brokers
 from statehouse.kafka.control_log import ControlLogReader
-from statehouse.observability.unreadable_records import UnreadableRecords
+from statehouse.observability.unreadable_records import OnUnreadable
 from statehouse.topology import assignment_topic
 
 
@@ -24,14 +24,15 @@ class AssignmentLog:
         brokers: Brokers | str,
         application_id: str,
         on_broken: Callable[[Exception], None],
+        on_unreadable: OnUnreadable,
         before: ControllerRecord | None = None,
     ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error.
 
         `before` as in `Takeover`.
         """
-        self._skipped = partial(UnreadableRecords().note, "assignment")
-        self._snapshots = AssignmentReader(self._skipped)
+        self._on_unreadable = partial(on_unreadable, "assignment")
+        self._snapshots = AssignmentReader(self._on_unreadable)
         self._takeover = Takeover(before)
         self._lock = threading.Lock()
         self._confirmed_at: float | None = None
@@ -108,7 +109,7 @@ class AssignmentLog:
     def _feed(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         with self._lock:
             if key == CONTROLLER_KEY:
-                self._controller = read_controller(value, self._skipped)
+                self._controller = read_controller(value, self._on_unreadable)
                 self._is_controller_heard = False
                 if not self._is_read_again:
                     self._hear_controller()

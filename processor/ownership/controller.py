@@ -27,6 +27,7 @@ from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError
+from statehouse.observability.unreadable_records import OnUnreadable, UnreadableRecords
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,7 @@ class OwnershipController:
         on_state: Callable[[ControllerState], None] = lambda _state: None,
         on_plan: OnPlan = lambda _took_s, **_: None,
         on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None,
+        on_unreadable: OnUnreadable | None = None,
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
@@ -62,12 +64,14 @@ class OwnershipController:
         `on_pause` is called on that thread at each pause before another attempt to publish. `on_state` is called on
         that thread with the state that the controller is in, whenever it may have changed. `on_plan` is called on that
         thread after each plan, and `on_figures` several times a second with how the fleet stands, with None when this
-        controller acts no longer.
+        controller acts no longer. `on_unreadable` is called on any thread for each record that is skipped, each time
+        that it is read; without it the first one of a key is logged.
         """
         self._brokers, self._application_id = brokers, application_id
         self._stores, self._settings = None if stores is None else tuple(stores), settings
         self._on_fatal, self._on_rebalance, self._on_state = on_fatal, on_rebalance, on_state
         self._on_plan, self._on_figures = on_plan, on_figures
+        self._on_unreadable = UnreadableRecords().note if on_unreadable is None else on_unreadable
         self._name = uuid.uuid4().hex[:12]
         self._fleet: WatchedFleet | None = None
         self._before: ControllerRecord | None = None
@@ -136,7 +140,7 @@ class OwnershipController:
         """Begin to follow the members, with these settings."""
         if self._fleet is not None:
             self._fleet.members.stop()
-        members = MembersReader(self._brokers, self._application_id, self._reader_broke)
+        members = MembersReader(self._brokers, self._application_id, self._reader_broke, self._on_unreadable)
         self._fleet = WatchedFleet(OwnershipCore(settings, self._name), members, settings)
         members.start()
         return self._fleet
@@ -156,7 +160,7 @@ class OwnershipController:
             is_standby=self._settings is None,
             stop=self._stop,
             read_log=self._read_log,
-            own_log=AssignmentLog(self._brokers, self._application_id, self._reader_broke),
+            own_log=self._assignment_log(),
             check=self._check,
             backoff=self._backoff,
             on_rebalance=self._on_rebalance,
@@ -180,7 +184,7 @@ class OwnershipController:
         self._on_state(ControllerState.STANDBY)
         if self._fleet is not None:
             self._fleet.core.stand_by()
-        watched = AssignmentLog(self._brokers, self._application_id, self._reader_broke, self._before)
+        watched = self._assignment_log(self._before)
         watched.start()
         refused = ""
         try:
@@ -223,9 +227,12 @@ class OwnershipController:
         fleet.core.tick(time.monotonic())
         return fleet
 
+    def _assignment_log(self, before: ControllerRecord | None = None) -> AssignmentLog:
+        return AssignmentLog(self._brokers, self._application_id, self._reader_broke, self._on_unreadable, before)
+
     def _read_log(self) -> AssignmentLog:
         """Read the assignment topic to its end, or until stopped."""
-        read = AssignmentLog(self._brokers, self._application_id, self._reader_broke)
+        read = self._assignment_log()
         read.start()
         try:
             while not self._stop.is_set() and not read.wait_caught_up(TICK_S):

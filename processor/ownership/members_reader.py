@@ -13,7 +13,7 @@ from statehouse.brokers import Brokers
 from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import decode_member
-from statehouse.observability.unreadable_records import UnreadableRecords
+from statehouse.observability.unreadable_records import OnUnreadable
 from statehouse.topology import members_topic
 
 _QUEUE_MAX: Final = 10_000
@@ -23,12 +23,18 @@ _WAIT_S: Final = 0.1
 class MembersReader:
     """A reader of the members topic, on a thread of its own, and the queue between it and the core's thread."""
 
-    def __init__(self, brokers: Brokers | str, application_id: str, on_broken: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        brokers: Brokers | str,
+        application_id: str,
+        on_broken: Callable[[Exception], None],
+        on_unreadable: OnUnreadable,
+    ) -> None:
         """Prepare; `start()` begins. `on_broken` is called on the reader's thread if it ends by an error."""
         self._records: queue.Queue[tuple[bytes | None, bytes | None, int]] = queue.Queue(_QUEUE_MAX)
         self._record_at: float | None = None
         self._again_since_ms: float | None = None
-        self._skipped = UnreadableRecords()
+        self._on_unreadable = on_unreadable
         self._stop = threading.Event()
         self._reader = ControlLogReader(
             brokers,
@@ -98,6 +104,6 @@ class MembersReader:
         try:
             member = decode_member(key, value, written_at_ms, int(time.time() * 1000))
         except ContractError as error:
-            self._skipped.note("members", key, error)
+            self._on_unreadable("members", key, error)
             return
         core.heartbeat(member, time.monotonic())

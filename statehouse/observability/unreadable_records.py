@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -11,6 +12,9 @@ from prometheus_client import CollectorRegistry, Counter
 log = structlog.get_logger(__name__)
 
 _LOGGED_MAX: Final = 1_000
+
+OnUnreadable = Callable[[str, bytes | str | None, Exception], None]
+"""Is told of a record that is skipped: "assignment", "members" or "commits", its key, and why."""
 
 
 class UnreadableRecords:

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from processor.lifecycle import ControllerState, next_state
+from processor.metrics import ProcessorMetrics
 from processor.ownership import sessions
 from processor.ownership.controller import OwnershipController
 from processor.ownership.core import OwnershipCore
@@ -469,16 +470,20 @@ def wait_until_all_have_an_active(pulse: Pulse, deadline_s: float = DEADLINE_S) 
     poll_until(have_active, deadline_s, "an active for every task")
 
 
-def test_unreadable_records_are_skipped(kafka: EmbeddedKafka, application: str) -> None:
+def test_unreadable_records_are_skipped_and_counted(kafka: EmbeddedKafka, application: str) -> None:
     produce(kafka.bootstrap, members_topic(application), [(b"n9", b"\xff\xff\xff"), (b"n8", b"\x0a\x02n7")])
     produce(kafka.bootstrap, assignment_topic(application), [(b"store/x", b"\xff\xff\xff"), (b"epoch", b"\xff")])
     members = [FakeMember(f"n{number}") for number in range(2)]
+    metrics = ProcessorMetrics()
     with (
-        running(kafka.bootstrap, application),
+        running(kafka.bootstrap, application, on_unreadable=metrics.unreadable.note),
         Pulse(kafka.bootstrap, application) as pulse,
     ):
         pulse.add(*members)
         wait_spread(pulse, *members)
+    name = "statehouse_processor_unreadable_control_records_total"
+    assert metrics.registry.get_sample_value(name, {"topic": "members"}) == 2
+    assert (metrics.registry.get_sample_value(name, {"topic": "assignment"}) or 0) >= 2, "it is read more than once"
 
 
 @pytest.mark.long
