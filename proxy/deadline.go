@@ -7,12 +7,20 @@ import (
 
 const longestMargin = 5 * time.Millisecond
 
-// inTime returns the context of a call with a deadline a moment before its own. At that one gRPC resets the call's
-// stream, which a caller whose clock is a little behind takes for a call that was cancelled: so it is told before.
-func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+// endOf returns a moment before a call's deadline, if it has one. At that gRPC resets the call's stream, which a caller
+// whose clock is a little behind takes for a call that was cancelled: so it is told before.
+func endOf(ctx context.Context) (time.Time, bool) {
 	deadline, is := ctx.Deadline()
 	if !is {
-		return context.WithCancel(ctx)
+		return deadline, false
 	}
-	return context.WithDeadline(ctx, deadline.Add(-min(longestMargin, max(time.Until(deadline), 0)/20)))
+	return deadline.Add(-min(longestMargin, max(time.Until(deadline), 0)/20)), true
+}
+
+// inTime returns the context of a call that ends at `endOf`.
+func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, is := endOf(ctx); is {
+		return context.WithDeadline(ctx, end)
+	}
+	return context.WithCancel(ctx)
 }

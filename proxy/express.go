@@ -106,11 +106,14 @@ func (e *Express) Get(ctx context.Context, who *Caller, authorization string, it
 	if to == nil {
 		return nil, nil, false
 	}
-	inner, end := inTime(ctx)
-	defer end()
-	asked := e.calls.Ask(inner, to, append(it.data[:len(it.data):len(it.data)], s.Forwarding...))
+	end, is := endOf(ctx)
+	if !is {
+		end = time.Now().Add(longestCall)
+	}
+	asked := e.calls.Ask(end, to, append(it.data[:len(it.data):len(it.data)], s.Forwarding...))
+	defer asked.leave()
 	calls := []*sent{&asked.sent}
-	if err := e.await(inner, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
+	if err := e.await(ctx, 1, calls, microseconds(to.store.LateAfterUs), asked.done); err != nil {
 		return nil, err, true
 	}
 	if asked.came.kind == answered {
@@ -199,9 +202,32 @@ type ended struct {
 // asked is a lookup that was sent to a node. Its outcome will be in `done`.
 type asked struct {
 	sent
-	ctx  context.Context // ends when nobody waits for it
+	end  time.Time // nobody waits for it then
 	body []byte
 	done chan ended
+	// The call that carries it; nil before there is one, and `nobodys` when it is waited for no longer.
+	carrier atomic.Pointer[carrier]
+}
+
+// carrier is a call that carries lookups. It ends early when nobody waits for any of them any more.
+type carrier struct {
+	waiting atomic.Int64
+	end     context.CancelFunc
+}
+
+var nobodys = &carrier{}
+
+// leave is called once, when a lookup is waited for no longer.
+func (a *asked) leave() {
+	if c := a.carrier.Swap(nobodys); c != nil {
+		c.leave()
+	}
+}
+
+func (c *carrier) leave() {
+	if c.waiting.Add(-1) == 0 {
+		c.end()
+	}
 }
 
 // sender makes a call whose answer has at most so many bytes; see Calls.MakeWithin.
@@ -242,9 +268,9 @@ type queue struct {
 	waiting  []*asked
 }
 
-// Ask sends a lookup to the node that it is decided for. It is waited for as long as its context lasts.
-func (s *Shared) Ask(ctx context.Context, to *decided, body []byte) *asked {
-	a := &asked{ctx: ctx, body: body, done: make(chan ended, 1)}
+// Ask sends a lookup to the node that it is decided for. It is waited for until it is left, and until `end` at most.
+func (s *Shared) Ask(end time.Time, to *decided, body []byte) *asked {
+	a := &asked{end: end, body: body, done: make(chan ended, 1)}
 	a.sent = sent{node: to.node, lookups: 1, isWhole: true, at: time.Now()}
 	s.mutex.Lock()
 	q, is := s.queues[to.node.Address]
@@ -271,7 +297,7 @@ func (s *Shared) next(to *controlv1.ExpressNode) {
 	var go_ []*asked
 	for room := s.maxMessageBytes; len(q.waiting) > 0 && len(go_) < maxEntries; q.waiting = q.waiting[1:] {
 		first := q.waiting[0]
-		if first.ctx.Err() != nil {
+		if first.carrier.Load() == nobodys {
 			continue
 		}
 		if room -= len(first.body) + entryOverhead; room < 0 && len(go_) > 0 {
@@ -291,28 +317,21 @@ func (s *Shared) next(to *controlv1.ExpressNode) {
 	}
 }
 
-// begin makes a call. It ends early when nobody waits for any of its lookups any more.
+// begin makes a call.
 func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
 	latest := time.Now()
 	for _, each := range entries {
-		deadline, is := each.ctx.Deadline()
-		if !is {
-			deadline = each.at.Add(longestCall)
-		}
-		if deadline.After(latest) {
-			latest = deadline
+		if each.end.After(latest) {
+			latest = each.end
 		}
 	}
 	ctx, end := context.WithDeadline(context.Background(), latest)
-	var waiting atomic.Int64
-	waiting.Store(int64(len(entries)))
-	stops := make([]func() bool, len(entries))
-	for i, each := range entries {
-		stops[i] = context.AfterFunc(each.ctx, func() {
-			if waiting.Add(-1) == 0 {
-				end()
-			}
-		})
+	call := &carrier{end: end}
+	call.waiting.Store(int64(len(entries)))
+	for _, each := range entries {
+		if !each.carrier.CompareAndSwap(nil, call) {
+			call.leave()
+		}
 	}
 	next := sync.OnceFunc(func() { s.next(to) })
 	timer := time.AfterFunc(longestWait, next)
@@ -332,9 +351,6 @@ func (s *Shared) begin(to *controlv1.ExpressNode, entries []*asked) {
 		}
 		timer.Stop()
 		next()
-		for _, stop := range stops {
-			stop()
-		}
 		give(entries, data, err)
 	}()
 }

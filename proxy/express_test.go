@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"testing"
+	"time"
+
+	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
 
 // Of statehouse/partitioning.py, made by Kafka's Java client.
@@ -127,4 +131,50 @@ func FuzzResultsAreTakenWholeOrLeft(f *testing.F) {
 		}
 		resultIn(data)
 	})
+}
+
+// A call that a test answers.
+type testCall struct {
+	ctx    context.Context
+	bodies [][]byte
+	answer chan struct{}
+}
+
+func TestWhoLeavesIsNotAskedForAndACallEndsWithTheLastOne(t *testing.T) {
+	calls := make(chan *testCall)
+	shared := NewShared(func(ctx context.Context, _, method string, request []byte, _ int) ([]byte, error) {
+		it := &testCall{ctx: ctx, bodies: [][]byte{request}, answer: make(chan struct{})}
+		if method == batchGetPath {
+			it.bodies = elements(request, maxEntries)
+		}
+		calls <- it
+		select {
+		case <-it.answer:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}, NewSums(func([]byte) {}), 1<<20)
+	to := &decided{node: &controlv1.ExpressNode{Address: "n:1"}}
+	ask := func(body string) *asked { return shared.Ask(time.Now().Add(time.Minute), to, []byte(body)) }
+
+	first := ask("first")
+	call := <-calls
+	second, third, fourth := ask("second"), ask("third"), ask("fourth")
+	second.leave()
+	close(call.answer)
+	<-first.done
+	first.leave()
+	call = <-calls
+	if string(bytes.Join(call.bodies, []byte(" "))) != "third fourth" {
+		t.Fatalf("asked for %s", call.bodies)
+	}
+	third.leave()
+	select {
+	case <-call.ctx.Done():
+		t.Fatal("one waits")
+	default:
+	}
+	fourth.leave()
+	<-call.ctx.Done()
 }

@@ -21,6 +21,7 @@ from query_service.stores.statistics import NODE_STATISTICS, STORE_STATISTICS
 from query_service.telemetry.listeners import Listeners
 from query_service.telemetry.metrics import READ_BUCKETS_S, NodeMetrics, WriteKind
 from statehouse.membership import NodeState, TaskState
+from statehouse.observability.histograms import exposed
 from statehouse.processor_reports import ProcessorReport
 
 log = structlog.get_logger(__name__)
@@ -196,16 +197,11 @@ class NodeCollector(Collector):
             f"{_PREFIX}_read_duration_seconds", "Time of a read in the node", labels=(*_REPLICA, "query")
         )
         read = CounterMetricFamily(f"{_PREFIX}_read_bytes", "Bytes that reads found", labels=(*_REPLICA, "query"))
-        bounds = [*map(str, READ_BUCKETS_S), "+Inf"]
         for replica in self._facts.metrics.replicas():
             for query, histogram in replica.reads.items():
                 if any(histogram.buckets):
                     labels = (replica.store, replica.role.name, query.value)
-                    total = 0
-                    cumulative = [
-                        (bound, total := total + n) for bound, n in zip(bounds, histogram.buckets, strict=True)
-                    ]
-                    durations.add_metric(labels, cumulative, histogram.seconds)
+                    durations.add_metric(labels, exposed(READ_BUCKETS_S, histogram.buckets), histogram.seconds)
                     read.add_metric(labels, histogram.bytes)
         yield durations
         yield read
