@@ -23,10 +23,14 @@ from tests.support.proxy import children_of
 
 _ROOT = Path(__file__).resolve().parents[3]
 START_S = 150.0
-_NO_LEADER_YET: Final = (
+# What a broker says that has just begun, or had no processor for so long that the cluster gave it up for a moment.
+_NO_LEADER_NOW: Final = (
     KafkaError._NOENT,
+    KafkaError._TIMED_OUT,
+    KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 )
 
@@ -172,7 +176,7 @@ def messages(bootstrap: str, topic: str) -> list[Message]:
 def _ends(bootstrap: str, topic: str, numbers: Collection[int]) -> list[dict[tuple[str, int], int]]:
     """Return the ends of a topic's partitions; nothing while one has no leader, as a new topic's at first."""
     asked = [(topic, number) for number in numbers]
-    ends = unless(_NO_LEADER_YET, lambda: end_offsets(clients.admin(bootstrap, "tests"), asked))
+    ends = unless(_NO_LEADER_NOW, lambda: end_offsets(clients.admin(bootstrap, "tests"), asked))
     return [ends] if ends is not None and len(ends) == len(numbers) else []
 
 
