@@ -9,8 +9,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -20,6 +21,9 @@ from statehouse.kafka.offsets import end_offsets
 from tests.support.kafka import unless
 from tests.support.polling import poll_until
 from tests.support.proxy import children_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ROOT = Path(__file__).resolve().parents[3]
 START_S = 150.0
@@ -178,6 +182,17 @@ def _ends(bootstrap: str, topic: str, numbers: Collection[int]) -> list[dict[tup
     asked = [(topic, number) for number in numbers]
     ends = unless(_NO_LEADER_NOW, lambda: end_offsets(clients.admin(bootstrap, "tests"), asked))
     return [ends] if ends is not None and len(ends) == len(numbers) else []
+
+
+@contextmanager
+def writing_checksums(session: SparkSession) -> Iterator[None]:
+    """Write files of checksums beside those of a checkpoint, as versions before did."""
+    files = session._jvm.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration())
+    files.setWriteChecksum(True)
+    try:
+        yield
+    finally:
+        files.setWriteChecksum(False)
 
 
 def store_of(records: Iterable[Message]) -> dict[bytes, bytes]:

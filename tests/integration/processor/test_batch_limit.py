@@ -22,7 +22,7 @@ from processor.settings import ProcessorSettings
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import commits_topic
 from tests.integration.processor.backlogs import fill
-from tests.integration.processor.support import ProcessorProcess, commits
+from tests.integration.processor.support import ProcessorProcess, commits, writing_checksums
 from tests.support.kafka import create_topic, produce
 from tests.support.polling import poll_until
 
@@ -121,10 +121,13 @@ def test_a_rate_that_cannot_be_read_is_none(spark: SparkSession, tmp_path: Path)
         (tmp_path / NOTE).write_text(text)
         assert rate.read() is None
     (tmp_path / NOTE).unlink()
-    CheckpointReader(spark, str(tmp_path)).write_note(NOTE, "1500.0")
+    with writing_checksums(spark):
+        CheckpointReader(spark, str(tmp_path)).write_note(NOTE, "1500.0")
     assert rate.read() == 1500
     (tmp_path / NOTE).write_text("2500.0")  # and its checksum isn't
     assert rate.read() is None
+    CheckpointReader(spark, str(tmp_path)).write_note(NOTE, "2500.0")
+    assert rate.read() == 2500
 
 
 def test_a_note_that_cannot_be_written_is_only_logged(spark: SparkSession, tmp_path: Path) -> None:

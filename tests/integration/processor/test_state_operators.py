@@ -24,7 +24,7 @@ from processor.testing import Record, TopologyTest
 from processor.worker_memory import keep_modules
 from statehouse.local.kafka import EmbeddedKafka
 from statehouse.topology import changelog_topic
-from tests.integration.processor.support import messages
+from tests.integration.processor.support import messages, writing_checksums
 from tests.support.kafka import create_topic, produce
 from tests.support.operator_metadata import metadata
 from tests.support.polling import poll_until
@@ -56,12 +56,8 @@ def test_a_new_checkpoint_is_made_without(spark: SparkSession, tmp_path: Path):
 
 
 def test_a_checkpoint_has_no_files_of_checksums_and_goes_on_from_one_that_has(spark: SparkSession, tmp_path: Path):
-    files = spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
-    files.setWriteChecksum(True)  # as versions before did
-    try:
+    with writing_checksums(spark):
         assert visits(spark, tmp_path, {}, "ann") == {"ann": 1}
-    finally:
-        files.setWriteChecksum(False)
     older = set(tmp_path.rglob(".*.crc"))
     assert older
     assert visits(spark, tmp_path, {}, "ann", "bob") == {"ann": 2, "bob": 1}
