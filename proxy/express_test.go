@@ -133,48 +133,34 @@ func FuzzResultsAreTakenWholeOrLeft(f *testing.F) {
 	})
 }
 
-// A call that a test answers.
-type testCall struct {
-	ctx    context.Context
-	bodies [][]byte
-	answer chan struct{}
-}
-
 func TestWhoLeavesIsNotAskedForAndACallEndsWithTheLastOne(t *testing.T) {
-	calls := make(chan *testCall)
-	shared := NewShared(func(ctx context.Context, _, method string, request []byte, _ int) ([]byte, error) {
-		it := &testCall{ctx: ctx, bodies: [][]byte{request}, answer: make(chan struct{})}
-		if method == batchGetPath {
-			it.bodies = elements(request, maxEntries)
-		}
-		calls <- it
-		select {
-		case <-it.answer:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	type call struct {
+		ctx    context.Context
+		bodies [][]byte
+	}
+	calls := make(chan call)
+	shared := NewShared(func(ctx context.Context, _, _ string, request []byte, _ int) ([]byte, error) {
+		calls <- call{ctx, elements(request, maxEntries)}
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}, NewSums(func([]byte) {}), 1<<20)
 	to := &decided{node: &controlv1.ExpressNode{Address: "n:1"}}
 	ask := func(body string) *asked { return shared.Ask(time.Now().Add(time.Minute), to, []byte(body)) }
 
-	first := ask("first")
-	call := <-calls
-	second, third, fourth := ask("second"), ask("third"), ask("fourth")
-	second.leave()
-	close(call.answer)
-	<-first.done
+	shared.queues[to.node.Address] = &queue{underWay: 1} // a call that makes them wait for as long as the test likes
+	first, second, third := ask("first"), ask("second"), ask("third")
 	first.leave()
-	call = <-calls
-	if string(bytes.Join(call.bodies, []byte(" "))) != "third fourth" {
-		t.Fatalf("asked for %s", call.bodies)
+	shared.next(to.node)
+	under := <-calls
+	if string(bytes.Join(under.bodies, []byte(" "))) != "second third" {
+		t.Fatalf("asked for %s", under.bodies)
 	}
-	third.leave()
+	second.leave()
 	select {
-	case <-call.ctx.Done():
+	case <-under.ctx.Done():
 		t.Fatal("one waits")
 	default:
 	}
-	fourth.leave()
-	<-call.ctx.Done()
+	third.leave()
+	<-under.ctx.Done()
 }
