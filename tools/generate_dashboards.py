@@ -116,4 +116,5 @@ if __name__ == "__main__":
         __doc__,
         lambda: {str((FOLDER / name).relative_to(ROOT)): content for name, content in files().items()},
         "the dashboards of tools/dashboards.py",
+        all_of=str(FOLDER.relative_to(ROOT) / "*.json"),
     )
