@@ -115,7 +115,7 @@ def _local_files(settings: ProcessorSettings) -> dict[str, str]:
 def _omit_checksum_files(session: SparkSession) -> None:
     """Have Hadoop write local files without a file of checksums (`.crc`) beside each.
 
-    Each such file costs two more `chmod` processes, a tenth of a small batch's time (docs/adr/0014).
+    Each such file costs another `chmod` process (docs/adr/0014 says what it guarded).
     """
     files = session._jvm.org.apache.hadoop.fs.FileSystem  # noqa: SLF001 - the gateway to the JVM has no public name
     files.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)  # noqa: SLF001 - same
