@@ -188,7 +188,7 @@ func (c *sent) told() *controlv1.HandedCall {
 		took = time.Since(c.at)
 	}
 	return &controlv1.HandedCall{
-		InstanceId: c.node.InstanceId, TookUs: inMicroseconds(took), Lookups: uint32(c.lookups),
+		InstanceId: c.node.InstanceId, Address: c.node.Address, TookUs: inMicroseconds(took), Lookups: uint32(c.lookups),
 		Outcome: controlv1.HandedOutcome(c.came.kind), Content: c.came.content, Number: c.number,
 	}
 }

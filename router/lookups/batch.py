@@ -291,6 +291,6 @@ def _made_already(
         its = [entry for entry in entries[at : at + each.lookups] if isinstance(entry, _BatchEntry)]
         at += each.lookups
         node = table.nodes.get(each.instance_id)
-        if node is not None and len(its) == each.lookups:
+        if node is not None and each.was_made_to(node.instance_id, node.target) and len(its) == each.lookups:
             calls.append(_GroupCall(node, its, each))
     return calls

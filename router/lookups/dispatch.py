@@ -150,11 +150,11 @@ class _Round:
 
     def sent_at(self, replica: RoutedReplica, now: float) -> float:
         """When the replica was asked: before the round, or now."""
-        return now if self.handed is None or self.handed.instance_id != replica.instance_id else self.handed.sent_at
+        return self.handed.sent_at if self.handed is not None and _was_asked(replica, self.handed) else now
 
     def take_handed(self, replica: RoutedReplica) -> HandedLookup | None:
         """Return the call that was made to a replica before the round, once."""
-        if self.handed is None or self.handed.instance_id != replica.instance_id:
+        if self.handed is None or not _was_asked(replica, self.handed):
             return None
         handed, self.handed = self.handed, None
         return handed
@@ -461,7 +461,11 @@ def _begun_first(order: Sequence[RoutedReplica], handed: HandedLookup | None) ->
     """Return the replicas to ask; one that was asked already comes first."""
     if handed is None:
         return deque(order)
-    return deque(sorted(order, key=lambda replica: replica.instance_id != handed.instance_id))
+    return deque(sorted(order, key=lambda replica: not _was_asked(replica, handed)))
+
+
+def _was_asked(replica: RoutedReplica, handed: HandedLookup) -> bool:
+    return replica.node is not None and handed.was_made_to(replica.instance_id, replica.node.target)
 
 
 def _redirects(route: errors_pb2.Route, bound: Freshness) -> list[RoutedReplica]:

@@ -26,9 +26,18 @@ class HandedLookup:
     """
 
     instance_id: str
+    address: str
     sent_at: float
     came: Came
     lookups: int = 1
+
+    def was_made_to(self, instance_id: str, address: str) -> bool:
+        """Whether the call was made to a node at this address.
+
+        The proxy's snapshot may be older than what the router knows: what came of a call to an address that the node
+        has left says nothing about the node.
+        """
+        return self.instance_id == instance_id and self.address == address
 
 
 class HandedCalls:
@@ -45,7 +54,8 @@ class HandedCalls:
         numbers: list[int] = []
         for each in express_pb2.HandedRequest.FromString(data).calls:
             came: Came = self._loop.create_future()
-            calls.append(HandedLookup(each.instance_id, now - each.took_us * _MICROSECOND, came, each.lookups))
+            sent_at = now - each.took_us * _MICROSECOND
+            calls.append(HandedLookup(each.instance_id, each.address, sent_at, came, each.lookups))
             if each.outcome == _UNDER_WAY:
                 self._under_way[each.number] = came
                 numbers.append(each.number)

@@ -104,7 +104,7 @@ class SimulatedProxy:
         self._world.counts["express: handed over, " + ("not answered" if asked.done() else "late")] += 1
         if asked.done():
             _settle(came, asked.result())
-        handed = HandedLookup(to.node.instance_id, sent_at, came)
+        handed = HandedLookup(to.node.instance_id, to.node.address, sent_at, came)
         by_router: asyncio.Task[bytes | LookupFailure] = self._world.task(self._by_router(request, deadline, handed))
         if not came.done():
             await asyncio.wait((asked, by_router), return_when=asyncio.FIRST_COMPLETED)

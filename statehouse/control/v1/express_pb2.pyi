@@ -328,6 +328,7 @@ class HandedCall(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The node's stable name."""
     took_us: _builtins.int
@@ -340,6 +341,8 @@ class HandedCall(_message.Message):
     """What that outcome has to say."""
     number: _builtins.int
     """What comes of a call that is under way has this number."""
+    address: _builtins.str
+    """Where it was sent, as the snapshot had it: the node may be elsewhere now."""
     def __init__(
         self,
         *,
@@ -349,10 +352,11 @@ class HandedCall(_message.Message):
         outcome: Global___HandedOutcome.ValueType = ...,
         content: _builtins.bytes = ...,
         number: _builtins.int = ...,
+        address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "instance_id", b"instance_id", "lookups", b"lookups", "number", b"number", "outcome", b"outcome", "took_us", b"took_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "content", b"content", "instance_id", b"instance_id", "lookups", b"lookups", "number", b"number", "outcome", b"outcome", "took_us", b"took_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

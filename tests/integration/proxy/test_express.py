@@ -143,7 +143,7 @@ async def test_a_late_lookup_is_handed_over_and_the_nodes_answer_may_still_come_
         asked = asyncio.ensure_future(call(at, GET, REQUEST))
         handed = await asyncio.wait_for(router.handed.get(), 5)
         assert handed is not None
-        assert handed.instance_id == "n"
+        assert handed.was_made_to("n", node.target)
         assert 0.05 <= asyncio.get_running_loop().time() - handed.sent_at < 5
         assert not handed.came.done()
         node.may_go_on.set()
@@ -231,7 +231,10 @@ async def test_a_node_that_is_gone_is_handed_over_at_once() -> None:
         gone.nodes[0].address = f"127.0.0.1:{free_port()}"
         await tell(it, gone, node)
         assert await call(at, GET, REQUEST) == [b"by the router"]
-        assert await reason_of(router.handed.get_nowait()) is Reason.UNREACHABLE
+        handed = router.handed.get_nowait()
+        assert await reason_of(handed) is Reason.UNREACHABLE
+        assert handed is not None
+        assert handed.was_made_to("n", gone.nodes[0].address), "the router may know that the node is elsewhere"
 
 
 async def test_a_traced_lookup_and_one_too_many_and_one_after_an_old_snapshot_are_the_routers() -> None:

@@ -278,7 +278,8 @@ async def test_what_a_node_refuses_is_handed_over_with_what_it_said() -> None:
         assert answer == [framed([by_node(REQUEST), by_router(second), by_router(OTHER)])]
         request, (handed,) = await router.calls()
         assert request == framed([second, OTHER])
-        assert (handed.instance_id, handed.lookups) == ("n", 1)
+        assert handed.was_made_to("n", node.target)
+        assert handed.lookups == 1
         assert await handed.came == framed([refusal])
 
 

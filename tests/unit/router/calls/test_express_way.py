@@ -130,9 +130,9 @@ async def test_what_is_handed_over_has_a_reason() -> None:
             future.set_exception(came)
         else:
             future.set_result(came)
-        return HandedLookup("a", 0.0, future)
+        return HandedLookup("a", "a:1", 0.0, future)
 
-    assert why_handed(HandedLookup("a", 0.0, asyncio.get_running_loop().create_future())) == "LATE"
+    assert why_handed(HandedLookup("a", "a:1", 0.0, asyncio.get_running_loop().create_future())) == "LATE"
     assert why_handed(handed(LookupFailure(Reason.NOT_ACTIVE, "not here"))) == "NOT_ACTIVE"
     gone = CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="refused"))
     assert why_handed(handed(gone)) == "UNREACHABLE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -26,15 +27,11 @@ Start = Callable[..., Awaitable[Fleet]]
 Came = asyncio.Future[bytes | LookupFailure | None]
 
 
-def handed(to: str, ago_s: float = 0.0) -> tuple[HandedLookup, Came]:
+def handed(fleet: Fleet, to: str, ago_s: float = 0.0, lookups: int = 1) -> tuple[HandedLookup, Came]:
     loop = asyncio.get_running_loop()
     came: Came = loop.create_future()
-    return HandedLookup(to, loop.time() - ago_s, came), came
-
-
-def handed_batch(to: str, lookups: int, ago_s: float = 0.0) -> tuple[HandedLookup, Came]:
-    lookup, came = handed(to, ago_s)
-    return HandedLookup(to, lookup.sent_at, came, lookups), came
+    address = f"127.0.0.1:{fleet.nodes[to].port}" if to in fleet.nodes else "127.0.0.1:1"
+    return HandedLookup(to, address, loop.time() - ago_s, came, lookups), came
 
 
 async def batch(fleet: Fleet, keys: str, *calls: HandedLookup, is_handed: bool = True) -> list[str]:
@@ -64,7 +61,7 @@ def by(found: NodeAnswer) -> str:
 
 async def test_an_answer_that_the_caller_has_ends_the_lookup_and_nobody_is_asked(start: Start) -> None:
     fleet = await start("a", "b")
-    lookup, came = handed("a")
+    lookup, came = handed(fleet, "a")
     came.set_result(b"")
     assert (await answer(fleet, lookup)).data == b""
     assert not fleet.nodes["a"].gets
@@ -74,7 +71,7 @@ async def test_an_answer_that_the_caller_has_ends_the_lookup_and_nobody_is_asked
 @pytest.mark.parametrize("is_refused", [True, False])
 async def test_what_did_not_go_well_is_asked_elsewhere(start: Start, is_refused: bool) -> None:
     fleet = await start("a", "b")
-    lookup, came = handed("a")
+    lookup, came = handed(fleet, "a")
     if is_refused:
         came.set_result(LookupFailure(Reason.PARTITION_RESTORING, "at 5 of 10"))
     else:
@@ -87,18 +84,18 @@ async def test_what_did_not_go_well_is_asked_elsewhere(start: Start, is_refused:
 @pytest.mark.parametrize("said", [None, LookupFailure(Reason.WOULD_WAIT, "it would wait")])
 async def test_of_whom_nothing_is_known_is_asked_again(start: Start, said: LookupFailure | None) -> None:
     fleet = await start("a", "b")
-    lookup, came = handed("a")
+    lookup, came = handed(fleet, "a")
     came.set_result(said)
     assert by(await answer(fleet, lookup)) == "a"
 
 
 async def test_a_late_one_is_hedged_at_once_and_either_may_answer(start: Start) -> None:
     fleet = await start("a", "b", attempt_timeout_ms=8_000, hedge_min_ms=1)
-    lookup, _came = handed("a", ago_s=1.0)
+    lookup, _came = handed(fleet, "a", ago_s=1.0)
     assert by(await answer(fleet, lookup)) == "b"
     assert not fleet.nodes["a"].gets
     fleet.nodes["b"].freeze()
-    lookup, came = handed("a", ago_s=1.0)
+    lookup, came = handed(fleet, "a", ago_s=1.0)
     under_way = asyncio.create_task(answer(fleet, lookup))
     await poll_until_async(lambda: fleet.nodes["b"].held, 10, "the hedge")
     came.set_result(b"")
@@ -107,7 +104,7 @@ async def test_a_late_one_is_hedged_at_once_and_either_may_answer(start: Start) 
 
 async def test_one_that_is_silent_for_as_long_as_an_attempt_may_take_counts_as_such(start: Start) -> None:
     fleet = await start("a", "b", attempt_timeout_ms=20_000, hedge_min_ms=20_000)
-    lookup, _came = handed("a", ago_s=19.9)
+    lookup, _came = handed(fleet, "a", ago_s=19.9)
     loop = asyncio.get_running_loop()
     began = loop.time()
     assert by(await answer(fleet, lookup)) == "b"
@@ -117,8 +114,18 @@ async def test_one_that_is_silent_for_as_long_as_an_attempt_may_take_counts_as_s
 
 async def test_a_node_that_the_table_no_longer_names_first_is_not_waited_for_alone(start: Start) -> None:
     fleet = await start("a", "b")
-    lookup, _came = handed("gone", ago_s=0.1)
+    lookup, _came = handed(fleet, "gone", ago_s=0.1)
     assert by(await answer(fleet, lookup)) == "a"
+
+
+async def test_what_failed_at_an_address_that_a_node_has_left_is_not_held_against_it(start: Start) -> None:
+    fleet = await start("a")
+    lookup, came = handed(fleet, "a", lookups=2)
+    lookup = dataclasses.replace(lookup, address="127.0.0.1:1")
+    came.set_exception(CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection refused")))
+    assert by(await answer(fleet, lookup)) == "a"
+    assert await batch(fleet, "12", lookup) == ["a", "a"]
+    assert "a" not in fleet.router.health.suspects
 
 
 def refusals(*reasons: Reason) -> bytes:
@@ -127,7 +134,7 @@ def refusals(*reasons: Reason) -> bytes:
 
 async def test_of_a_handed_batch_each_refusal_goes_its_own_way(start: Start) -> None:
     fleet = await start("a", "b")
-    call, came = handed_batch("a", 3)
+    call, came = handed(fleet, "a", lookups=3)
     came.set_result(refusals(Reason.PARTITION_RESTORING, Reason.INVALID_KEY, Reason.WOULD_WAIT))
     assert await batch(fleet, "1234", call) == ["b", "INVALID_KEY", "a", "a"]
     assert [[each.key.text for each in batch] for batch in fleet.nodes["a"].batches] == [["4"]]
@@ -138,7 +145,7 @@ async def test_of_a_handed_batch_each_refusal_goes_its_own_way(start: Start) -> 
 
 async def test_a_handed_batch_that_failed_is_asked_elsewhere_in_one_call(start: Start) -> None:
     fleet = await start("a", "b")
-    call, came = handed_batch("a", 2)
+    call, came = handed(fleet, "a", lookups=2)
     came.set_exception(CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection refused")))
     assert await batch(fleet, "12", call) == ["b", "b"]
     assert len(fleet.nodes["b"].batches) == 1
@@ -149,7 +156,7 @@ async def test_a_handed_batch_that_failed_is_asked_elsewhere_in_one_call(start: 
 
 async def test_a_handed_batch_that_was_too_large_is_asked_in_halves(start: Start) -> None:
     fleet = await start("a", "b")
-    call, came = handed_batch("a", 4)
+    call, came = handed(fleet, "a", lookups=4)
     came.set_exception(CallFailed(status_pb2.Status(code=code_pb2.RESOURCE_EXHAUSTED, message="larger than max")))
     assert await batch(fleet, "1234", call) == ["a"] * 4
     assert [len(batch) for batch in fleet.nodes["a"].batches] == [2, 2]
@@ -157,12 +164,12 @@ async def test_a_handed_batch_that_was_too_large_is_asked_in_halves(start: Start
 
 async def test_a_late_batch_is_waited_for_as_long_as_an_attempt_may_take_in_all(start: Start) -> None:
     fleet = await start("a", "b", attempt_timeout_ms=20_000)
-    answered, came = handed_batch("a", 1, ago_s=2.0)
+    answered, came = handed(fleet, "a", lookups=1, ago_s=2.0)
     under_way = asyncio.create_task(batch(fleet, "12", answered))
     await poll_until_async(lambda: fleet.nodes["a"].batches, 15, "the rest to be asked for")
     came.set_result(framed([result_of(query_service_pb2.GetResponse(found=True).SerializeToString())]))
     assert await under_way == ["", "a"]
-    silent, _ = handed_batch("a", 1, ago_s=19.9)
+    silent, _ = handed(fleet, "a", lookups=1, ago_s=19.9)
     began = asyncio.get_running_loop().time()
     assert await batch(fleet, "1", silent) == ["b"]
     assert asyncio.get_running_loop().time() - began < 15.0, "the time before it was handed over counts"
@@ -171,9 +178,9 @@ async def test_a_late_batch_is_waited_for_as_long_as_an_attempt_may_take_in_all(
 
 async def test_calls_to_whom_the_table_no_longer_has_and_of_broken_lookups_are_made_anew(start: Start) -> None:
     fleet = await start("a", "b")
-    gone, _ = handed_batch("gone", 1)
+    gone, _ = handed(fleet, "gone", lookups=1)
     assert await batch(fleet, "12", gone) == ["a", "a"]
-    unread, came = handed_batch("a", 2)
+    unread, came = handed(fleet, "a", lookups=2)
     came.set_result(b"")
     getter: BatchGetter = fleet.router._handlers.batches
     data = await getter.batch_get(framed([b"\xff", body("1")]), Deadline.after(5.0), [unread])
@@ -188,6 +195,6 @@ async def test_what_the_proxy_has_admitted_is_not_refused_when_it_is_handed_over
         with pytest.raises(LookupFailure):
             await batch(fleet, "1", is_handed=False)
         assert await batch(fleet, "1") == ["a"]
-        call, came = handed_batch("a", 1)
+        call, came = handed(fleet, "a", lookups=1)
         came.set_result(refusals(Reason.PARTITION_RESTORING))
         assert await batch(fleet, "1", call) == ["b"]

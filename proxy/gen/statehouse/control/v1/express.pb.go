@@ -598,7 +598,9 @@ type HandedCall struct {
 	// What that outcome has to say.
 	Content []byte `protobuf:"bytes,5,opt,name=content,proto3" json:"content,omitempty"`
 	// What comes of a call that is under way has this number.
-	Number        uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
+	Number uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
+	// Where it was sent, as the snapshot had it: the node may be elsewhere now.
+	Address       string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -675,6 +677,13 @@ func (x *HandedCall) GetNumber() uint64 {
 	return 0
 }
 
+func (x *HandedCall) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 var File_statehouse_control_v1_express_proto protoreflect.FileDescriptor
 
 const file_statehouse_control_v1_express_proto_rawDesc = "" +
@@ -716,7 +725,7 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x17\n" +
 	"\atook_us\x18\x05 \x03(\rR\x06tookUs\"H\n" +
 	"\rHandedRequest\x127\n" +
-	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.HandedCallR\x05calls\"\xd2\x01\n" +
+	"\x05calls\x18\x01 \x03(\v2!.statehouse.control.v1.HandedCallR\x05calls\"\xec\x01\n" +
 	"\n" +
 	"HandedCall\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
@@ -725,7 +734,8 @@ const file_statehouse_control_v1_express_proto_rawDesc = "" +
 	"\alookups\x18\x03 \x01(\rR\alookups\x12>\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2$.statehouse.control.v1.HandedOutcomeR\aoutcome\x12\x18\n" +
 	"\acontent\x18\x05 \x01(\fR\acontent\x12\x16\n" +
-	"\x06number\x18\x06 \x01(\x04R\x06number*I\n" +
+	"\x06number\x18\x06 \x01(\x04R\x06number\x12\x18\n" +
+	"\aaddress\x18\a \x01(\tR\aaddress*I\n" +
 	"\aKeyForm\x12\x18\n" +
 	"\x14KEY_FORM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKEY_FORM_TEXT\x10\x01\x12\x11\n" +
