@@ -28,6 +28,7 @@ _STREAMS_EACH: Final = 500
 # What this process can hold.
 _LARGE_AT_ONCE: Final = 200
 _FAR_S: Final = 3_600.0
+_CONNECTS_WITHIN_S: Final = 60.0
 
 Outcomes = Counter[str]
 # An aio channel's stub has the methods of the other one, which awaitables come of.
@@ -134,6 +135,9 @@ async def _connections(target: str, count: int, seconds: float, said: bytes) -> 
 async def _calls(target: str, count: int, make: Callable[[Stub], Awaitable[Any]]) -> Outcomes:
     outcomes: Outcomes = Counter()
     channels = [channel(target, 64 * MIB) for _each in range(-(-count // _STREAMS_EACH))]
+    # With little processor time, one that connects while thousands of calls begin gives up, whatever the server does.
+    async with asyncio.timeout(_CONNECTS_WITHIN_S):
+        await asyncio.gather(*(each.channel_ready() for each in channels))
 
     async def one(stub: Stub) -> None:
         try:
