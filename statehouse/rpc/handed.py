@@ -20,9 +20,9 @@ _MICROSECOND: Final = 1e-6
 class HandedLookup:
     """A call that the proxy has made to a node, and hands over because it is late or did not go well.
 
-    `sent_at`: when, in the loop's time; of one that was answered, as if it were just now. `came`: the node's answer or
-    refusal; None if nothing is known; or CallFailed is raised. `lookups`: how many of a batch, in their order, it is
-    for.
+    `address`: host:port that it was made to. `sent_at`: when, in the loop's time; of one that was answered, as if it
+    were just now. `came`: the node's answer or refusal; None if nothing is known; or CallFailed is raised. `lookups`:
+    how many of a batch, in their order, it is for.
     """
 
     instance_id: str
