@@ -15,6 +15,11 @@ BEAT_S: Final = 1.0
 """A page changes no more often, unless something urgent has happened: a new epoch, or a node that fell silent."""
 URGENT_S: Final = 0.1
 """So long after it, as what is urgent seldom comes alone."""
+APART_S: Final = 0.03
+"""Pages that are due together are made so far apart. To make ten at once takes the processor for 10 ms, which is what
+one lookup in a hundred then waits for."""
+LATE_S: Final = BEAT_S / 2
+"""No page waits longer than this for its turn, however many there are."""
 
 
 class LivePages:
@@ -23,6 +28,7 @@ class LivePages:
     def __init__(self) -> None:
         self._news, self._urgent = asyncio.Event(), asyncio.Event()
         self._made: dict[str, str] = {}
+        self._next_turn_s = 0.0
 
     def changed(self, is_urgent: bool) -> None:
         """Note that pages may look different now."""
@@ -42,11 +48,18 @@ class LivePages:
             if text != last:
                 yield text
                 last = text
-            await is_set_within(urgent, BEAT_S)
+            if not await is_set_within(urgent, BEAT_S):
+                await news.wait()
+                await is_set_within(urgent, self._until_turn_s())
             if urgent.is_set():
                 await asyncio.sleep(URGENT_S)
-            else:
-                await news.wait()
+
+    def _until_turn_s(self) -> float:
+        """Take the next turn to make a page; return how long it is until then."""
+        now_s = asyncio.get_running_loop().time()
+        turn_s = min(max(now_s, self._next_turn_s), now_s + LATE_S)
+        self._next_turn_s = turn_s + APART_S
+        return turn_s - now_s
 
     def _page(self, name: str, make: Callable[[], str]) -> str:
         if name not in self._made:
