@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -52,3 +53,22 @@ def test_the_bounds_hold_at_the_moment_of_the_read() -> None:
     assert told.elsewhere, "each node follows the commits topic on its own"
     assert "max_processor_age_ms 59999" in told.message
     assert refusal(reports, max_input_backlog=6).reason is Reason.INPUT_BACKLOG_EXCEEDS_BOUND
+
+
+def test_each_stamp_is_of_its_own_moment() -> None:
+    admission = admission_of(NodeMetrics(), range(PARTITIONS), ["a"])
+    store, any_age = admission.store("s"), types_pb2.Freshness()
+
+    def told(partition: int, requested_epoch: int = 0) -> types_pb2.ReplicaStamp:
+        return admission.admit(store, partition, any_age, types_pb2.Forwarding(epoch=requested_epoch))[1]
+
+    first, second = told(0), told(1)
+    assert admission.view.assignment is not None
+    admission.view = replace(admission.view, assignment=replace(admission.view.assignment, epoch=8))
+    third, fourth = told(0), told(0, requested_epoch=9)
+    active, standby = types_pb2.REPLICA_ROLE_ACTIVE, types_pb2.REPLICA_ROLE_STANDBY
+    assert [(each.partition, each.epoch, each.role, each.lag, each.host.instance_id) for each in (first, second)] == [
+        (0, 7, active, 0, "n"),
+        (1, 7, active, 5, "n"),
+    ]
+    assert [(each.partition, each.epoch, each.role) for each in (third, fourth)] == [(0, 8, active), (0, 8, standby)]
