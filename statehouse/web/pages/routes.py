@@ -262,7 +262,8 @@ class Pages:
 
     def _part(self, request: Request, title: str, template: str, view: Any, **more: Any) -> str:  # noqa: ANN401 - as above
         """Return what is inside the page's main element."""
-        return html("main.html", **self._values(request, title, template, view, **more))
+        part = html("main.html", **self._values(request, title, template, view, **more))
+        return part.replace("\n", " ")  # an event of the stream has a line for each of its own
 
     def _whole(
         self,
