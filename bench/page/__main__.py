@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("what", nargs="*", default=["readers", "large"], help="readers, large (default: both)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, of which medians are printed (default: 3)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time of each measurement (default: 20)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time of each measurement (default: 60)")
     return parser
 
 
