@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from statehouse.web.pages.live import BEAT_S, LivePages
 
 
-async def test_readers_of_one_page_share_it_and_get_what_is_new():
-    live, made = LivePages(), []
+def numbered_pages() -> tuple[list[int], Callable[[], str]]:
+    """Return what makes pages, each with its number, and the list of those that it has made."""
+    made: list[int] = []
 
     def make() -> str:
         made.append(len(made))
         return f"page {len(made)}"
 
+    return made, make
+
+
+async def test_readers_of_one_page_share_it_and_get_what_is_new():
+    live, (made, make) = LivePages(), numbered_pages()
     streams = [live.stream("map?", make) for _ in range(3)]
     assert [await anext(stream) for stream in streams] == ["page 1"] * 3
     waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
@@ -35,12 +42,7 @@ async def test_a_page_that_looks_the_same_is_not_sent_again():
 
 
 async def test_readers_who_came_at_different_times_still_share_a_page():
-    live, made = LivePages(), []
-
-    def make() -> str:
-        made.append(len(made))
-        return f"page {len(made)}"
-
+    live, (made, make) = LivePages(), numbered_pages()
     streams = [live.stream("map?", make) for _ in range(3)]
     waiting = []
     for stream in streams:
@@ -55,6 +57,7 @@ async def test_readers_who_came_at_different_times_still_share_a_page():
     await asyncio.sleep(0)
     live.changed(is_urgent=False)
     assert await asyncio.gather(*waiting) == ["page 3"] * 3
+    assert len(made) == 3
 
 
 async def test_a_change_within_the_beat_is_shown_at_its_end_and_what_is_urgent_at_once():
