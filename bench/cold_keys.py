@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _carry_out(options: argparse.Namespace) -> None:
-    shape = Shape(keys=options.keys, partitions=8, nodes=1, router_workers=1)
+    shape = Shape(keys=options.keys, partitions=8, nodes=1)
     with (
         tempfile.TemporaryDirectory(prefix="bench-cold-keys-", dir=options.directory) as name,
         EmbeddedKafka(Path(name) / "broker") as broker,

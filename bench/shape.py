@@ -31,7 +31,8 @@ class Shape:
 
     Attributes:
         nodes: query nodes, and instances of the peer.
-        router_workers: processes of our router; any instance of the peer is a router.
+        router_workers: processes of our router, by default as many as it has by default; any instance of the peer is a
+            router.
         session_timeout_ms: after this time a silent node or instance loses its tasks.
         commit_interval_ms: the peer's; the default is Kafka Streams'.
         java: options of the peer's Java.
@@ -41,7 +42,7 @@ class Shape:
     keys: int
     partitions: int = 8
     nodes: int = 2
-    router_workers: int = 2
+    router_workers: int = 1
     session_timeout_ms: int = 10_000
     commit_interval_ms: int = 30_000
     java: tuple[str, ...] = ("-Xmx512m",)

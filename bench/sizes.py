@@ -20,7 +20,6 @@ _GROWTH: Final = ("start", "warm-up", "gets", "memory")
 _SMALL: Final = Shape(
     keys=2_000,
     partitions=2,
-    router_workers=1,
     commit_interval_ms=200,
     java=("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
 )

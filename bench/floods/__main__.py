@@ -33,7 +33,7 @@ from bench.sides.ours import STORE, Fleet
 from bench.sides.servers import ROOT
 from statehouse.local.kafka import EmbeddedKafka
 
-_SHAPE: Final = Shape(keys=10_000, partitions=2, nodes=1, router_workers=1)
+_SHAPE: Final = Shape(keys=10_000, partitions=2, nodes=1)
 _RATE: Final = 300
 _WARM_UP_S: Final = 3.0
 _SHORTEST_S: Final = 10.0

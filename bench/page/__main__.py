@@ -32,7 +32,7 @@ from bench.sides.servers import ROOT
 from bench.waiting import wait_for
 from statehouse.local.kafka import EmbeddedKafka
 
-_SHAPE: Final = Shape(keys=10_000, partitions=8, nodes=2, router_workers=1)
+_SHAPE: Final = Shape(keys=10_000, partitions=8, nodes=2)
 _RATE: Final = 500
 _WARM_UP_S: Final = 3.0
 _FOLLOWED: Final = (

@@ -151,7 +151,7 @@ class RunningFleet:
 @contextmanager
 def running_fleet(bootstrap: str, shape: MeasuredFleet, name: str) -> Iterator[RunningFleet]:
     """Make a fleet's records and run it in the context."""
-    servers = Shape(keys=shape.keys, partitions=shape.partitions, nodes=shape.nodes, router_workers=1)
+    servers = Shape(keys=shape.keys, partitions=shape.partitions, nodes=shape.nodes)
     say(f"{name}: writing {shape.keys} records with values of {shape.value_bytes} bytes")
     create_topic(bootstrap, name, shape.partitions, {"cleanup.policy": "compact"})
     produce(bootstrap, name, shape.partitions, range(shape.keys), tail_of=_tails(shape.value_bytes - VALUE_LENGTH))
