@@ -32,6 +32,9 @@ from statehouse.v1 import query_service_pb2, types_pb2
 
 T = TypeVar("T")
 
+# Pages of at most so many entries are tried on the event loop: the default size, and what a turn of a walk has.
+_SHORT = 128
+
 
 class ScanHandler:
     """Answers scans and counts. A page shows each of its partitions as it is at the position in the stamp."""
@@ -56,8 +59,10 @@ class ScanHandler:
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         scans = [_scan_of(replica, request) for replica, _ in admitted]
+        stores = [replica.store for replica, _ in admitted]
+        is_short = limit <= _SHORT and all(isinstance(each, KeyValueStore) and each.scans_engine for each in stores)
         try:
-            pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans])
+            pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans], is_short)
         except BeforeHistory as error:
             raise before_history(error) from error
         if served.spec.is_global:
@@ -178,8 +183,12 @@ class ScanHandler:
         self,
         admitted: Sequence[tuple[StoreReplica, types_pb2.ReplicaStamp]],
         scans: Sequence[Callable[[Walk], RangePage[T]]],
+        is_short: bool = False,
     ) -> list[RangePage[T]]:
-        """Read a page of each replica, between two writes, and stamp it with the position that it shows."""
+        """Read a page of each replica, between two writes, and stamp it with the position that it shows.
+
+        `is_short`: it is worth a try on the event loop.
+        """
 
         def read(walk: Walk) -> list[RangePage[T]]:
             pages = []
@@ -189,7 +198,9 @@ class ScanHandler:
                 pages.append(page)
             return pages
 
-        return await self._open_scans.run([replica for replica, _ in admitted], read)
+        replicas = [replica for replica, _ in admitted]
+        pages = self._open_scans.run_briefly(replicas, read) if is_short else None
+        return await self._open_scans.run(replicas, read) if pages is None else pages
 
     def _admitted(
         self, served: ServedStore, request: paging.RangeRequest | query_service_pb2.CountRequest

@@ -20,7 +20,7 @@ from query_service.states.faults import Fault, TaskFault
 from query_service.states.lifecycle import InvalidTransition, StoreState, can_follow
 from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
-from query_service.stores.walk import Walk
+from query_service.stores.walk import NotBrief, Walk
 from query_service.telemetry.metrics import ReplicaMetrics
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
 from statehouse.topology import AnyTaskId, Role, StoreSpec
@@ -207,12 +207,20 @@ class StoreReplica:
     def at_rest(self, walk: Walk, read: Callable[[], T]) -> tuple[T, int]:
         """Begin a read between two writes. Return the result of `read`, and the exact position of the state it read.
 
-        The writer waits only until the store has its view and begins the walk, not until the walk ends.
+        The writer waits only until the store has its view and begins the walk, not until the walk ends. It waits for a
+        brief walk until its end: one in memory would else wait for a write.
+
+        Raises:
+            NotBrief: the walk is to be brief, and a write is under way.
+
         """
         with ExitStack() as locked:
-            locked.enter_context(self._write_lock)
+            if not self._write_lock.acquire(blocking=not walk.is_brief):
+                raise NotBrief("a write is under way")
+            locked.callback(self._write_lock.release)
             position = self._checkpoint.position
-            walk.on_begin = locked.close
+            if not walk.is_brief:
+                walk.on_begin = locked.close
             return read(), position
 
     def note_skipped(self, offset: int, reason: str) -> None:

@@ -29,8 +29,11 @@ class KeyValueStore(EngineStore):
     reads_engine: ClassVar[bool] = True
     """Whether single keys are read from the engine, and not by a custom kind's own code."""
 
+    scans_engine: ClassVar[bool] = True
+    """The same of pages."""
+
     def __init_subclass__(cls) -> None:
-        """Find out whether a custom kind keeps timestamps, and reads single keys by itself."""
+        """Find out whether a custom kind keeps timestamps, and reads keys and pages by itself."""
         super().__init_subclass__()
         reads_alike = cls.get is KeyValueStore.get and cls.scan is KeyValueStore.scan
         # Whoever is derived from a kind that says it with its own `apply`, and has that, need not say it again.
@@ -40,6 +43,7 @@ class KeyValueStore(EngineStore):
         if not (reads_alike and writes_alike):
             cls.keeps_timestamps = False
         cls.reads_engine = cls.keeps_timestamps and cls.get_with_timestamp is KeyValueStore.get_with_timestamp
+        cls.scans_engine = cls.keeps_timestamps and cls.scan_with_timestamps is KeyValueStore.scan_with_timestamps
 
     def apply(self, records: Sequence[ChangelogRecord], checkpoint: Checkpoint) -> Applied:
         """Write the values, and delete the keys whose value is None."""

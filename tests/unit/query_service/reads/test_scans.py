@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -71,25 +72,49 @@ async def test_partitions_that_can_not_be_read_together_are_refused(
 
 
 class _WrittenBefore(OpenScans):
-    """Scans before which a record is written, when they have been admitted."""
+    """Scans before which a record is written, when they have been admitted. Counts those in threads."""
+
+    in_threads = 0
 
     async def run(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T:
-        for replica in replicas:
-            replica.apply([ChangelogRecord(b"new", b"NEW", 0)], replica.position + 1)
+        self.in_threads += 1
+        _write(replicas)
         return await super().run(replicas, read)
 
+    def run_briefly(self, replicas: Sequence[StoreReplica], read: Callable[[Walk], T]) -> T | None:
+        _write(replicas)
+        return super().run_briefly(replicas, read)
 
-async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows() -> None:
+
+def _write(replicas: Sequence[StoreReplica]) -> None:
+    for replica in replicas:
+        replica.apply([ChangelogRecord(b"new", b"NEW", 0)], replica.position + 1)
+
+
+@pytest.mark.parametrize(("page_size", "in_threads"), [(100, 0), (200, 1)])
+async def test_a_page_says_at_which_position_its_partitions_are_what_it_shows(page_size: int, in_threads: int) -> None:
     open_scans = _WrittenBefore(max_open=1, timeout_s=60.0)
     admission = admission_of(NodeMetrics(), (0, 1), KEYS)
     scans = ScanHandler(admission, open_scans, max_message_bytes=10**6)
     served = admission.store("s")
     before = [admission.admit(served, number, types_pb2.Freshness(), types_pb2.Forwarding())[1] for number in (0, 1)]
 
-    request = query_service_pb2.ScanRequest(store="s", partitions=[0, 1])
+    request = query_service_pb2.ScanRequest(store="s", partitions=[0, 1], page_size=page_size)
     page = query_service_pb2.ScanResponse.FromString(await scans.scan(request))
 
+    assert open_scans.in_threads == in_threads
     assert [entry.key.text for entry in page.entries].count("new") == 2
     assert [stamp.position for stamp in page.replicas] == [stamp.position + 1 for stamp in before]
     assert [stamp.lag for stamp in page.replicas] == [0, 4]
     open_scans.close()
+
+
+async def test_a_short_page_that_a_write_is_in_the_way_of_is_read_in_a_thread(scans: ScanHandler) -> None:
+    served = scans._admission.store("s")
+    replica, _ = scans._admission.admit(served, 0, types_pb2.Freshness(), types_pb2.Forwarding())
+    with replica._write_lock:
+        reading = asyncio.ensure_future(scans.scan(query_service_pb2.ScanRequest(store="s", partition=0)))
+        await asyncio.sleep(0)  # its first step goes as far as the thread
+        assert scans._open_scans.count == 1
+    page = query_service_pb2.ScanResponse.FromString(await reading)
+    assert page.entries

@@ -103,3 +103,29 @@ def test_a_kind_with_methods_of_its_own_reads_what_it_has_written(
 def test_who_reads_otherwise_can_not_say_that_it_keeps_timestamps() -> None:
     kind = type("Wrong", (OwnReads,), {"keeps_timestamps": True})
     assert not kind.keeps_timestamps  # type: ignore[attr-defined] - made above
+
+
+class OwnPages(KeyValueStore):
+    """Reads pages by its own code, of entries as they are written by default."""
+
+    def scan_with_timestamps(
+        self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk
+    ) -> RangePage[tuple[bytes, bytes, int]]:
+        return super().scan_with_timestamps(keys, limit, max_bytes, walk)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scans_engine"),
+    [
+        (KeyValueStore, True),
+        (Filtering, True),
+        (OwnTimes, True),
+        (OwnPages, False),
+        (OwnScans, False),
+        (OwnReads, False),
+    ],
+)
+def test_pages_of_a_kind_with_code_of_its_own_are_not_taken_for_reads_of_the_engine(
+    kind: type[KeyValueStore], scans_engine: bool
+) -> None:
+    assert kind.scans_engine is scans_engine
