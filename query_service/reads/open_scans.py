@@ -11,7 +11,7 @@ from typing import TypeVar
 from query_service.replicas.replica import StoreReplica
 from query_service.states.lifecycle import StoreState
 from query_service.stores.engine import StoreClosed
-from query_service.stores.walk import NotBrief, Walk, WalkCancelled
+from query_service.stores.walk import Walk, WalkCancelled, WalkTooLong
 from statehouse.errors import LookupFailure, Reason
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class OpenScans:
             return None
         try:
             return read(Walk(self._timeout_s, _is_one_closing(replicas), is_brief=True))
-        except NotBrief:
+        except WalkTooLong:
             return None
         except StoreClosed as error:
             raise _given_up(replicas) from error

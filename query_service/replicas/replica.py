@@ -20,7 +20,7 @@ from query_service.states.faults import Fault, TaskFault
 from query_service.states.lifecycle import InvalidTransition, StoreState, can_follow
 from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
-from query_service.stores.walk import NotBrief, Walk
+from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import ReplicaMetrics
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
 from statehouse.topology import AnyTaskId, Role, StoreSpec
@@ -211,12 +211,12 @@ class StoreReplica:
         brief walk until its end: one in memory would else wait for a write.
 
         Raises:
-            NotBrief: the walk is to be brief, and a write is under way.
+            WalkTooLong: the walk is to be brief, and a write is under way.
 
         """
         with ExitStack() as locked:
             if not self._write_lock.acquire(blocking=not walk.is_brief):
-                raise NotBrief("a write is under way")
+                raise WalkTooLong("a write is under way")
             locked.callback(self._write_lock.release)
             position = self._checkpoint.position
             if not walk.is_brief:

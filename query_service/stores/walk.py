@@ -33,7 +33,7 @@ class WalkCancelled(StatehouseError):
     """The caller has left, so nobody waits for the result."""
 
 
-class NotBrief(StatehouseError):
+class WalkTooLong(StatehouseError):
     """The read takes too long for the event loop, or would have to wait for a write."""
 
 
@@ -68,7 +68,7 @@ class Walk:
             WalkCancelled: the walk was cancelled.
             StoreClosed: the store is being closed.
             LookupFailure: SCAN_TOO_LONG.
-            NotBrief: the walk was to be brief, and isn't.
+            WalkTooLong: the walk was to be brief, and isn't.
 
         """
         self.on_begin()
@@ -86,7 +86,7 @@ class Walk:
         now = time.monotonic()
         if self.is_brief:
             if now - self.opened_at > _BRIEF_S:
-                raise NotBrief("the read takes too long for the event loop")
+                raise WalkTooLong("the read takes too long for the event loop")
             return
         if self._turn_began is None:
             self._turn_began = now

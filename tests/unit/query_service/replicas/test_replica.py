@@ -14,7 +14,7 @@ from query_service.states.lifecycle import InvalidTransition, StoreState
 from query_service.stores.base import ChangelogRecord
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.memory_engine import MemoryEngine
-from query_service.stores.walk import NotBrief, Walk
+from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.paging import KeyRange
 from statehouse.topology import Role, StoreSpec
@@ -124,7 +124,7 @@ def test_a_write_gets_through_while_a_page_is_walked_and_the_page_is_of_before_i
 def test_a_brief_read_waits_for_no_write() -> None:
     replica = replica_at(0)
     walk = Walk(is_brief=True)
-    with replica._write_lock, pytest.raises(NotBrief):
+    with replica._write_lock, pytest.raises(WalkTooLong):
         replica.at_rest(walk, lambda: pytest.fail("read beside a write"))
     assert replica.at_rest(walk, lambda: "read") == ("read", 0)
     assert not replica._write_lock.locked()

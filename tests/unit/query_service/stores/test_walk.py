@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from query_service.stores import walk as walks
-from query_service.stores.walk import NotBrief, Walk
+from query_service.stores.walk import Walk, WalkTooLong
 
 ENTRY_S = 0.000_001
 
@@ -52,7 +52,7 @@ def test_a_brief_walk_ends_when_it_has_taken_too_long_and_makes_no_pause(monkeyp
     clock, brief = Clock(monkeypatch), Walk(is_brief=True)
     assert len(list(brief.over(clock.entries(500)))) == 500
     read: list[int] = []
-    with pytest.raises(NotBrief):
+    with pytest.raises(WalkTooLong):
         read.extend(brief.over(clock.entries(1_000)))
     assert len(read) <= 128
     assert not clock.turns
