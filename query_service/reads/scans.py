@@ -20,7 +20,7 @@ from query_service.stores.base import RangePage
 from query_service.stores.key_value import KeyValueStore
 from query_service.stores.timestamps import shown_timestamp
 from query_service.stores.versioned import BeforeHistory, VersionedStore
-from query_service.stores.walk import Walk
+from query_service.stores.walk import ENTRIES_A_TURN, Walk
 from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse import paging
@@ -31,9 +31,6 @@ from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 
 T = TypeVar("T")
-
-# Pages of at most so many entries are tried on the event loop: the default size, and what a turn of a walk has.
-_SHORT = 128
 
 
 class ScanHandler:
@@ -60,7 +57,10 @@ class ScanHandler:
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         scans = [_scan_of(replica, request) for replica, _ in admitted]
         stores = [replica.store for replica, _ in admitted]
-        is_short = limit <= _SHORT and all(isinstance(each, KeyValueStore) and each.scans_engine for each in stores)
+        # No longer than a walk's turn, and nothing but reads of the engine.
+        is_short = limit <= ENTRIES_A_TURN and all(
+            isinstance(each, KeyValueStore) and each.scans_engine for each in stores
+        )
         try:
             pages = await self._pages(admitted, [partial(scan, keys, limit, max_bytes) for scan in scans], is_short)
         except BeforeHistory as error:

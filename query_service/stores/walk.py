@@ -21,7 +21,7 @@ T = TypeVar("T")
 # the event loop then waits 0.2 ms (median) for the interpreter. If each walk kept the interpreter until Python takes it
 # away after 5 ms, the loop would wait 25 ms. The price is that a walk takes half as long again; a larger number would
 # be cheaper and make the wait longer.
-_ENTRIES_A_TURN = 128
+ENTRIES_A_TURN = 128
 # Less than so many entries take. A walk over a few entries of each of several partitions lets others run as often: to
 # do so after each partition would take longer than to read it.
 _SHORTEST_TURN_S = 0.0001
@@ -76,7 +76,7 @@ class Walk:
         for entry in following:
             self._check()
             yield entry
-            yield from islice(following, _ENTRIES_A_TURN - 1)
+            yield from islice(following, ENTRIES_A_TURN - 1)
 
     def _check(self) -> None:
         if self._cancelled:
