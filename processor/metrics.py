@@ -153,6 +153,8 @@ class ProcessorMetrics:
 
     def on_query_state(self, query: str, old: QueryState, new: QueryState) -> None:
         """Count a change of a query's state."""
+        # The series is there before the first restart: a rate doesn't see the value that a series begins with.
+        self._restarts.labels(query)
         self._query_state_changes.labels(query, old.value, new.value).inc()
 
     def on_controller_state(self, old: ControllerState, new: ControllerState) -> None:

@@ -1,5 +1,6 @@
 from collections import Counter
 
+from processor.lifecycle import QueryState
 from processor.metrics import ProcessorMetrics
 
 COUNTS = Counter(
@@ -29,3 +30,12 @@ def test_a_batchs_counts_become_metrics():
     assert value("statehouse_processor_skipped_partitions_total", {"query": "scores"}) == 4
     assert value("statehouse_processor_batch_id", {"query": "scores"}) == 7
     assert value("statehouse_processor_batch_seconds_count", {"query": "scores"}) == 1
+
+
+def test_restarts_are_shown_before_the_first_so_that_a_rate_sees_it():
+    metrics = ProcessorMetrics()
+    metrics.on_query_state("scores", QueryState.CREATED, QueryState.RUNNING)
+    value = metrics.registry.get_sample_value
+    assert value("statehouse_processor_query_restarts_total", {"query": "scores"}) == 0
+    metrics.restarted("scores")
+    assert value("statehouse_processor_query_restarts_total", {"query": "scores"}) == 1
