@@ -229,7 +229,8 @@ class RobustCluster(Servers):
 
     def _end_start(self, name: str) -> None:
         """Wait until a node listens, and give it the priority that it works with."""
-        self.nodes[name].node(timeout=_READY_S)
+        # A node that was killed a moment ago has left a proxy, which may take the connection and end.
+        poll_until(lambda: self._told_by(name) is not None, _READY_S, f"{name} to listen")
         for thread in Path(f"/proc/{self.nodes[name].pid}/task").iterdir():
             with suppress(ProcessLookupError):  # threads come and go
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), self.shape.nice)
@@ -262,6 +263,15 @@ class RobustCluster(Servers):
         """Wait until every task has an active and all its standbys on running nodes, caught up."""
         poll_until(self.is_replicated, timeout_s, f"all copies (epoch {self.assignment.epoch})")
 
+    def wait_caught_up(self, name: str, timeout_s: float = _READY_S) -> None:
+        """Wait until a node has caught up in all tasks that it knows of, of whatever epoch, and knows of some."""
+
+        def has_caught_up() -> bool:
+            told = self._told_by(name)
+            return told is not None and bool(told.tasks) and all(map(_is_caught_up, told.tasks))
+
+        poll_until(has_caught_up, timeout_s, f"{name} to catch up")
+
     def wait_epoch_after(self, epoch: int, timeout_s: float = _READY_S) -> None:
         """Wait until a newer epoch is published."""
         poll_until(lambda: self.assignment.epoch > epoch, timeout_s, f"an epoch after {epoch}")
@@ -290,11 +300,17 @@ class RobustCluster(Servers):
         return all((name, str(task)) in caught_up for task, held in tasks.items() for name in held.replicas[:copies])
 
     def _caught_up_tasks(self, name: str, epoch: int) -> list[str]:
-        try:
-            node = self.nodes[name].node(timeout=2.0, wait_for_ready=False)
-        except grpc.RpcError:
+        node = self._told_by(name, wait_for_ready=False)
+        if node is None:
             return []
         return [task.task for task in node.tasks if node.epoch == epoch and _is_caught_up(task)]
+
+    def _told_by(self, name: str, *, wait_for_ready: bool = True) -> node_service_pb2.GetNodeResponse | None:
+        """Return what a node says of itself, None if it doesn't answer within two seconds."""
+        try:
+            return self.nodes[name].node(timeout=2.0, wait_for_ready=wait_for_ready)
+        except grpc.RpcError:
+            return None
 
     def _routers_are_ready(self) -> bool:
         return all(self.router_epoch(name) == self.assignment.epoch for name in self.routers)

@@ -29,6 +29,7 @@ PROCESSOR: Final = "processor"
 CONTROLLER: Final = "controller"
 """The standby controller."""
 _UPDATE: Final = "update "
+_ACTS: Final = "ownership controller started"
 _READY_S: Final = 120.0
 _STOP_S: Final = 60.0
 
@@ -127,14 +128,22 @@ class Rolling:
             cluster.wait_settled()
 
     def bounce_node(self, name: str, build: Build) -> None:
-        """Kill a node and start it as another build: it is back within the session timeout."""
+        """Kill a node and start it as another build: it is back within the session timeout, and catches up."""
         cluster = self.run.cluster
         with self.run.fault(_UPDATE + NODES, name, may_fail=(ACTIVE_ONLY,)):
             cluster.kill(name)
             cluster.nodes[name].build = build
             cluster.restart(name)
+            cluster.wait_caught_up(name)
 
     def restart_processor(self, build: Build) -> None:
+        """End the processor if it runs, start another build's, and wait until its controller acts."""
+        process = self.run.cluster.controller
+        known = process.log.count(_ACTS)
+        self.begin_processor(build)
+        poll_until(lambda: process.log.count(_ACTS) > known, _READY_S, "the controller to act")
+
+    def begin_processor(self, build: Build) -> None:
         """End the processor if it runs, and start another build's."""
         process = self.run.cluster.controller
         if process.is_running:
@@ -161,13 +170,8 @@ class Rolling:
                 self.run.wait_traffic(SIZE.calm_s)
 
     def _update_processor(self, build: Build) -> None:
-        process = self.run.cluster.controller
         with self.run.fault(_UPDATE + PROCESSOR, "processor"):
-            known = process.log.count("ownership controller started")
             self.restart_processor(build)
-            poll_until(
-                lambda: process.log.count("ownership controller started") > known, _READY_S, "the controller to act"
-            )
             self.run.cluster.wait_settled()
 
     def _update_standby(self, build: Build) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from statehouse import assignment
 from statehouse.membership import TaskState
-from tests.support.fleet import THIS, Build
+from tests.support.fleet import THIS, Build, ServerProcess
 from tests.support.polling import poll_until
 from tests.upgrades.builds import has_another_store_format, reads_the_next_format, writes_the_next_format
 from tests.upgrades.rolling import CONTROLLER, NODES, PROCESSOR, ROUTERS, Rolling
@@ -25,6 +25,11 @@ _ORDERS = (
 
 
 _SKIPPED = "in format 1; this version reads formats up to 0"
+_BEGIN_ANEW = "INVALID_PAGE_TOKEN: a newer version wrote this page token"
+
+
+def _has_skipped_an_epoch(process: ServerProcess) -> bool:
+    return any(_SKIPPED in line and '"key": "epoch"' in line for line in process.log.splitlines())
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +75,9 @@ def test_a_format_that_is_read_before_it_is_written_costs_nothing(
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_who_does_not_read_a_format_skips_it_and_goes_on_with_what_it_knows(writes_next: Build, tmp_path: Path) -> None:
-    """An upgrade that leaves out the release between: the processor writes what nobody reads. Nothing fails, nothing
-    is moved, each process says why, and a processor of the version before does not plan over it."""
+    """An upgrade that leaves out the release between: the processor writes what nobody reads. No lookup fails, nothing
+    is moved, each process says why, and a processor of the version before does not plan over it. A scan that one
+    version began, and that the other is to go on with, must be begun again, and its error says so."""
     rolling = Rolling(tmp_path, THIS)
     cluster = rolling.run.cluster
     with rolling.under_traffic():
@@ -79,11 +85,11 @@ def test_who_does_not_read_a_format_skips_it_and_goes_on_with_what_it_knows(writ
         rolling.restart_processor(writes_next)
         cluster.add_node()
         everybody = [*cluster.nodes.values(), *cluster.routers.values()]
-        poll_until(lambda: all(_SKIPPED in each.log for each in everybody), 60, "everybody to have skipped the epoch")
+        poll_until(lambda: all(map(_has_skipped_an_epoch, everybody)), 60, "everybody to have skipped the epoch")
         assert all(each.is_running for each in everybody)
         assert {cluster.router_epoch(name) for name in cluster.routers} == {epoch}
         # Nobody plans over what it can't read: the version before says so, and ends.
-        rolling.restart_processor(THIS)
+        rolling.begin_processor(THIS)
         assert cluster.controller.wait(60) != 0
         assert "is of a newer version: start a processor of that version" in cluster.controller.log
         # Those that read it go on where it stands: the new node gets its share.
@@ -95,7 +101,7 @@ def test_who_does_not_read_a_format_skips_it_and_goes_on_with_what_it_knows(writ
     upgrade = rolling.upgrade
     assert upgrade is not None
     assert upgrade.violations == ()
-    assert upgrade.failed_scans == ()
+    assert [failed for failed in upgrade.failed_scans if _BEGIN_ANEW not in failed] == []
 
 
 @pytest.mark.long

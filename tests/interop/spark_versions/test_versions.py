@@ -35,18 +35,21 @@ VIEWS: Final = {"home": 4, "cart": 2, "help": 1}
 WITH_STATE: Final = ("4.2", "4.1", "4.0")
 WITH_ROWS: Final = ("4.2", "4.1")
 WITH_FRAMES: Final = ("4.2", "4.1", "4.0")
+WITH_FILTERS: Final = ("4.2", "4.1")
 FRAME: Final = """
 import json, sys
 from pyspark.sql import SparkSession
-router, port = sys.argv[1:]
+router, port, pushdown = sys.argv[1:]
 builder = SparkSession.builder.config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.python.filterPushdown.enabled", pushdown)
 if port:
     builder = builder.remote("local[1]").config("spark.connect.grpc.binding.port", port)
     builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
 else:
     builder = builder.master("local[1]")
 session = builder.getOrCreate()
-frame = session.read.format("statehouse").option("router", router).option("store", "views-per-page").load()
+frame = session.read.format("statehouse").option("router", router).option("store", "views-per-page")
+frame = frame.option("pushdown", pushdown).load()
 print(type(session).__module__, json.dumps({row.key: row.value for row in frame.where("key <> 'help'").collect()}))
 session.stop()
 """
@@ -145,7 +148,7 @@ def test_a_bounded_store_is_served_or_refused_by_name(version: Version) -> None:
 @pytest.mark.parametrize("port", [0, 1], ids=["classic", "connect"])
 def test_a_store_is_a_frame(version: Version, router: str, port: int) -> None:
     becomes(router, "views-per-page", VIEWS)
-    ran = version.spark.run(FRAME, router, str(free_port()) if port else "")
+    ran = version.spark.run(FRAME, router, str(free_port()) if port else "", "false")
     if version.spark.minor not in WITH_FRAMES:
         assert ran.returncode != 0
         return
@@ -153,6 +156,18 @@ def test_a_store_is_a_frame(version: Version, router: str, port: int) -> None:
     module, said = ran.stdout.splitlines()[-1].split(" ", 1)
     assert ("connect" in module) == bool(port)
     assert json.loads(said) == {"home": "4", "cart": "2"}
+
+
+def test_filters_are_pushed_down_or_the_option_is_refused(version: Version, router: str) -> None:
+    becomes(router, "views-per-page", VIEWS)
+    ran = version.spark.run(FRAME, router, "", "true")
+    if version.spark.minor in WITH_FILTERS:
+        assert ran.returncode == 0, ran.stderr[-4000:]
+        assert json.loads(ran.stdout.splitlines()[-1].split(" ", 1)[1]) == {"home": "4", "cart": "2"}
+        return
+    assert ran.returncode != 0
+    if version.spark.minor in WITH_FRAMES:
+        assert "this Spark pushes no filters down" in ran.stderr
 
 
 def refused(version: Version, topology: str, needed_by: str) -> None:
