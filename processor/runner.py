@@ -384,7 +384,7 @@ class Processor:
             with set_for_a_while(session, query_settings(query, settings.spark_conf)):
                 started = (
                     frame.writeStream.queryName(query.name)
-                    .outputMode(query.output_mode)
+                    .outputMode(query.output_mode.value)
                     .option("checkpointLocation", directory)
                     .trigger(processingTime=f"{settings.commit_interval_ms} milliseconds")
                     .foreachBatch(spans.around(sink))

@@ -157,7 +157,7 @@ class TopologyTest:
         with set_for_a_while(self._session, query_settings(query, {})):
             started = (
                 frame.writeStream.queryName(query.name)
-                .outputMode(query.output_mode)
+                .outputMode(query.output_mode.value)
                 .option("checkpointLocation", str(self._directory / "checkpoints" / query.name))
                 .trigger(availableNow=True)
                 .foreachBatch(partial(self._take, query))

@@ -153,8 +153,8 @@ class NodeCollector(Collector):
                 sums["lag_records"] += lag or 0
                 sums["lag_unknown"] += lag is None
                 sums["staleness_unknown"] += staleness_ms is None
-                if store.state is StoreState.RESTORING:
-                    sums["restore_remaining_records"] += max(0, store.restored_to - store.position)
+                is_restoring = store.state is StoreState.RESTORING
+                sums["restore_remaining_records"] += max(0, store.restored_to - store.position) if is_restoring else 0
                 sums.update(_of_store(store.store))
                 _raise(into.maxima, "lag_records_max", lag)
                 _raise(into.maxima, "staleness_seconds_max", None if staleness_ms is None else staleness_ms / 1000)

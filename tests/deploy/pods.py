@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +26,7 @@ from tests.support.polling import poll_until
 
 # What the images call by name, called with this Python.
 _PROGRAMS: Final = {"statehouse": [sys.executable, "-m", "statehouse.cli"], "python": [sys.executable]}
+_SCRATCH: Final = "/tmp"  # noqa: S108 - a volume
 _PORT_VARIABLES: Final = {
     7100: "STATEHOUSE_ROUTER_PORT",
     7101: "STATEHOUSE_NODE_PORT",
@@ -50,8 +52,10 @@ class Pod:
         self.container, self.name = container, container.pod
         self._paths: dict[str, str] = {}
         own = directory / container.pod
+        # A socket's path may have 107 bytes, and the folders of tests have long names.
+        self._scratch = tempfile.TemporaryDirectory(prefix="pod-")
         for volume, place in container.mounts.items():
-            folder = files.get(volume, own / volume)
+            folder = Path(self._scratch.name) if place == _SCRATCH else files.get(volume, own / volume)
             folder.mkdir(parents=True, exist_ok=True)
             self._paths[place] = str(folder)
         (own / "settings" / "statehouse.toml").write_text(self._here(settings))
@@ -59,7 +63,7 @@ class Pod:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STATEHOUSE_")}
         environment |= {name: self._here(value) for name, value in container.environment.items()}
         environment |= {_PORT_VARIABLES[given]: str(port) for given, port in self.ports.items()}
-        environment |= {"STATEHOUSE_BIND_HOST": LOOPBACK, "TMPDIR": self._here("/tmp"), "PYTHONPATH": str(ROOT)}  # noqa: S108 - a volume
+        environment |= {"STATEHOUSE_BIND_HOST": LOOPBACK, "TMPDIR": self._here(_SCRATCH), "PYTHONPATH": str(ROOT)}
         if "STATEHOUSE_ADVERTISED_HOST" in environment:
             environment["STATEHOUSE_ADVERTISED_HOST"] = LOOPBACK
         environment |= replaced
@@ -138,6 +142,7 @@ class Pod:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(20.0)
+        self._scratch.cleanup()
 
     def _command(self, argv: list[str]) -> list[str]:
         words = [self._here(word) for word in argv]

@@ -65,7 +65,8 @@ def _install(folder: Path, version: str, minor: str) -> None:
     beneath = sysconfig.get_path("purelib")
     (packages / "beneath.pth").write_text(f"import site; site.addsitedir({beneath!r})\n")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    wanted = [f"pyspark=={version}", *(["py4j==0.10.9.7"] if minor == "3.5" else [])]
+    # Spark Connect compresses with the last one, and the tests' environment lacks it.
+    wanted = [f"pyspark=={version}", *(["py4j==0.10.9.7"] if minor == "3.5" else []), "zstandard==0.25.0"]
     subprocess.run([*pip, "--target", str(packages), *wanted], check=True, timeout=_INSTALL_S)
     is_ready.touch()
 
