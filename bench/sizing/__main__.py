@@ -1,9 +1,9 @@
 """Measures what `statehouse size` calculates with (`--measure`), and compares it with fleets that it wasn't fitted to.
 
 `python -m bench.sizing` runs two fleets of different size and prints, for each, what was measured beside what is
-calculated. `--measure` runs two others first, fits the coefficients to these and writes them (a file of your own with
-`--into`). `--speed` only measures this machine's speed, for `statehouse size --empty-call-us`. It takes five minutes,
-and ten with `--measure`, of a machine that does nothing else.
+calculated for this machine's speed. `--measure` runs two others first, fits the coefficients to these and writes them
+(a file of your own with `--into`). `--speed` only measures this machine's speed, for `statehouse size --empty-call-us`.
+It takes five minutes, and ten with `--measure`, of a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def _carry_out(options: argparse.Namespace) -> None:
             options.into.write_text(as_toml(known))
             say(f"written: {options.into}")
         known = read_coefficients(options.into)
-        rows = [row for nth in range(len(_CHECKED)) for row in _compared(bootstrap, nth, known, options.seconds)]
+        empty = empty_call_us(options.seconds)
+        say(f"an empty call takes {empty:.0f} us now, and took {known.empty_call_us:.0f} where it was measured")
+        hosts = AskedHosts(speed=empty / known.empty_call_us)
+        rows = [row for nth in range(len(_CHECKED)) for row in _compared(bootstrap, nth, known, hosts, options.seconds)]
     say(f"the machine meanwhile: {watch.so_far()}")
     sys.stdout.write("\n".join([*_HEADER, *(text for text, _ in rows), ""]))
     if not all(is_near for _, is_near in rows):
@@ -86,12 +89,14 @@ def _asked(fleet: RunningFleet, rate: float, way: Way, seconds: float) -> Measur
     return found
 
 
-def _compared(bootstrap: str, nth: int, known: Coefficients, seconds: float) -> Iterator[tuple[str, bool]]:
+def _compared(
+    bootstrap: str, nth: int, known: Coefficients, hosts: AskedHosts, seconds: float
+) -> Iterator[tuple[str, bool]]:
     """Yield a row for each figure of a fleet, and whether it is near enough."""
     title, shape, rate, way = _CHECKED[nth]
     with running_fleet(bootstrap, shape, f"checked-{nth}") as fleet:
         found = _asked(fleet, rate, way, seconds)
-    calculated = needs(shape.load(rate, way), known, AskedHosts(), shape.nodes, 1)
+    calculated = needs(shape.load(rate, way), known, hosts, shape.nodes, 1)
     for name, is_value, was_value, unit in _figures(found, calculated):
         ratio = was_value / is_value if is_value else float("inf")
         yield (
