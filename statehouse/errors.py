@@ -60,6 +60,9 @@ class Reason(IntEnum):
     INPUT_NOT_PROCESSED = errors_pb2.ERROR_REASON_INPUT_NOT_PROCESSED
     PROCESSOR_AGE_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND
     INPUT_BACKLOG_EXCEEDS_BOUND = errors_pb2.ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND
+    STORE_NOT_BUILT = errors_pb2.ERROR_REASON_STORE_NOT_BUILT
+    TOPIC_CHANGED = errors_pb2.ERROR_REASON_TOPIC_CHANGED
+    KEYS_MISPLACED = errors_pb2.ERROR_REASON_KEYS_MISPLACED
     SERDE_UNAVAILABLE = errors_pb2.ERROR_REASON_SERDE_UNAVAILABLE
     UNAUTHENTICATED = errors_pb2.ERROR_REASON_UNAUTHENTICATED
     PERMISSION_DENIED = errors_pb2.ERROR_REASON_PERMISSION_DENIED
@@ -262,6 +265,27 @@ REASONS: Mapping[Reason, ReasonSpec] = MappingProxyType(
             False,
             "The processor did not commit the input record in time.",
             "Allow more time than a micro-batch takes; check in the processor's log that it runs.",
+        ),
+        Reason.STORE_NOT_BUILT: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "Nothing has been committed into the store yet, so that nobody can say that a key is absent.",
+            "Ask again once the processor's first batch is done; `statehouse status` shows its queries.",
+        ),
+        Reason.TOPIC_CHANGED: ReasonSpec(
+            code_pb2.UNAVAILABLE,
+            True,
+            "The store's changelog topic has changed since the store was opened: its id, its partition count or its "
+            "cleanup policy.",
+            "The message names the change. Undo it, or create the topic anew and have the store written again.",
+        ),
+        Reason.KEYS_MISPLACED: ReasonSpec(
+            code_pb2.FAILED_PRECONDITION,
+            False,
+            "Records of the store stand in other partitions than its partitioner gives their keys, so that one "
+            "partition can't prove a key's absence.",
+            "Ask a router, which asks all partitions for `Get`, or scan; have the topic written anew with Kafka's "
+            "default partitioner (murmur2; librdkafka: partitioner=murmur2_random).",
         ),
         Reason.SERDE_UNAVAILABLE: ReasonSpec(
             code_pb2.UNAVAILABLE,

@@ -101,6 +101,18 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The processor's last report is older than the bound, or there is none."""
     ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND: _ErrorReason.ValueType  # 31
     """The input backlog is larger than the bound, or unknown."""
+    ERROR_REASON_STORE_NOT_BUILT: _ErrorReason.ValueType  # 32
+    """Nothing has been committed into the store yet, so that a key's absence
+    would prove nothing.
+    """
+    ERROR_REASON_TOPIC_CHANGED: _ErrorReason.ValueType  # 33
+    """The store's changelog topic is no longer as it was when the store was
+    opened: another topic id, partition count or cleanup policy.
+    """
+    ERROR_REASON_KEYS_MISPLACED: _ErrorReason.ValueType  # 34
+    """Records of the store stand in partitions where its partitioner does not
+    put them, so that one partition's answer is no proof.
+    """
     ERROR_REASON_SERDE_UNAVAILABLE: _ErrorReason.ValueType  # 40
     """The store's serde can't decode for now: the schema registry can't be
     reached, or the node has no plug-in for the serde. A raw read works.
@@ -191,6 +203,18 @@ ERROR_REASON_PROCESSOR_AGE_EXCEEDS_BOUND: ErrorReason.ValueType  # 30
 """The processor's last report is older than the bound, or there is none."""
 ERROR_REASON_INPUT_BACKLOG_EXCEEDS_BOUND: ErrorReason.ValueType  # 31
 """The input backlog is larger than the bound, or unknown."""
+ERROR_REASON_STORE_NOT_BUILT: ErrorReason.ValueType  # 32
+"""Nothing has been committed into the store yet, so that a key's absence
+would prove nothing.
+"""
+ERROR_REASON_TOPIC_CHANGED: ErrorReason.ValueType  # 33
+"""The store's changelog topic is no longer as it was when the store was
+opened: another topic id, partition count or cleanup policy.
+"""
+ERROR_REASON_KEYS_MISPLACED: ErrorReason.ValueType  # 34
+"""Records of the store stand in partitions where its partitioner does not
+put them, so that one partition's answer is no proof.
+"""
 ERROR_REASON_SERDE_UNAVAILABLE: ErrorReason.ValueType  # 40
 """The store's serde can't decode for now: the schema registry can't be
 reached, or the node has no plug-in for the serde. A raw read works.
