@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 )
@@ -28,13 +29,36 @@ var arrivesWithin = 30 * time.Second
 // Requests receives messages of callers. Of the large ones it holds so many bytes at once; further ones are not read yet,
 // so that HTTP/2's flow control stops their senders.
 type Requests struct {
-	largest int
-	room    *semaphore.Weighted
+	largest   int
+	held      int
+	room      *semaphore.Weighted
+	inflaters chan struct{}
 }
 
 // NewRequests returns one that takes messages of so many bytes, and holds so many of large ones, at least one.
 func NewRequests(largest, held int) *Requests {
-	return &Requests{largest, semaphore.NewWeighted(int64(max(largest, held)))}
+	held = max(largest, held)
+	return &Requests{largest, held, semaphore.NewWeighted(int64(held)), make(chan struct{}, maxInflaters)}
+}
+
+// room is what a large message has of it. A small one has none, which is nil.
+type room struct {
+	all   *semaphore.Weighted
+	bytes int
+}
+
+// leave gives back what it still has.
+func (r *room) leave() {
+	if r != nil {
+		r.all.Release(int64(r.bytes))
+		r.bytes = 0
+	}
+}
+
+// part returns so many bytes of it, which are left by themselves.
+func (r *room) part(bytes int) *room {
+	r.bytes -= bytes
+	return &room{r.all, bytes}
 }
 
 // request is a message that has arrived.
@@ -61,6 +85,8 @@ type transportStream interface {
 	ReadMessageHeader(header []byte) error
 	Read(bytes int) (mem.BufferSlice, error)
 	WriteStatus(*status.Status) error
+	RecvCompress() string
+	SetSendCompress(name string) error
 }
 
 // incoming is the messages of a call, which are read by one at a time.
@@ -68,7 +94,10 @@ type incoming struct {
 	*Requests
 	ctx    context.Context
 	stream transportStream
-	header [5]byte
+	// How those are to be read that are compressed; nil if the call doesn't say.
+	compression *compression
+	header      [5]byte
+	most        int // bytes of the one that was announced, decompressed
 }
 
 // Of returns the messages of a call.
@@ -78,7 +107,15 @@ func (q *Requests) Of(caller grpc.ServerStream) (*incoming, error) {
 	if !is {
 		return nil, status.Error(codes.Internal, "this version of gRPC shows no messages' lengths")
 	}
-	return &incoming{Requests: q, ctx: ctx, stream: stream}, nil
+	found := &incoming{Requests: q, ctx: ctx, stream: stream}
+	if name := stream.RecvCompress(); name != "" && name != encoding.Identity {
+		found.compression = compressionOf(name)
+		// gRPC would compress the answers alike.
+		if err := stream.SetSendCompress(encoding.Identity); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	return found, nil
 }
 
 // Only returns the only message of a call, and io.EOF if there is none. It is to be freed, and has at most so many bytes.
@@ -143,57 +180,91 @@ func (i *incoming) announced(most int) (int, error) {
 	if err := i.next(); err != nil {
 		return 0, err
 	}
-	most = min(most, i.largest)
+	i.most = min(most, i.largest)
 	size := binary.BigEndian.Uint32(i.header[1:])
-	if i.header[0] != 0 {
-		return 0, status.Error(codes.Unimplemented, "compressed messages are not taken")
-	}
-	if int64(size) > int64(most) {
-		return 0, status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, most)
+	switch {
+	case i.header[0] > 1:
+		return 0, status.Error(codes.Internal, "a message begins with an unknown flag")
+	case i.isCompressed() && i.compression == nil:
+		return 0, status.Error(codes.Internal, "a message is compressed, and the call has no grpc-encoding that says how")
+	case int64(size) > int64(i.most):
+		return 0, status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", size, i.most)
 	}
 	// Of a large one no more than this comes before there is room for it.
 	return int(size), holdingIn(i.ctx).receive(min(int(size), smallBytes))
 }
 
+// isCompressed returns whether the message is that was announced.
+func (i *incoming) isCompressed() bool { return i.header[0] == 1 }
+
 func (i *incoming) rest(size int, late *time.Timer) (*request, error) {
 	if size > smallBytes {
 		late.Stop() // it has times of its own
-		return i.large(i.ctx, i.stream, size)
+		return i.large(size)
 	}
 	found, err := i.stream.Read(size)
 	if err != nil {
 		return nil, cut(err)
 	}
-	defer found.Free()
-	return &request{data: found.Materialize()}, nil
+	data := found.Materialize()
+	found.Free()
+	if i.isCompressed() {
+		return i.inflate(data, nil)
+	}
+	return &request{data: data}, nil
 }
 
-func (q *Requests) large(ctx context.Context, stream transportStream, size int) (*request, error) {
+func (i *incoming) large(size int) (*request, error) {
+	bytes := size
+	if i.isCompressed() { // to wait for more later, with some taken, could be for ever
+		bytes = min(size+i.most, i.held)
+	}
+	room, err := i.take(i.ctx, bytes)
+	if err != nil {
+		return nil, err
+	}
+	data, err := arrive(i.stream, size)
+	switch {
+	case err != nil:
+		room.leave()
+		return nil, err
+	case i.isCompressed():
+		return i.inflate(data, room)
+	default:
+		return &request{data: data, leave: sync.OnceFunc(room.leave)}, nil
+	}
+}
+
+// take waits for room for so many bytes.
+func (q *Requests) take(ctx context.Context, bytes int) (*room, error) {
 	waiting, end := context.WithTimeout(ctx, arrivesWithin)
 	defer end()
-	if err := q.room.Acquire(waiting, int64(size)); err != nil {
+	if err := q.room.Acquire(waiting, int64(bytes)); err != nil {
 		if ctx.Err() != nil {
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 		return nil, status.Error(codes.ResourceExhausted, "there is no room for a large request: others are being received")
 	}
-	found := &request{leave: sync.OnceFunc(func() { q.room.Release(int64(size)) })}
+	return &room{q.room, bytes}, nil
+}
+
+// arrive returns a large message when all of it has come.
+func arrive(stream transportStream, size int) ([]byte, error) {
 	// Who announces a message and sends none must not keep others out.
 	late := tooLate(stream)
 	defer late.Stop()
-	found.data = make([]byte, 0, size)
-	for len(found.data) < size {
-		piece, err := stream.Read(min(pieceBytes, size-len(found.data)))
+	data := make([]byte, 0, size)
+	for len(data) < size {
+		piece, err := stream.Read(min(pieceBytes, size-len(data)))
 		if err != nil {
-			found.free()
 			return nil, cut(err)
 		}
 		for _, each := range piece {
-			found.data = append(found.data, each.ReadOnlyData()...)
+			data = append(data, each.ReadOnlyData()...)
 		}
 		piece.Free()
 	}
-	return found, nil
+	return data, nil
 }
 
 // tooLate ends a call after a time, unless the timer is stopped.
