@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter
 from statehouse.backoff import OnPause
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.observability.probes import NO_PROBES, WhyNot, answer
+from statehouse.request_target import in_origin_form
 from statehouse.security.rights import HEALTH_CHECK, METRICS
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.security.settings_gate import gate_for
@@ -35,6 +36,8 @@ _MOST_AT_ONCE: Final = 16
 """Connections. For a further one the oldest is closed that has not asked yet: idle ones must not keep out a probe."""
 _TAKES_AT_MOST_S: Final = 10.0
 """A scrape that takes longer is cut off."""
+METRICS_PATH: Final = "/metrics"
+_PATHS: Final = (METRICS_PATH, f"{METRICS_PATH}/", "/")
 _CERTIFICATE: Final = "statehouse.certificate"
 
 WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -203,6 +206,13 @@ def _cut(connection: socket.socket) -> None:
 class _Handler(WSGIRequestHandler):
     server: _Server
 
+    def parse_request(self) -> bool:
+        """Read the request's head; its target may be a whole URL."""
+        is_read = super().parse_request()
+        if is_read:
+            _, self.path = in_origin_form(self.path)
+        return is_read
+
     def get_environ(self) -> dict[str, Any]:
         """Add the caller's certificate; the request has come."""
         self.server.asks(self.connection)
@@ -223,8 +233,16 @@ def _with_probes(application: WsgiApplication, probes: Mapping[str, WhyNot]) -> 
     """Return the application with probes at paths of their own."""
 
     def with_probes(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        probe = probes.get(environ.get("PATH_INFO", ""))
-        return application(environ, start_response) if probe is None else answer(probe, start_response)
+        path = environ.get("PATH_INFO", "")
+        probe = probes.get(path)
+        if probe is not None:
+            found = answer(probe, start_response)
+        elif path in _PATHS:
+            found = application(environ, start_response)
+        else:  # whoever probes a path that isn't there must not be told that all is well
+            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            found = [f"there are: {', '.join([METRICS_PATH, *probes])}\n".encode()]
+        return () if environ.get("REQUEST_METHOD") == "HEAD" else found
 
     return with_probes
 

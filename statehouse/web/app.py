@@ -20,7 +20,7 @@ from statehouse.web.api.api_request import json_response
 from statehouse.web.api.problems import problem, problem_of
 from statehouse.web.api.routes import api_routes
 from statehouse.web.gateway import CallerRefused, Gateway
-from statehouse.web.guards import guards
+from statehouse.web.guards import PROBE, guards
 from statehouse.web.pages.routes import page_routes
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ def build_app(gateway: Gateway, extra: Sequence[BaseRoute] = ()) -> Starlette:
     return Starlette(
         routes=[
             *extra,
-            Route("/healthz", _healthz),
+            Route(PROBE, _healthz),
             Route("/metrics", metrics),
             *api_routes(gateway),
             *page_routes(gateway),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -10,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.request_target import in_origin_form
 from statehouse.settings import WebSettings
 from statehouse.web.api.api_request import json_response
 from statehouse.web.api.problems import problem, problem_of
@@ -25,16 +27,35 @@ SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+PROBE: Final = "/healthz"
+"""Whether the process answers: asked by whatever HTTP a probe speaks."""
 _EVENTS: Final = "text/event-stream"
 
 
 def guards(settings: WebSettings) -> list[Middleware]:
     """Return what stands before the routes, the first first."""
     return [
+        Middleware(_OriginForm),
         Middleware(_SecurityHeaders),
         Middleware(_HostCheck, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
         Middleware(_RequestLimit, most=settings.http_max_requests),
     ]
+
+
+class _OriginForm:
+    """Takes a request whose target is a whole URL for one of its path and its host."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            authority, path = in_origin_form(scope["raw_path"].decode("latin-1"))
+            if authority:
+                headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+                headers.insert(0, (b"host", authority.encode("latin-1")))
+                scope = {**scope, "headers": headers, "raw_path": path.encode("latin-1"), "path": unquote(path)}
+        await self._app(scope, receive, send)
 
 
 class _SecurityHeaders:
@@ -55,13 +76,17 @@ class _SecurityHeaders:
 
 
 class _HostCheck:
-    """Refuses calls by other names, and changes that pages of other sites ask for."""
+    """Refuses calls by other names, and changes that pages of other sites ask for.
+
+    The probe says nothing that another site could want, and who probes has names of their own, or none.
+    """
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
+        is_probe = scope["type"] == "http" and scope["path"] == PROBE and scope["method"] in SAFE_METHODS
+        if scope["type"] == "http" and not is_probe and (refusal := self._refusal(scope)) is not None:
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)

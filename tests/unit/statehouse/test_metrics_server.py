@@ -124,3 +124,32 @@ def test_probes_are_answered_beside_the_metrics_by_the_right_for_health() -> Non
     finally:
         server.close()
     assert asked == ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Check", "metrics"]
+
+
+def test_a_probe_has_its_own_answer_or_none() -> None:
+    probes = {"/livez": lambda: "", "/readyz": lambda: "not now"}
+    server = MetricsServer(new_registry(), LOOPBACK, 0, RouterSettings(application_id="tests"), None, probes)
+    try:
+        for request_line, status in {
+            b"GET /readyz HTTP/1.0": 503,
+            b"GET /readyz HTTP/1.1": 503,
+            b"HEAD /readyz HTTP/1.1": 503,
+            b"GET /readyz?a=b HTTP/1.1": 503,
+            b"GET http://box:1/readyz HTTP/1.1": 503,
+            b"GET http://box:1/livez HTTP/1.1": 200,
+            b"GET http://box:1/metrics HTTP/1.1": 200,
+            b"GET /metrics HTTP/1.0": 200,
+            b"GET / HTTP/1.0": 200,
+            b"GET /readyz/ HTTP/1.0": 404,
+            b"GET /healthz HTTP/1.0": 404,
+            b"GET /readyzz HTTP/1.0": 404,
+        }.items():
+            with connected(server) as asking, asking.makefile("rb") as answer:
+                asking.sendall(request_line + b"\r\nHost: router.prod.svc\r\n\r\n")
+                assert int(answer.readline().split()[1]) == status, request_line
+                while answer.readline() != b"\r\n":
+                    pass
+                body = answer.read()
+                assert not (request_line.startswith(b"HEAD") and body)
+    finally:
+        server.close()
