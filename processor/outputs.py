@@ -18,6 +18,7 @@ from processor.ownership.settings import StoreDeclaration
 from processor.rows import KEY, REASON, TIMESTAMP, VALUE
 from processor.rows import WINDOW as WINDOW_COLUMN
 from processor.sink.layouts import TOPIC_OUTPUT, FrameLayout
+from processor.sink.readable_values import ANY_VALUES, StoreValues
 from processor.spark_plans import makes_one_row_a_batch
 from statehouse.errors import ConfigurationError
 from statehouse.serde_plugins import SerdeOptions
@@ -119,6 +120,12 @@ class Output:
     def name(self) -> str:
         """The name of the store, else of the topic; a topic and a store may have the same name."""
         return self.topic if self.declaration is None else self.declaration.name
+
+    @property
+    def values(self) -> StoreValues:
+        """The store, if there is one, and what its values are."""
+        declared = self.declaration
+        return ANY_VALUES if declared is None else StoreValues(declared.name, declared.value_serde)
 
 
 class Query:

@@ -50,3 +50,5 @@ class DeadLetterReason(StrEnum):
     NEGATIVE_TIME = "negative_time"
     FUTURE_TIME = "future_time"
     INVALID_SEQUENCE = "invalid_sequence"
+    UNREADABLE_VALUE = "unreadable_value"
+    """The store's serde can't read the value: no reader could, either."""

@@ -413,7 +413,8 @@ def sink_target(
         application_id=application_id,
         query=query.name,
         outputs=tuple(
-            OutputTopic(each.name, each.topic, topics.outputs[each.topic], each.record_cache) for each in query.outputs
+            OutputTopic(each.name, each.topic, topics.outputs[each.topic], each.record_cache, each.values)
+            for each in query.outputs
         ),
         dead_letters_topic=dead_letters_topic(application_id),
         dead_letters_partition_count=topics.dead_letters,

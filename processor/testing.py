@@ -32,6 +32,7 @@ from processor.outputs import Output, Query
 from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TIMESTAMP, TOPIC, VALUE
 from processor.settings import ProcessorSettings
 from processor.sink.partitions import placed
+from processor.sink.readable_values import with_unreadable_refused
 from processor.sink.record_cache import last_of_each_key
 from processor.sink.records import OutputRows, records
 from processor.sink.task_rows import OUTPUT, SINK_PARTITION, TIMESTAMP_MS
@@ -208,7 +209,8 @@ class TopologyTest:
         rows = [OutputRows(self._partition_count(each), each.layout, each.where, each.columns) for each in outputs]
         cached = [place for place, output in enumerate(outputs) if output.record_cache]
         written: Mapping[str, list[Record]] = {output.topic: [] for output in outputs}
-        made = placed(records(frame, rows).toArrow(), [each.partition_count for each in rows])
+        readable = with_unreadable_refused(records(frame, rows).toArrow(), [each.values for each in outputs])
+        made = placed(readable, [each.partition_count for each in rows])
         for row in last_of_each_key(made, cached).to_pylist():
             record = Record(row[KEY], row[VALUE], row[TIMESTAMP_MS] or 0, row[SINK_PARTITION])
             if row[REASON] is None:

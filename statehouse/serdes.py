@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from google.protobuf import struct_pb2
 
 from statehouse.errors import LookupFailure, Reason
+from statehouse.json_documents import MESSAGES_DEEP, TOO_DEEP, read_json
 from statehouse.v1 import types_pb2
 from statehouse.wire import delimited
 
@@ -33,10 +34,6 @@ _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
 # Above this a 64-bit float has no fraction, so it does not show whether it was written as an integer.
 _EXACT_INTEGERS_BELOW = 2**53
-# Protobuf's readers refuse messages that are nested deeper than 100, and a value is within up to ten others. An object
-# is three deep, a list two: thirty objects in each other can be shown, or 45 lists.
-_MESSAGES_DEEP = 90
-_TOO_DEEP = "it is nested too deep to be shown"
 
 
 @runtime_checkable
@@ -173,11 +170,9 @@ class JsonSerde:
 
     def parse(self, text: str) -> bytes:
         """Check that it is JSON and keep it as it was typed: keys are compared by their bytes."""
-        try:
-            json.loads(text)
-        except RecursionError as error:
-            raise ValueError(_TOO_DEEP) from error
-        return text.encode()
+        data = text.encode()
+        read_json(data)
+        return data
 
     def text(self, data: bytes) -> str:
         """Decode."""
@@ -185,10 +180,7 @@ class JsonSerde:
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Parse."""
-        try:
-            return types_pb2.Value(json=json_value(json.loads(data)))
-        except RecursionError as error:
-            raise ValueError(_TOO_DEEP) from error
+        return types_pb2.Value(json=json_value(read_json(data)))
 
     def wire(self, data: bytes) -> bytes:
         """Serialize."""
@@ -220,14 +212,14 @@ class DocumentSerde:
         try:
             return json.dumps(self.document(data), separators=(",", ":"), sort_keys=True, ensure_ascii=False)
         except RecursionError as error:
-            raise ValueError(_TOO_DEEP) from error
+            raise ValueError(TOO_DEEP) from error
 
     def value(self, data: bytes) -> types_pb2.Value:
         """Return the document."""
         try:
             return types_pb2.Value(json=json_value(exact(self.document(data))))
         except RecursionError as error:
-            raise ValueError(_TOO_DEEP) from error
+            raise ValueError(TOO_DEEP) from error
 
     def wire(self, data: bytes) -> bytes:
         """Serialize."""
@@ -290,7 +282,7 @@ def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or f
         raise ValueError(f"{len(data)} bytes where {form.size} are expected") from error
 
 
-def json_value(document: Any, room: int = _MESSAGES_DEEP) -> struct_pb2.Value:  # noqa: ANN401 - as json.loads gives it
+def json_value(document: Any, room: int = MESSAGES_DEEP) -> struct_pb2.Value:  # noqa: ANN401 - as json.loads gives it
     """Build protobuf's Value; several times faster than json_format, which checks again what json.loads has checked.
 
     `room`: how deep the messages of it may be.
@@ -300,7 +292,7 @@ def json_value(document: Any, room: int = _MESSAGES_DEEP) -> struct_pb2.Value:  
 
     """
     if room < 0:
-        raise ValueError(_TOO_DEEP)
+        raise ValueError(TOO_DEEP)
     match document:
         case None:
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)

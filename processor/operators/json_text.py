@@ -10,15 +10,14 @@ from typing import Final
 _PLAIN_LIMIT: Final = 1e16
 _AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
 # Made once: `json.dumps` makes a new encoder for each call with options.
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 def compact_json(value: object) -> str:
     """Return the JSON text without blanks; a whole double has no fraction (4000, not 4000.0).
 
-    Raises:
-        ValueError: a number is NaN or infinite; JSON has no such numbers.
-
+    JSON has neither NaN nor infinities. With one the text is none, and the sink makes a dead letter of its row: one sum
+    that has overflown must not end the query.
     """
     return _ENCODER.encode(_plain(value))
 

@@ -21,6 +21,7 @@ from processor.rows import DETAIL, KEY, OFFSET, PARTITION, REASON, TOPIC, VALUE
 from processor.sink.counts import BYTES, CHANGELOG, CLAIMED, EARLY, RETRIED, SAVED, SKIPPED, TOMBSTONE, Counts
 from processor.sink.partitions import placed
 from processor.sink.protocol import WRITERS, ForeignClaim, SinkTarget, produce_record
+from processor.sink.readable_values import with_unreadable_refused
 from processor.sink.record_cache import RecordCache
 from processor.sink.task_rows import NO_TIMESTAMP, OUTPUT, SINK_PARTITION, TIMESTAMP_MS
 from processor.worker_memory import keep_modules
@@ -66,10 +67,12 @@ class BatchWriter:
             self.record_cache_bytes, [place for place, output in enumerate(self.target.outputs) if output.record_cache]
         )
         counts = [output.partition_count for output in self.target.outputs]
+        values = [output.values for output in self.target.outputs]
         is_empty = True
         for batch in batches:
             records = pa.RecordBatch.from_struct_array(batch.column(0))
-            cache.put(placed(pa.Table.from_batches([records]), counts))
+            readable = with_unreadable_refused(pa.Table.from_batches([records]), values)
+            cache.put(placed(readable, counts))
             is_empty = False
         if is_empty:
             return

@@ -28,6 +28,7 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from processor.sink.readable_values import ANY_VALUES, StoreValues
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.brokers import Brokers
 from statehouse.kafka import clients, codes
@@ -63,6 +64,8 @@ class OutputTopic:
     partition_count: int
     record_cache: bool = False
     """Whether only the last row of each key in a batch is written."""
+    values: StoreValues = ANY_VALUES
+    """The store behind the topic, whose values are to be readable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from statehouse.errors import LookupFailure
+from statehouse.json_documents import named
 from statehouse.positions import Token
 
 _UNKNOWN: Final = "unknown"
@@ -223,17 +224,21 @@ def cell(value: object) -> str:  # noqa: PLR0911 - a table of types
             return ", ".join(cell(item) for item in value) or "-"
         case bytes():
             return _bytes_text(value)
+        case float():
+            return str(named(value))
         case _:
             return str(value)
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401, PLR0911 - JSON of anything, a table of types
-    """Return a form that json.dumps accepts. Bytes become {"hex": ...}, to differ from text."""
+    """Return a form that JSON has. Bytes become {"hex": ...}, to differ from text; NaN and infinities become text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     match value:
         case bytes():
             return {"hex": value.hex()}
+        case float():
+            return named(value)
         case dict():
             return {name: jsonable(item) for name, item in value.items()}
         case list() | tuple():

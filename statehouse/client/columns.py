@@ -11,6 +11,7 @@ from statehouse.client.answers import Store
 from statehouse.client.store_frame import StoreFrame
 from statehouse.client.typed_json import typed_by
 from statehouse.errors import ConfigurationError
+from statehouse.json_documents import read_json
 from statehouse.paging import KeyRange
 from statehouse.serdes import SERDES, from_json_value
 from statehouse.topology import SESSION, WINDOW
@@ -193,6 +194,8 @@ class PageColumns:
         if self._frame.raw:
             return self._bytes(data)
         if self._typed is None:
+            if self._value_serde == _DOCUMENT:
+                data = [each if each is None or _is_json(each) else None for each in data]
             return self._decoded(self._value_serde, data)
         field = self._schema.field("value")
         return self._pa.array([self._document(each) for each in data], field.type)
@@ -200,8 +203,8 @@ class PageColumns:
     def _document(self, data: bytes | None) -> Any:  # noqa: ANN401 - as pyarrow takes it
         assert self._typed is not None  # noqa: S101 - the caller has checked
         try:
-            return None if data is None else self._typed(json.loads(data))
-        except (ValueError, RecursionError):
+            return None if data is None else self._typed(read_json(data))
+        except ValueError:
             return None
 
     def _decoded(self, serde: str, data: Sequence[bytes | None]) -> Any:  # noqa: ANN401 - a pyarrow.Array
@@ -245,6 +248,14 @@ def _timed(entry: Any) -> Any:  # noqa: ANN401 - as above
 def _unpacked(form: struct.Struct, data: Sequence[bytes | None]) -> list[Any]:
     unpack, size = form.unpack, form.size
     return [unpack(each)[0] if each is not None and len(each) == size else None for each in data]
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        read_json(data)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(data: bytes | None) -> str | None:

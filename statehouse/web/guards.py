@@ -35,14 +35,14 @@ _EVENTS: Final = "text/event-stream"
 def guards(settings: WebSettings) -> list[Middleware]:
     """Return what stands before the routes, the first first."""
     return [
-        Middleware(_OriginForm),
+        Middleware(_RequestTarget),
         Middleware(_SecurityHeaders),
         Middleware(_HostCheck, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
         Middleware(_RequestLimit, most=settings.http_max_requests),
     ]
 
 
-class _OriginForm:
+class _RequestTarget:
     """Takes a request whose target is a whole URL for one of its path and its host."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from dataclasses import dataclass
 from typing import Any, Final
+
+from statehouse.json_documents import named, read_json
 
 _SEPARATORS: Final = (",", ":")
 
@@ -25,11 +26,7 @@ def document(data: bytes) -> Document:
         ValueError: they are none.
 
     """
-    try:
-        # JSON has neither NaN nor infinities; bytes could be UTF-16, which a body of UTF-8 must not hold.
-        json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+    read_json(data)
     return Document(data)
 
 
@@ -68,8 +65,8 @@ def _write_all(begin: bytes, items: list[tuple[bytes, Any]], end: bytes, parts: 
 
 
 def _scalar(value: Any) -> bytes:  # noqa: ANN401 - text, a number, true, false or null
-    if isinstance(value, float) and not math.isfinite(value):
-        value = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float):
+        value = named(value)
     # Text may hold half of a surrogate pair, which UTF-8 has not: escaped, it is still JSON.
     escaped = isinstance(value, str) and not value.isascii() and _has_surrogates(value)
     return json.dumps(value, ensure_ascii=escaped, separators=_SEPARATORS).encode()
@@ -77,7 +74,3 @@ def _scalar(value: Any) -> bytes:  # noqa: ANN401 - text, a number, true, false 
 
 def _has_surrogates(text: str) -> bool:
     return any("\ud800" <= each <= "\udfff" for each in text)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON has no {name}")
