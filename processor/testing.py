@@ -42,7 +42,7 @@ from processor.spark_versions import Feature, ensure_has
 from statehouse.client.conversion import from_value
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.serde_plugins import SerdeOptions
-from statehouse.serdes import SERDES
+from statehouse.serdes import SERDES, exact_json
 from statehouse.topology import SESSION, WINDOW
 
 SOURCE_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -260,7 +260,7 @@ def _text_key(output: Output, data: bytes) -> Any:  # noqa: ANN401 - as the stor
 
 
 def _shown(serde: str, data: bytes) -> Any:  # noqa: ANN401 - as the serde's values are
-    return from_value(SERDES[serde].value(data)) if serde in SERDES else data
+    return from_value(exact_json(SERDES[serde]).value(data)) if serde in SERDES else data
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:

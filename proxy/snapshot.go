@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -21,8 +20,8 @@ const (
 	// As an address has at most: a host's name and a port.
 	maxAddressBytes = 255 + 8
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
-	storeTag, keyTag, rawTag = 0x0a, 0x12, 0x20
-	textKeyTag, rawKeyTag    = 0x0a, 0x12
+	storeTag, keyTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x20, 0x70
+	textKeyTag, rawKeyTag                 = 0x0a, 0x12
 	// A length or a flag of more digits is nothing that a serializer writes for a lookup.
 	maxDigits = 4
 )
@@ -76,27 +75,26 @@ func (s *store) serialized(text []byte) ([]byte, bool) {
 	case controlv1.KeyForm_KEY_FORM_TEXT:
 		return text, true
 	case controlv1.KeyForm_KEY_FORM_LONG:
-		digits := strings.TrimPrefix(string(text), "-")
-		if strings.HasPrefix(digits, "+") || len(digits) > 19 {
+		number, err := strconv.ParseInt(string(text), 10, 64)
+		if err != nil || strconv.FormatInt(number, 10) != string(text) {
 			return nil, false
 		}
-		number, err := strconv.ParseInt(string(text), 10, 64)
-		return binary.BigEndian.AppendUint64(nil, uint64(number)), err == nil
+		return binary.BigEndian.AppendUint64(nil, uint64(number)), true
 	}
 	return nil, false
 }
 
 // plain returns a lookup's store, whether its key is text, and the key; not if it has anything else, or anything twice.
 func plain(request []byte) (name []byte, isText bool, key []byte, is bool) {
-	var hasStore, hasKey, hasRaw bool
+	var hasStore, hasKey, hasRaw, hasJSONText bool
 	for len(request) > 0 {
 		tag := request[0]
-		if tag == rawTag && !hasRaw {
+		if tag == rawTag && !hasRaw || tag == jsonTextTag && !hasJSONText {
 			flag, rest, is := number(request[1:])
 			if !is || flag > 1 {
 				return nil, false, nil, false
 			}
-			request, hasRaw = rest, true
+			request, hasRaw, hasJSONText = rest, hasRaw || tag == rawTag, hasJSONText || tag == jsonTextTag
 			continue
 		}
 		content, rest, is := contentOf(request[1:])

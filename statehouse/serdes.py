@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from google.protobuf import struct_pb2
 
 from statehouse.errors import LookupFailure, Reason
-from statehouse.json_documents import MESSAGES_DEEP, TOO_DEEP, read_json
+from statehouse.json_documents import MESSAGES_DEEP, TOO_DEEP, named, read_json
 from statehouse.v1 import types_pb2
 from statehouse.wire import delimited
 
@@ -32,8 +34,14 @@ _KEY_TEXT = b"\x0a"
 _KEY_RAW = b"\x12"
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct(">d")
-# Above this a 64-bit float has no fraction, so it does not show whether it was written as an integer.
-_EXACT_INTEGERS_BELOW = 2**53
+# Beyond this a 64-bit float may be another integer than was written, and has no fraction to show whether it was one.
+_EXACT_INTEGERS_TO = 2**53
+# Python reads more than these as numbers or as hex: blanks, underscores, digits of other scripts. Such a text is no key
+# that a serde has written, and a guess would prove that a key is not there which nobody meant.
+_INTEGER: Final = re.compile("0|-?[1-9][0-9]{0,18}")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,3})?")
+_NAMED_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
+_HEX: Final = re.compile("(?:[0-9a-fA-F]{2})*")
 
 
 @runtime_checkable
@@ -106,7 +114,9 @@ class LongSerde:
     """64-bit signed integer, big-endian (Java's Long)."""
 
     def parse(self, text: str) -> bytes:
-        """Pack a decimal integer."""
+        """Pack a decimal integer, as `text` writes it: without blanks, a plus, or zeros in front."""
+        if not _INTEGER.fullmatch(text):
+            raise ValueError("it is not written as a 64-bit integer, like 5 or -5")
         try:
             return _LONG.pack(int(text))
         except struct.error as error:
@@ -129,8 +139,18 @@ class DoubleSerde:
     """64-bit IEEE float, big-endian (Java's Double)."""
 
     def parse(self, text: str) -> bytes:
-        """Pack a decimal number."""
-        return _DOUBLE.pack(float(text))
+        """Pack a decimal number, if it is one that `text` shows: in its form or another, as 1, 1.0 and 1e0.
+
+        A number that is rounded on the way is refused: 2^53 + 1, 1e400. So is what only Python reads as a number.
+        """
+        if text in _NAMED_NUMBERS:
+            return _DOUBLE.pack(float(text))
+        if not _NUMBER.fullmatch(text):
+            raise ValueError("it is not written as a number, like 0.5, -1e-05, nan or inf")
+        number = float(text)
+        if math.isinf(number) or Decimal(text) != Decimal(repr(number)):
+            raise ValueError(f"it is no 64-bit float: the nearest one is {number!r}")
+        return _DOUBLE.pack(number)
 
     def text(self, data: bytes) -> str:
         """Show the shortest decimal that reads back equal."""
@@ -149,7 +169,9 @@ class BytesSerde:
     """Any bytes; shown and typed as hexadecimal."""
 
     def parse(self, text: str) -> bytes:
-        """Read hexadecimal digits."""
+        """Read hexadecimal digits, two a byte, without blanks."""
+        if not _HEX.fullmatch(text):
+            raise ValueError("it is not bytes in hex: two digits for each, without blanks")
         return bytes.fromhex(text)
 
     def text(self, data: bytes) -> str:
@@ -166,7 +188,7 @@ class BytesSerde:
 
 
 class JsonSerde:
-    """A JSON document in UTF-8. Typed reads give numbers as 64-bit floats (protobuf's Value)."""
+    """A JSON document in UTF-8. Typed reads give numbers as 64-bit floats (protobuf's Value), exact ones its text."""
 
     def parse(self, text: str) -> bytes:
         """Check that it is JSON and keep it as it was typed: keys are compared by their bytes."""
@@ -179,12 +201,17 @@ class JsonSerde:
         return data.decode()
 
     def value(self, data: bytes) -> types_pb2.Value:
-        """Parse."""
+        """Parse; an integer beyond 2^53 becomes text."""
         return types_pb2.Value(json=json_value(read_json(data)))
 
     def wire(self, data: bytes) -> bytes:
         """Serialize."""
         return self.value(data).SerializeToString()
+
+    def exact(self, data: bytes) -> types_pb2.Value:
+        """Return the document as it is written. What `value` refuses, this refuses, too."""
+        read_json(data)
+        return types_pb2.Value(json_text=data.decode())
 
 
 class DocumentSerde:
@@ -210,20 +237,29 @@ class DocumentSerde:
     def text(self, data: bytes) -> str:
         """Show the document as compact JSON, with sorted names."""
         try:
-            return json.dumps(self.document(data), separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+            return _compact(named_floats(self.document(data)))
         except RecursionError as error:
             raise ValueError(TOO_DEEP) from error
 
     def value(self, data: bytes) -> types_pb2.Value:
-        """Return the document."""
+        """Return the document; an integer beyond 2^53 becomes text."""
         try:
-            return types_pb2.Value(json=json_value(exact(self.document(data))))
+            return types_pb2.Value(json=json_value(named_floats(self.document(data))))
         except RecursionError as error:
             raise ValueError(TOO_DEEP) from error
 
     def wire(self, data: bytes) -> bytes:
         """Serialize."""
         return self.value(data).SerializeToString()
+
+    def exact(self, data: bytes) -> types_pb2.Value:
+        """Return the document as JSON text. What `value` refuses, this refuses, too."""
+        try:
+            document = named_floats(self.document(data))
+            json_value(document)
+            return types_pb2.Value(json_text=_compact(document))
+        except RecursionError as error:
+            raise ValueError(TOO_DEEP) from error
 
 
 class MissingSerde:
@@ -255,24 +291,49 @@ class MissingSerde:
         return SerdeUnavailable(f"{self._message}; raw reads work")
 
 
-def exact(document: JsonValue) -> JsonValue:
-    """Return a document whose numbers survive as 64-bit floats: a larger integer becomes text, as protobuf's JSON does.
+class ExactJson:
+    """Shows documents as JSON text, in place of protobuf's Value, which has 64-bit floats only. See `exact_json`."""
 
-    So do the floats that JSON doesn't have: NaN, Infinity and -Infinity.
-    """
+    def __init__(self, serde: JsonSerde | DocumentSerde) -> None:
+        self._serde = serde
+
+    def parse(self, text: str) -> bytes:
+        """As the serde does."""
+        return self._serde.parse(text)
+
+    def text(self, data: bytes) -> str:
+        """As the serde does."""
+        return self._serde.text(data)
+
+    def value(self, data: bytes) -> types_pb2.Value:
+        """Return the document as text."""
+        return self._serde.exact(data)
+
+    def wire(self, data: bytes) -> bytes:
+        """Serialize."""
+        return self._serde.exact(data).SerializeToString()
+
+
+def exact_json(serde: Serde) -> Serde:
+    """Return what shows a serde's values without rounding a number: as `Value.json_text`, if they are documents."""
+    return ExactJson(serde) if isinstance(serde, JsonSerde | DocumentSerde) else serde
+
+
+def named_floats(document: JsonValue) -> JsonValue:
+    """Return a document with the floats that JSON doesn't have as text: NaN, Infinity and -Infinity."""
     match document:
-        case int() if abs(document) > _EXACT_INTEGERS_BELOW:
-            return str(document)
-        case float() if math.isnan(document):
-            return "NaN"
-        case float() if math.isinf(document):
-            return "Infinity" if document > 0 else "-Infinity"
+        case float():
+            return named(document)
         case list():
-            return [exact(item) for item in document]
+            return [named_floats(item) for item in document]
         case dict():
-            return {name: exact(item) for name, item in document.items()}
+            return {name: named_floats(item) for name, item in document.items()}
         case _:
             return document
+
+
+def _compact(document: JsonValue) -> str:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or float, by the form
@@ -284,6 +345,8 @@ def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or f
 
 def json_value(document: Any, room: int = MESSAGES_DEEP) -> struct_pb2.Value:  # noqa: ANN401 - as json.loads gives it
     """Build protobuf's Value; several times faster than json_format, which checks again what json.loads has checked.
+
+    An integer beyond 2^53 becomes text, as protobuf's own JSON has it: the Value has 64-bit floats only.
 
     `room`: how deep the messages of it may be.
 
@@ -298,14 +361,12 @@ def json_value(document: Any, room: int = MESSAGES_DEEP) -> struct_pb2.Value:  #
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)
         case bool():
             return struct_pb2.Value(bool_value=document)
+        case int() if abs(document) > _EXACT_INTEGERS_TO:
+            return struct_pb2.Value(string_value=str(document))
         case int() | float():
-            try:
-                number = float(document)
-            except OverflowError as error:
-                raise ValueError("a number too large for a 64-bit float") from error
-            if not math.isfinite(number):
+            if not math.isfinite(document):
                 raise ValueError("a number that JSON does not have")
-            return struct_pb2.Value(number_value=number)
+            return struct_pb2.Value(number_value=document)
         case str():
             return struct_pb2.Value(string_value=document)
         case list():
@@ -326,7 +387,7 @@ def from_json_value(document: struct_pb2.Value) -> JsonValue:
     match document.WhichOneof("kind"):
         case "number_value":
             number = document.number_value
-            return int(number) if number.is_integer() and abs(number) < _EXACT_INTEGERS_BELOW else number
+            return int(number) if number.is_integer() and abs(number) <= _EXACT_INTEGERS_TO else number
         case "string_value":
             return document.string_value
         case "bool_value":

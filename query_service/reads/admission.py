@@ -78,7 +78,7 @@ class Admission:
             LookupFailure: as in `store`, or INVALID_KEY.
 
         """
-        served = self.store(request.store)
+        served = self.store(request.store).asked(exact=request.json_text)
         return served, *self.placed(served, request.key)
 
     def placed(self, served: ServedStore, key: str | types_pb2.Key) -> tuple[bytes, int]:

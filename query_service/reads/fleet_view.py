@@ -9,7 +9,7 @@ from types import MappingProxyType
 from statehouse.assignment import Assignment
 from statehouse.errors import ConfigurationError
 from statehouse.membership import Member
-from statehouse.serdes import Serde, known_serde
+from statehouse.serdes import Serde, exact_json, known_serde
 from statehouse.topology import AnyTaskId, StoreSpec
 
 
@@ -21,9 +21,17 @@ class ServedStore:
     key_serde: Serde
     value_serde: Serde
     task_ids: tuple[AnyTaskId, ...] = field(init=False)
+    _exact: ServedStore = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task_ids", tuple(map(self.spec.task_id, range(self.spec.partition_count))))
+        serde = exact_json(self.value_serde)
+        is_exact = serde is self.value_serde
+        object.__setattr__(self, "_exact", self if is_exact else ServedStore(self.spec, self.key_serde, serde))
+
+    def asked(self, *, exact: bool) -> ServedStore:
+        """Return the store as a request asks for it: `exact`, if documents are to be shown as text."""
+        return self._exact if exact else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from query_service.reads.get_responses import answer, stamped
 from query_service.reads.open_scans import OpenScans, gave_up
 from query_service.reads.page_responses import shown_within, within_message
 from query_service.reads.position_waits import PositionNotReached
-from query_service.reads.store_queries import before_history, of_kind, refuse_negative, wrong_kind
+from query_service.reads.store_queries import arguments_of, before_history, of_kind, refuse_negative, wrong_kind
 from query_service.reads.time_ranges import TimeRange, sessions_in, windows_in
 from query_service.replicas.replica import StoreReplica
 from query_service.stores.base import RangePage
@@ -36,7 +37,7 @@ from statehouse.background import as_error
 from statehouse.batches import too_large
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, internal_error, shown
-from statehouse.serdes import FetchNeeded, from_json_value, json_value, shown_value
+from statehouse.serdes import FetchNeeded, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 from statehouse.wire import framed, refuse_too_many, refuse_too_much, result_of
@@ -225,7 +226,8 @@ class LookupHandler:
             try:
                 served = stores.get(shape)
                 if served is None:
-                    served = stores[shape] = self._admission.store(batch.shapes[shape].store)
+                    asks = batch.shapes[shape]
+                    served = stores[shape] = self._admission.store(asks.store).asked(exact=asks.json_text)
                 key, partition = self._admission.placed(served, asked)
                 group = groups.get((shape, partition))
                 if group is None:
@@ -519,10 +521,16 @@ class LookupHandler:
                 f"{spec.name} has no query {shown(name)}; there are: {', '.join(sorted(store.query_names))}",
                 {"store": spec.name, "query": name[:SHOWN_MAX]},
             )
-        arguments = {field: from_json_value(value) for field, value in request.arguments.fields.items()}
+        arguments = arguments_of(request)
+        response = query_service_pb2.QueryStoreResponse(replica=stamp)
         try:
             # A plug-in may be slow, so it must not run on the event loop.
-            result = json_value(await self._open_scans.run([replica], lambda _walk: store.query(name, key, arguments)))
+            result = await self._open_scans.run([replica], lambda _walk: store.query(name, key, arguments))
+            shown_as_value = json_value(result)
+            if request.json_text:
+                response.result_text = json.dumps(result, ensure_ascii=False)
+            else:
+                response.result.CopyFrom(shown_as_value)
         except LookupFailure:
             raise
         except Exception as error:
@@ -534,7 +542,7 @@ class LookupHandler:
             ) from error
         replica.lookups += 1
         replica.metrics.reads[ReadKind.CUSTOM].add(started, 0)
-        return query_service_pb2.QueryStoreResponse(result=result, replica=stamp)
+        return response
 
     async def _timed_page(
         self,

@@ -51,7 +51,7 @@ class ScanHandler:
 
         """
         started = time.perf_counter()
-        served = self._admission.store(request.store)
+        served = self._admission.store(request.store).asked(exact=request.json_text)
         keys = paging.key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
@@ -86,7 +86,7 @@ class ScanHandler:
 
         """
         started = time.perf_counter()
-        served = self._admission.store(request.store)
+        served = self._admission.store(request.store).asked(exact=request.json_text)
         page, admitted = await self._timed_page(served, request, WINDOW, windows_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_WINDOWS].add(started, size)
@@ -118,7 +118,7 @@ class ScanHandler:
 
         """
         started = time.perf_counter()
-        served = self._admission.store(request.store)
+        served = self._admission.store(request.store).asked(exact=request.json_text)
         page, admitted = await self._timed_page(served, request, SESSION, sessions_in(request))
         size = sum(len(entry.key) + len(data) for entry, data, _ in page.entries)
         admitted[0][0].metrics.reads[ReadKind.SCAN_SESSIONS].add(started, size)

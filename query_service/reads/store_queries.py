@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
@@ -12,7 +13,9 @@ from query_service.stores.key_value import KeyValueStore
 from query_service.stores.versioned import BeforeHistory
 from query_service.stores.windows import TimedStore
 from statehouse.errors import LookupFailure, Reason
+from statehouse.serdes import JsonValue, from_json_value
 from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
+from statehouse.v1 import query_service_pb2
 
 QUERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -74,3 +77,21 @@ def _queries_of(replica: StoreReplica) -> tuple[str, ...]:
     elif isinstance(replica.store, TimedStore):
         inherited = QUERIES.get(replica.spec.built_on, inherited)
     return (*inherited, "QueryStore") if isinstance(replica.store, CustomQueries) else inherited
+
+
+def arguments_of(request: query_service_pb2.QueryStoreRequest) -> dict[str, JsonValue]:
+    """Return a query's arguments.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST, their text is no JSON object.
+
+    """
+    if not request.arguments_text:
+        return {field: from_json_value(value) for field, value in request.arguments.fields.items()}
+    try:
+        found = json.loads(request.arguments_text)
+    except (ValueError, RecursionError) as error:
+        raise LookupFailure(Reason.INVALID_REQUEST, f"arguments_text is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise LookupFailure(Reason.INVALID_REQUEST, "arguments_text must be a JSON object")
+    return found

@@ -97,7 +97,7 @@ class _Watch:
         self._admission, self._scans, self._log, self._pages = admission, scans, log, pages
         self._fetches = fetches
         self._request, self._send = request, send
-        self._served = admission.store(request.store)
+        self._served = admission.store(request.store).asked(exact=request.json_text)
         self._selection = _selection(request, self._served)
         self._partition = self._partition_of(request, self._served)
         self._replica, self._stamp = admission.admit(

@@ -24,11 +24,11 @@ from statehouse.v1 import fleet_service_pb2
 
 _MICROSECONDS: Final = 1_000_000
 # Tags of GetRequest's fields that a plain lookup may have, and of Key's.
-_STORE, _KEY, _RAW = 0x0A, 0x12, 0x20
+_STORE, _KEY, _RAW, _JSON_TEXT = 0x0A, 0x12, 0x20, 0x70
 _TEXT_KEY, _RAW_KEY = 0x0A, 0x12
 # A length or a flag of more digits is nothing that a serializer writes for a lookup.
 _DIGITS_MAX: Final = 4
-_INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _FORMS: Final[dict[type, express_pb2.KeyForm.ValueType]] = {
     StringSerde: express_pb2.KEY_FORM_TEXT,
     LongSerde: express_pb2.KEY_FORM_LONG,
@@ -235,15 +235,15 @@ def _plain(request: bytes) -> tuple[bytes, bool, bytes] | None:
     """Return a lookup's store, whether its key is text, and the key; None if there is more, or a thing twice."""
     store: bytes | None = None
     key: tuple[bool, bytes] | None = None
-    has_raw = False
+    flags: set[int] = set()
     at = 0
     while at < len(request):
         tag = request[at]
-        if tag == _RAW and not has_raw:
+        if tag in {_RAW, _JSON_TEXT} - flags:
             flag, at = _number(request, at + 1)
             if flag not in {0, 1}:
                 return None
-            has_raw = True
+            flags.add(tag)
             continue
         content, at = _content(request, at + 1)
         if content is None:

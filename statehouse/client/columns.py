@@ -176,6 +176,8 @@ class PageColumns:
         if self._frame.reads_bytes:
             return value.raw
         match value.WhichOneof("value"):
+            case "json_text":
+                return value.json_text.encode()
             case "json":
                 return json.dumps(from_json_value(value.json), separators=(",", ":"), ensure_ascii=False).encode()
             case "text":

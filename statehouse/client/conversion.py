@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -103,6 +104,7 @@ def to_get(lookup: Lookup) -> query_service_pb2.GetRequest:
         key=to_key(lookup.key),
         freshness=to_freshness(lookup.freshness, lookup.store),
         raw=lookup.raw,
+        json_text=not lookup.raw,
     )
 
 
@@ -116,6 +118,9 @@ def from_value(value: types_pb2.Value) -> StoreValue:
     match value.WhichOneof("value"):
         case "json":
             return from_json_value(value.json)
+        case "json_text":
+            document: JsonValue = json.loads(value.json_text)
+            return document
         case "text":
             return value.text
         case "long":
@@ -288,20 +293,30 @@ def from_version(version: query_service_pb2.VersionedRecord) -> VersionedRecord:
     )
 
 
-def to_arguments(arguments: Mapping[str, JsonValue]) -> struct_pb2.Struct:
+class ArgumentFields(TypedDict):
+    """The fields of a query's request that have its arguments."""
+
+    arguments: struct_pb2.Struct
+    arguments_text: str
+
+
+def to_arguments(arguments: Mapping[str, JsonValue]) -> ArgumentFields:
     """Return a query's arguments in their wire form.
 
     Raises:
         ValueError: one is not JSON.
 
     """
-    return struct_pb2.Struct(fields={name: json_value(value) for name, value in arguments.items()})
+    struct = struct_pb2.Struct(fields={name: json_value(value) for name, value in arguments.items()})
+    return {"arguments": struct, "arguments_text": json.dumps(dict(arguments), ensure_ascii=False)}
 
 
 def from_query_store(response: query_service_pb2.QueryStoreResponse, store: str) -> QueryAnswer:
     """Return a custom store's answer."""
     token = token_of(store, (response.replica,))
-    return QueryAnswer(from_json_value(response.result), from_stamp(response.replica), token)
+    text = response.result_text
+    result = json.loads(text) if text else from_json_value(response.result)
+    return QueryAnswer(result, from_stamp(response.replica), token)
 
 
 def from_count(response: query_service_pb2.CountResponse, store: str) -> EntryCount:

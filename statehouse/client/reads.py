@@ -99,7 +99,11 @@ class AsyncReads:
 
         """
         request = query_service_pb2.GetRequest(
-            store=store, key=conversion.to_key(key), freshness=self._wire(store, freshness, at_least), raw=raw
+            store=store,
+            key=conversion.to_key(key),
+            freshness=self._wire(store, freshness, at_least),
+            raw=raw,
+            json_text=not raw,
         )
         answer = await self._lookups.get(request, self._seconds(timeout))
         self._saw(answer.token)
@@ -129,6 +133,7 @@ class AsyncReads:
             as_of_ms=as_of_ms,
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
+            json_text=not raw,
         )
         response = await self._lookups.call(lambda query: query.GetAsOf, request, self._seconds(timeout))
         answer = conversion.from_get(response, store)
@@ -188,6 +193,7 @@ class AsyncReads:
             page_size=page_size,
             as_of_ms=as_of_ms,
             raw=raw,
+            json_text=not raw,
         )
         pages = self._scanned(lambda query: query.Scan, request, conversion.from_scan, freshness, at_least, timeout)
         async for page in pages:
@@ -258,6 +264,7 @@ class AsyncReads:
             reverse=reverse,
             page_size=page_size,
             raw=raw,
+            json_text=not raw,
         )
         pages = self._scanned(
             lambda query: query.ScanWindows, request, conversion.from_scan_windows, freshness, at_least, timeout
@@ -332,6 +339,7 @@ class AsyncReads:
             reverse=reverse,
             page_size=page_size,
             raw=raw,
+            json_text=not raw,
         )
         pages = self._scanned(
             lambda query: query.ScanSessions, request, conversion.from_scan_sessions, freshness, at_least, timeout
@@ -404,6 +412,7 @@ class AsyncReads:
             reverse=reverse,
             page_size=page_size,
             raw=raw,
+            json_text=not raw,
         )
         async for response in self._fetched(lambda query: query.FetchWindows, request, freshness, at_least, timeout):
             for window in response.windows:
@@ -439,6 +448,7 @@ class AsyncReads:
             reverse=reverse,
             page_size=page_size,
             raw=raw,
+            json_text=not raw,
         )
         async for response in self._fetched(lambda query: query.FetchSessions, request, freshness, at_least, timeout):
             for session in response.sessions:
@@ -476,6 +486,7 @@ class AsyncReads:
             reverse=reverse,
             page_size=page_size,
             raw=raw,
+            json_text=not raw,
         )
         async for response in self._fetched(lambda query: query.GetHistory, request, freshness, at_least, timeout):
             for version in response.versions:
@@ -504,7 +515,8 @@ class AsyncReads:
             key=conversion.to_key(key),
             freshness=self._wire(store, freshness, at_least),
             query=query,
-            arguments=conversion.to_arguments(arguments or {}),
+            **conversion.to_arguments(arguments or {}),
+            json_text=True,
         )
         response = await self._router.make(lambda query: query.QueryStore, request, self._seconds(timeout))
         answer = conversion.from_query_store(response, store)
@@ -566,6 +578,7 @@ class AsyncReads:
             resume=map(conversion.to_position, positions),
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
+            json_text=not raw,
         )
         peer = self._router.current
 

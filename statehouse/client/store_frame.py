@@ -144,6 +144,7 @@ def scan_request(frame: StoreFrame, partition: int | None, keys: KeyRange, page_
     request.store = store.name
     request.page_size = page_size or MAX_PAGE_SIZE
     request.raw = frame.reads_bytes
+    request.json_text = not request.raw
     if partition is not None:
         request.partition = partition
     if store.key_serde not in SERDES and keys.stop is not None and keys.stop == after_prefix(keys.start):

@@ -31,11 +31,14 @@ class GetRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     FRESHNESS_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
     raw: _builtins.bool
     """Return the value as the bytes in the changelog."""
+    json_text: _builtins.bool
+    """Return a value that is a JSON document as Value.json_text, whose numbers are exact."""
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key. Required."""
@@ -55,11 +58,12 @@ class GetRequest(_message.Message):
         key: _types_pb2.Key | None = ...,
         freshness: _types_pb2.Freshness | None = ...,
         raw: _builtins.bool = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["forwarding", b"forwarding", "freshness", b"freshness", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "raw", b"raw", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwarding", b"forwarding", "freshness", b"freshness", "json_text", b"json_text", "key", b"key", "raw", b"raw", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -211,6 +215,7 @@ class ScanRequest(_message.Message):
     RAW_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     AS_OF_MS_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
@@ -233,6 +238,10 @@ class ScanRequest(_message.Message):
     """Of a versioned store: the entries as they were at this time, epoch
     milliseconds. A time before a partition's history fails with
     ERROR_REASON_BEFORE_HISTORY. Absent: the latest. Other kinds refuse it.
+    """
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -276,12 +285,13 @@ class ScanRequest(_message.Message):
         raw: _builtins.bool = ...,
         partition: _builtins.int | None = ...,
         as_of_ms: _builtins.int | None = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "_partition", b"_partition", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "json_text", b"json_text", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
     _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
@@ -478,6 +488,7 @@ class FetchWindowsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVERSE_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
@@ -497,6 +508,10 @@ class FetchWindowsRequest(_message.Message):
     """
     reverse: _builtins.bool
     """Latest first."""
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key. Required."""
@@ -521,11 +536,12 @@ class FetchWindowsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         reverse: _builtins.bool = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "json_text", b"json_text", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -636,6 +652,7 @@ class FetchSessionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVERSE_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
@@ -657,6 +674,10 @@ class FetchSessionsRequest(_message.Message):
     """
     reverse: _builtins.bool
     """Latest first."""
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key. Required."""
@@ -681,11 +702,12 @@ class FetchSessionsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         reverse: _builtins.bool = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "json_text", b"json_text", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -792,6 +814,7 @@ class GetAsOfRequest(_message.Message):
     FRESHNESS_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
     AS_OF_MS_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
@@ -801,6 +824,8 @@ class GetAsOfRequest(_message.Message):
     """The time, epoch milliseconds. A time before the store's history fails with
     ERROR_REASON_BEFORE_HISTORY. Absent: now, so the latest value.
     """
+    json_text: _builtins.bool
+    """Return a value that is a JSON document as Value.json_text, whose numbers are exact."""
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key. Required."""
@@ -821,11 +846,12 @@ class GetAsOfRequest(_message.Message):
         freshness: _types_pb2.Freshness | None = ...,
         raw: _builtins.bool = ...,
         as_of_ms: _builtins.int | None = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "raw", b"raw", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms", "as_of_ms", b"as_of_ms", "forwarding", b"forwarding", "freshness", b"freshness", "json_text", b"json_text", "key", b"key", "raw", b"raw", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__as_of_ms: _TypeAlias = _typing.Literal["as_of_ms"]  # noqa: Y015
     _WhichOneofArgType__as_of_ms: _TypeAlias = _typing.Literal["_as_of_ms", b"_as_of_ms"]  # noqa: Y015
@@ -893,6 +919,7 @@ class GetHistoryRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVERSE_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
@@ -917,6 +944,10 @@ class GetHistoryRequest(_message.Message):
     """
     reverse: _builtins.bool
     """Newest first."""
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key. Required."""
@@ -941,11 +972,12 @@ class GetHistoryRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         reverse: _builtins.bool = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_ms", b"from_ms", "json_text", b"json_text", "key", b"key", "page_size", b"page_size", "page_token", b"page_token", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1061,6 +1093,7 @@ class ScanWindowsRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     FROM_MS_FIELD_NUMBER: _builtins.int
     TO_MS_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
@@ -1085,6 +1118,10 @@ class ScanWindowsRequest(_message.Message):
     """
     to_ms: _builtins.int
     """Latest window start, inclusive, epoch milliseconds. Absent: to the last."""
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
+    """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
         """Lowest key, inclusive. Absent: from the first."""
@@ -1128,12 +1165,13 @@ class ScanWindowsRequest(_message.Message):
         partition: _builtins.int | None = ...,
         from_ms: _builtins.int | None = ...,
         to_ms: _builtins.int | None = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "json_text", b"json_text", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1248,6 +1286,7 @@ class ScanSessionsRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     FROM_MS_FIELD_NUMBER: _builtins.int
     TO_MS_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
@@ -1273,6 +1312,10 @@ class ScanSessionsRequest(_message.Message):
     to_ms: _builtins.int
     """Sessions that start after this are left out, epoch milliseconds. Absent:
     to the last.
+    """
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
     """
     @_builtins.property
     def from_key(self) -> _types_pb2.Key:
@@ -1317,12 +1360,13 @@ class ScanSessionsRequest(_message.Message):
         partition: _builtins.int | None = ...,
         from_ms: _builtins.int | None = ...,
         to_ms: _builtins.int | None = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "partition", b"partition", "prefix", b"prefix", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms", "_partition", b"_partition", "_to_ms", b"_to_ms", "forwarding", b"forwarding", "freshness", b"freshness", "from_key", b"from_key", "from_ms", b"from_ms", "json_text", b"json_text", "page_size", b"page_size", "page_token", b"page_token", "partition", b"partition", "partitions", b"partitions", "prefix", b"prefix", "raw", b"raw", "reverse", b"reverse", "store", b"store", "to_key", b"to_key", "to_ms", b"to_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__from_ms: _TypeAlias = _typing.Literal["from_ms"]  # noqa: Y015
     _WhichOneofArgType__from_ms: _TypeAlias = _typing.Literal["_from_ms", b"_from_ms"]  # noqa: Y015
@@ -1426,6 +1470,7 @@ class WatchRequest(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
@@ -1434,6 +1479,10 @@ class WatchRequest(_message.Message):
     partition: _builtins.int
     """Only this partition. Required at a node if there is no key, optional at a
     router.
+    """
+    json_text: _builtins.bool
+    """Return values that are JSON documents as Value.json_text, whose numbers are
+    exact.
     """
     @_builtins.property
     def key(self) -> _types_pb2.Key:
@@ -1469,11 +1518,12 @@ class WatchRequest(_message.Message):
         prefix: _types_pb2.Key | None = ...,
         partition: _builtins.int | None = ...,
         resume: _abc.Iterable[Global___WatchPosition] | None = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "partition", b"partition", "prefix", b"prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "resume", b"resume", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "forwarding", b"forwarding", "freshness", b"freshness", "json_text", b"json_text", "key", b"key", "partition", b"partition", "prefix", b"prefix", "raw", b"raw", "resume", b"resume", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
@@ -1661,6 +1711,8 @@ class QueryStoreRequest(_message.Message):
     FRESHNESS_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_TEXT_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     FORWARDING_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name. Required."""
@@ -1668,6 +1720,12 @@ class QueryStoreRequest(_message.Message):
     """The query's name. The store's documentation lists its queries, and so does
     the failure of an unknown query.
     """
+    arguments_text: _builtins.str
+    """The same as the text of a JSON object, whose numbers are exact; it counts in
+    place of arguments. Send both: nodes of before 0.3 read only arguments.
+    """
+    json_text: _builtins.bool
+    """Return result_text in place of result."""
     @_builtins.property
     def key(self) -> _types_pb2.Key:
         """Key. It decides which partition answers. Required."""
@@ -1692,11 +1750,13 @@ class QueryStoreRequest(_message.Message):
         freshness: _types_pb2.Freshness | None = ...,
         query: _builtins.str = ...,
         arguments: _struct_pb2.Struct | None = ...,
+        arguments_text: _builtins.str = ...,
+        json_text: _builtins.bool = ...,
         forwarding: _types_pb2.Forwarding | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "forwarding", b"forwarding", "freshness", b"freshness", "key", b"key", "query", b"query", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "arguments_text", b"arguments_text", "forwarding", b"forwarding", "freshness", b"freshness", "json_text", b"json_text", "key", b"key", "query", b"query", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1710,9 +1770,14 @@ class QueryStoreResponse(_message.Message):
 
     RESULT_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    RESULT_TEXT_FIELD_NUMBER: _builtins.int
+    result_text: _builtins.str
+    """The answer as JSON text, whose numbers are exact, if the request set
+    json_text.
+    """
     @_builtins.property
     def result(self) -> _struct_pb2.Value:
-        """The answer."""
+        """The answer; integers beyond 2^53 come as text."""
 
     @_builtins.property
     def replica(self) -> _types_pb2.ReplicaStamp:
@@ -1723,10 +1788,11 @@ class QueryStoreResponse(_message.Message):
         *,
         result: _struct_pb2.Value | None = ...,
         replica: _types_pb2.ReplicaStamp | None = ...,
+        result_text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replica", b"replica", "result", b"result", "result_text", b"result_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,29 +25,29 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19statehouse/v1/types.proto\x12\rstatehouse.v1\x1a\x1cgoogle/protobuf/struct.proto\"+\n\x03Key\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\r\n\x03raw\x18\x02 \x01(\x0cH\x00\x42\x05\n\x03key\"y\n\x05Value\x12&\n\x04json\x18\x01 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x0e\n\x04long\x18\x03 \x01(\x03H\x00\x12\x10\n\x06\x64ouble\x18\x04 \x01(\x01H\x00\x12\r\n\x03raw\x18\x05 \x01(\x0cH\x00\x42\x07\n\x05value\"7\n\x04Host\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"\x94\x02\n\tFreshness\x12\x13\n\x0b\x61\x63tive_only\x18\x01 \x01(\x08\x12\x14\n\x07max_lag\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10max_staleness_ms\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12*\n\x08\x61t_least\x18\x04 \x01(\x0b\x32\x18.statehouse.v1.Positions\x12!\n\x14max_processor_age_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x1e\n\x11max_input_backlog\x18\x06 \x01(\x03H\x03\x88\x01\x01\x42\n\n\x08_max_lagB\x13\n\x11_max_staleness_msB\x17\n\x15_max_processor_age_msB\x14\n\x12_max_input_backlog\"<\n\tPositions\x12/\n\tpositions\x18\x01 \x03(\x0b\x32\x1c.statehouse.v1.StorePosition\"C\n\rStorePosition\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\x03\"\xa2\x03\n\x0cReplicaStamp\x12\x16\n\tpartition\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12!\n\x04host\x18\x03 \x01(\x0b\x32\x13.statehouse.v1.Host\x12(\n\x04role\x18\x04 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\x15\n\x08position\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x10\n\x03lag\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12\x19\n\x0cstaleness_ms\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x11\n\tephemeral\x18\x08 \x01(\x08\x12\x15\n\x08since_ms\x18\t \x01(\x03H\x05\x88\x01\x01\x12\x1d\n\x10processor_age_ms\x18\n \x01(\x03H\x06\x88\x01\x01\x12\x1a\n\rinput_backlog\x18\x0b \x01(\x03H\x07\x88\x01\x01\x42\x0c\n\n_partitionB\x08\n\x06_epochB\x0b\n\t_positionB\x06\n\x04_lagB\x0f\n\r_staleness_msB\x0b\n\t_since_msB\x13\n\x11_processor_age_msB\x10\n\x0e_input_backlog\"R\n\nForwarding\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04hops\x18\x02 \x01(\r\x12\x13\n\x0btraceparent\x18\x03 \x01(\t\x12\x12\n\nentry_keys\x18\x04 \x01(\x08*\xab\x01\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_ACTIVE\x10\x01\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x02\x12\x18\n\x14REPLICA_ROLE_WARM_UP\x10\x03\x12\x18\n\x14REPLICA_ROLE_DORMANT\x10\x04\x12\x17\n\x13REPLICA_ROLE_GLOBAL\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19statehouse/v1/types.proto\x12\rstatehouse.v1\x1a\x1cgoogle/protobuf/struct.proto\"+\n\x03Key\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\r\n\x03raw\x18\x02 \x01(\x0cH\x00\x42\x05\n\x03key\"\x8e\x01\n\x05Value\x12&\n\x04json\x18\x01 \x01(\x0b\x32\x16.google.protobuf.ValueH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x0e\n\x04long\x18\x03 \x01(\x03H\x00\x12\x10\n\x06\x64ouble\x18\x04 \x01(\x01H\x00\x12\r\n\x03raw\x18\x05 \x01(\x0cH\x00\x12\x13\n\tjson_text\x18\x06 \x01(\tH\x00\x42\x07\n\x05value\"7\n\x04Host\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"\x94\x02\n\tFreshness\x12\x13\n\x0b\x61\x63tive_only\x18\x01 \x01(\x08\x12\x14\n\x07max_lag\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10max_staleness_ms\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12*\n\x08\x61t_least\x18\x04 \x01(\x0b\x32\x18.statehouse.v1.Positions\x12!\n\x14max_processor_age_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x1e\n\x11max_input_backlog\x18\x06 \x01(\x03H\x03\x88\x01\x01\x42\n\n\x08_max_lagB\x13\n\x11_max_staleness_msB\x17\n\x15_max_processor_age_msB\x14\n\x12_max_input_backlog\"<\n\tPositions\x12/\n\tpositions\x18\x01 \x03(\x0b\x32\x1c.statehouse.v1.StorePosition\"C\n\rStorePosition\x12\r\n\x05store\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\x03\"\xa2\x03\n\x0cReplicaStamp\x12\x16\n\tpartition\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05\x65poch\x18\x02 \x01(\x04H\x01\x88\x01\x01\x12!\n\x04host\x18\x03 \x01(\x0b\x32\x13.statehouse.v1.Host\x12(\n\x04role\x18\x04 \x01(\x0e\x32\x1a.statehouse.v1.ReplicaRole\x12\x15\n\x08position\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x10\n\x03lag\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12\x19\n\x0cstaleness_ms\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x11\n\tephemeral\x18\x08 \x01(\x08\x12\x15\n\x08since_ms\x18\t \x01(\x03H\x05\x88\x01\x01\x12\x1d\n\x10processor_age_ms\x18\n \x01(\x03H\x06\x88\x01\x01\x12\x1a\n\rinput_backlog\x18\x0b \x01(\x03H\x07\x88\x01\x01\x42\x0c\n\n_partitionB\x08\n\x06_epochB\x0b\n\t_positionB\x06\n\x04_lagB\x0f\n\r_staleness_msB\x0b\n\t_since_msB\x13\n\x11_processor_age_msB\x10\n\x0e_input_backlog\"R\n\nForwarding\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0c\n\x04hops\x18\x02 \x01(\r\x12\x13\n\x0btraceparent\x18\x03 \x01(\t\x12\x12\n\nentry_keys\x18\x04 \x01(\x08*\xab\x01\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPLICA_ROLE_ACTIVE\x10\x01\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x02\x12\x18\n\x14REPLICA_ROLE_WARM_UP\x10\x03\x12\x18\n\x14REPLICA_ROLE_DORMANT\x10\x04\x12\x17\n\x13REPLICA_ROLE_GLOBAL\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'statehouse.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAROLE']._serialized_start=1215
-  _globals['_REPLICAROLE']._serialized_end=1386
+  _globals['_REPLICAROLE']._serialized_start=1237
+  _globals['_REPLICAROLE']._serialized_end=1408
   _globals['_KEY']._serialized_start=74
   _globals['_KEY']._serialized_end=117
-  _globals['_VALUE']._serialized_start=119
-  _globals['_VALUE']._serialized_end=240
-  _globals['_HOST']._serialized_start=242
-  _globals['_HOST']._serialized_end=297
-  _globals['_FRESHNESS']._serialized_start=300
-  _globals['_FRESHNESS']._serialized_end=576
-  _globals['_POSITIONS']._serialized_start=578
-  _globals['_POSITIONS']._serialized_end=638
-  _globals['_STOREPOSITION']._serialized_start=640
-  _globals['_STOREPOSITION']._serialized_end=707
-  _globals['_REPLICASTAMP']._serialized_start=710
-  _globals['_REPLICASTAMP']._serialized_end=1128
-  _globals['_FORWARDING']._serialized_start=1130
-  _globals['_FORWARDING']._serialized_end=1212
+  _globals['_VALUE']._serialized_start=120
+  _globals['_VALUE']._serialized_end=262
+  _globals['_HOST']._serialized_start=264
+  _globals['_HOST']._serialized_end=319
+  _globals['_FRESHNESS']._serialized_start=322
+  _globals['_FRESHNESS']._serialized_end=598
+  _globals['_POSITIONS']._serialized_start=600
+  _globals['_POSITIONS']._serialized_end=660
+  _globals['_STOREPOSITION']._serialized_start=662
+  _globals['_STOREPOSITION']._serialized_end=729
+  _globals['_REPLICASTAMP']._serialized_start=732
+  _globals['_REPLICASTAMP']._serialized_end=1150
+  _globals['_FORWARDING']._serialized_start=1152
+  _globals['_FORWARDING']._serialized_end=1234
 # @@protoc_insertion_point(module_scope)

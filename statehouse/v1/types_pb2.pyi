@@ -78,7 +78,8 @@ class Key(_message.Message):
     RAW_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text, turned into bytes by the store's key serde (a long store parses
-    "42"). An unparsable text fails with ERROR_REASON_INVALID_KEY.
+    "42"). A text that the serde would not write, as " 42" or "+42", fails
+    with ERROR_REASON_INVALID_KEY.
     """
     raw: _builtins.bytes
     """The serialized key, as it is in the changelog."""
@@ -109,6 +110,7 @@ class Value(_message.Message):
     LONG_FIELD_NUMBER: _builtins.int
     DOUBLE_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
+    JSON_TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text, from a store whose value serde is string."""
     long: _builtins.int
@@ -119,9 +121,15 @@ class Value(_message.Message):
     """The serialized value, from a store whose value serde is bytes, or when
     the request set raw.
     """
+    json_text: _builtins.str
+    """A JSON document as it is written, if the request set json_text."""
     @_builtins.property
     def json(self) -> _struct_pb2.Value:
-        """A JSON document, from a store whose value serde is json."""
+        """A JSON document, from a store whose value serde is json. Its numbers are
+        64-bit floats here, so integers beyond 2^53 come as text, as in protobuf's
+        own JSON: of 9007199254740993 and "9007199254740993" both are that text.
+        Set json_text in the request to tell them apart.
+        """
 
     def __init__(
         self,
@@ -131,12 +139,13 @@ class Value(_message.Message):
         long: _builtins.int = ...,
         double: _builtins.float = ...,
         raw: _builtins.bytes = ...,
+        json_text: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["double", b"double", "json", b"json", "long", b"long", "raw", b"raw", "text", b"text", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["double", b"double", "json", b"json", "json_text", b"json_text", "long", b"long", "raw", b"raw", "text", b"text", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["double", b"double", "json", b"json", "long", b"long", "raw", b"raw", "text", b"text", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["double", b"double", "json", b"json", "json_text", b"json_text", "long", b"long", "raw", b"raw", "text", b"text", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["json", "text", "long", "double", "raw"]  # noqa: Y015
+    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["json", "text", "long", "double", "raw", "json_text"]  # noqa: Y015
     _WhichOneofArgType_value: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 

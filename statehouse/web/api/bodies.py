@@ -49,10 +49,10 @@ class Reader:
     store: fleet_service_pb2.StoreInfo | None
     raw: bool
 
-    @property
-    def asks_raw(self) -> bool:
-        """Whether nodes are asked for bytes: also for those that are shown as documents."""
-        return self.raw or self._copies
+    def ask(self, request: Any) -> None:  # noqa: ANN401 - any request that has these fields
+        """Have a request ask for values as they are needed here: documents as bytes or as text, to be copied."""
+        request.raw = self.raw or self._copies
+        request.json_text = not request.raw
 
     @property
     def _copies(self) -> bool:
@@ -76,10 +76,11 @@ class Reader:
             LookupFailure: VALUE_UNDECODABLE.
 
         """
-        if self.raw or not self._copies or value.WhichOneof("value") != "raw":
+        form = value.WhichOneof("value")
+        if form != "json_text" and (self.raw or not self._copies or form != "raw"):
             return conversion.from_value(value)
         try:
-            return json_text.document(value.raw)
+            return json_text.document(value.json_text.encode() if form == "json_text" else value.raw)
         except ValueError as error:
             raise LookupFailure(
                 Reason.VALUE_UNDECODABLE,

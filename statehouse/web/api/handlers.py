@@ -58,7 +58,7 @@ async def get_key(asked: ApiRequest) -> Response:
         request = query_service_pb2.GetAsOfRequest(**common, as_of_ms=as_of_ms)
     await asked.admit(request)
     reader = await asked.reader()
-    request.raw = reader.asks_raw
+    reader.ask(request)
     response = await asked.make(lambda query: query.Get if as_of_ms is None else query.GetAsOf, request)
     body = bodies.answer_body(response, asked.store, key, reader)
     stamp = conversion.from_stamp(response.replica)
@@ -92,7 +92,7 @@ def key_pages(method: str, kind: Callable[..., Any], items: str, field: str, ite
         )
         await asked.admit(request)
         reader = await asked.reader()
-        request.raw = reader.asks_raw
+        reader.ask(request)
         response = await asked.make(lambda query: getattr(query, method), request)
         stamp, token = conversion.from_stamp(response.replica), conversion.token_of(asked.store, (response.replica,))
         body: dict[str, Any] = {
@@ -128,7 +128,7 @@ def store_pages(method: str, kind: Callable[..., Any], items: str, field: str, i
         )
         await asked.admit(request)
         reader = await asked.reader()
-        request.raw = reader.asks_raw
+        reader.ask(request)
         response = await asked.make(lambda query: getattr(query, method), request)
         stamps = tuple(map(conversion.from_stamp, response.replicas))
         body = {
@@ -183,7 +183,7 @@ async def batch(asked: ApiRequest) -> Response:
     await asked.admit(request)
     reader = await asked.reader()
     for each in request.requests:
-        each.raw = reader.asks_raw
+        reader.ask(each)
     response = await asked.make(lambda query: query.BatchGet, request)
     return json_response(bodies.batch_body(response.results, asked.store, keys, reader))
 
@@ -192,7 +192,7 @@ async def query_store(asked: ApiRequest) -> Response:
     """Ask a custom store one of its own queries."""
     arguments = await _object(asked, None)
     try:
-        struct = conversion.to_arguments(arguments)
+        fields = conversion.to_arguments(arguments)
     except ValueError as error:
         raise wrong(f"the arguments: {error}") from None
     request = query_service_pb2.QueryStoreRequest(
@@ -200,7 +200,8 @@ async def query_store(asked: ApiRequest) -> Response:
         key=conversion.to_key(asked.key),
         freshness=asked.freshness,
         query=asked.path["query"],
-        arguments=struct,
+        json_text=True,
+        **fields,
     )
     await asked.admit(request)
     response = await asked.make(lambda query: query.QueryStore, request)
@@ -226,7 +227,7 @@ async def explain(asked: ApiRequest) -> Response:
     request = fleet_service_pb2.ExplainGetRequest(lookup=lookup)
     await asked.admit(request)
     reader = await asked.reader()
-    request.lookup.raw = reader.asks_raw
+    reader.ask(request.lookup)
     response = await asked.gateway.ask(lambda peer, s: peer.fleet.ExplainGet(request, timeout=s), asked.seconds)
     return json_response(bodies.explanation_body(response, asked.store, key, reader))
 

@@ -67,7 +67,7 @@ async def watch(asked: ApiRequest) -> Response:
         held.enter_context(asked.gateway.watches.place())
         reader = await asked.reader()
         _refuse_too_many(asked, reader)
-        request.raw = reader.asks_raw
+        reader.ask(request)
         watched = _Watched(asked, request, reader, progress)
         held.callback(watched.end)
         first = await watched.begin()

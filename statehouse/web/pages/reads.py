@@ -82,6 +82,7 @@ async def _timed(
         "freshness": conversion.to_freshness(bounds, store.name),
         "page_size": ENTRIES_A_PAGE,
         "reverse": True,
+        "json_text": True,
     }
     answer: Any
     if store.kind == WINDOW:
@@ -131,6 +132,7 @@ async def store_page(gateway: Gateway, store: Store, query: QueryParams) -> Stor
         "reverse": reverse,
         "page_size": ENTRIES_A_PAGE,
         "page_token": token,
+        "json_text": True,
     }
     count = None
     try:

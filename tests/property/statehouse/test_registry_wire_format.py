@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from statehouse.registry.avro import decoder
 from statehouse.registry.client import RegisteredText
 from statehouse.registry.wire_format import framed, split_indexes, unframed, with_indexes
-from statehouse.serdes import exact, json_value
+from statehouse.serdes import json_value, named_floats
 
 IDS = st.integers(0, 2**32 - 1)
 PATHS = st.lists(st.integers(0, 2**20), min_size=1, max_size=8)
@@ -104,6 +104,6 @@ def test_any_avro_value_is_decoded_whole_or_refused(of: object, data: st.DataObj
     decode = decoder(RegisteredText(json.dumps(schema)))
     document = decode(written.getvalue())
     assert _same(document, {"f": value})
-    json_value(exact(document))
+    json_value(named_floats(document))
     with pytest.raises(ValueError, match="bytes follow the value"):
         decode(written.getvalue() + b"x")
