@@ -56,6 +56,7 @@ from statehouse.rpc.credentials import ClientTls, CredentialFiles
 from statehouse.rpc.deadline import RequestTimes
 from statehouse.rpc.proxy import proxy_for
 from statehouse.rpc.server import RpcServer
+from statehouse.security.settings_gate import gates_named
 from statehouse.settings import RouterSettings
 from statehouse.topology import assignment_topic, commits_topic, members_topic
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc
@@ -98,7 +99,7 @@ class RouterServer:
         self._proxy, self._background = proxy, BackgroundWork()
         self._express: ExpressWay | None = None
         self._express_obstacle = standing_obstacle(
-            is_on=settings.express, has_proxy=proxy is not None, has_rules=settings.security_rules is not None
+            is_on=settings.express, has_proxy=proxy is not None, gates=gates_named(settings)
         )
         self.channels = NodeChannels(
             proxy,

@@ -9,7 +9,7 @@ reason: an obstacle.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -61,14 +61,17 @@ class Obstacle:
     detail: str
 
 
-def standing_obstacle(*, is_on: bool, has_proxy: bool, has_rules: bool) -> Obstacle | None:
-    """Return what keeps all lookups of a router from the express way as long as the process lives."""
+def standing_obstacle(*, is_on: bool, has_proxy: bool, gates: Sequence[str]) -> Obstacle | None:
+    """Return what keeps all lookups of a router from the express way as long as the process lives.
+
+    `gates`: the settings by which callers are judged. The proxy judges nobody, so there is no express way past a gate.
+    """
     if not is_on:
         return Obstacle(ObstacleKind.OFF, "the router's setting express is off")
     if not has_proxy:
         return Obstacle(ObstacleKind.NO_PROXY, "the router has no proxy")
-    if has_rules:
-        return Obstacle(ObstacleKind.SECURITY_RULES, "rules say for each call who may look up what")
+    if gates:
+        return Obstacle(ObstacleKind.SECURITY_RULES, f"callers are judged call by call: {', '.join(gates)}")
     return None
 
 

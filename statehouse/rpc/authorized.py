@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -17,7 +18,8 @@ from statehouse.rpc.status import Context, end_with
 from statehouse.security.shown import Shown
 
 ASKED_AGAIN_S: Final = 1.0
-"""How often it is asked whether a stream may go on: whoever loses a right loses the streams that it allowed."""
+"""How often it is asked whether a stream may go on: whoever loses a right loses the streams that it allowed. Of a call
+whose answer takes longer it is asked once more before the answer is given."""
 
 CERTIFICATE_KEY: Final = "statehouse-certificate-bin"
 ADDRESS_KEY: Final = "statehouse-address"
@@ -74,16 +76,29 @@ class AuthorizedServer:
     async def _pass(self, path: str, request: object, context: Context, *, again: bool = False) -> None:
         """Return if a call is admitted and can be read, else end it."""
         try:
-            asked = None if isinstance(request, Unreadable) else request
-            self._admit(path, asked, self._shown_in(context), again=again)
-            refuse_unreadable(request)
+            self._ask(path, request, context, again=again)
         except LookupFailure as failure:
             await end_with(context, path, failure)
+
+    def _ask(self, path: str, request: object, context: Context, *, again: bool) -> None:
+        """Return if a call is admitted and can be read.
+
+        Raises:
+            LookupFailure: it isn't, or can't.
+
+        """
+        asked = None if isinstance(request, Unreadable) else request
+        self._admit(path, asked, self._shown_in(context), again=again)
+        refuse_unreadable(request)
 
     def _call(self, path: str, behaviour: Any) -> Any:  # noqa: ANN401 - of any messages
         async def call(request: object, context: Context) -> Any:  # noqa: ANN401 - as above
             await self._pass(path, request, context)
-            return await behaviour(request, context)
+            began = time.monotonic()
+            answer = await behaviour(request, context)
+            if time.monotonic() - began > ASKED_AGAIN_S:
+                await self._pass(path, request, context, again=True)
+            return answer
 
         return call
 
@@ -93,11 +108,13 @@ class AuthorizedServer:
             work = asyncio.ensure_future(behaviour(request, context))
             try:
                 while not (await asyncio.wait({work}, timeout=ASKED_AGAIN_S))[0]:
-                    await self._pass(path, request, context, again=True)
+                    self._ask(path, request, context, again=True)
+            except LookupFailure as failure:
+                # First of all: to send something on a call that has ended would look like a defect.
+                await _cancelled(work)
+                await end_with(context, path, failure)
             finally:
-                if not work.done():
-                    work.cancel()
-                    await asyncio.wait({work})
+                await _cancelled(work)
             work.result()
 
         return stream
@@ -113,6 +130,22 @@ class AuthorizedServer:
                 await end_with(context, path, failure)
 
         return conversation
+
+
+async def _cancelled(work: asyncio.Future[None]) -> None:
+    """Cancel work that isn't done, and wait for its end."""
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+
+
+async def asked_again(answer: Awaitable[bytes], ask: Callable[[], None]) -> bytes:
+    """Return an answer; what `ask` raises, if it took so long that the caller may have lost the right to it."""
+    began = time.monotonic()
+    found = await answer
+    if time.monotonic() - began > ASKED_AGAIN_S:
+        ask()
+    return found
 
 
 def shown_to_proxy(context: Context) -> Shown:

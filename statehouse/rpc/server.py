@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from statehouse.background import BackgroundWork
-from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, shown_directly, shown_to_proxy
+from statehouse.rpc.authorized import AuthorizedServer, ServicesServer, asked_again, shown_directly, shown_to_proxy
 from statehouse.rpc.channels import KEEPALIVE
 from statehouse.rpc.health import Health
 from statehouse.rpc.link import LinkContext, LinkHandler
@@ -75,8 +75,8 @@ class RpcServer:
         proxied: Mapping[str, LinkHandler],
         max_batch_entries: int,
         lasting_calls: int,
+        gate: Gate | None,
         share_port: bool = False,
-        gate: Gate | None = None,
     ) -> None:
         """Bind the port.
 
@@ -138,7 +138,10 @@ class RpcServer:
 
         def admitted(data: bytes, context: LinkContext) -> bytes | Awaitable[bytes]:
             admit(path, data, context.shown)
-            return handler(data, context)
+            answer = handler(data, context)
+            if isinstance(answer, bytes):
+                return answer
+            return asked_again(answer, partial(admit, path, data, context.shown, again=True))
 
         return admitted
 

@@ -63,7 +63,9 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     EXPRESS_OBSTACLE_NO_PROXY: _ExpressObstacle.ValueType  # 2
     """The router has no proxy."""
     EXPRESS_OBSTACLE_SECURITY_RULES: _ExpressObstacle.ValueType  # 3
-    """The router has security rules, which say for each call who may make it."""
+    """Callers are judged call by call, which the proxy can't: the router has
+    security rules, or checks callers' certificates (tls_ca, tls_crl).
+    """
     EXPRESS_OBSTACLE_NO_SNAPSHOT: _ExpressObstacle.ValueType  # 4
     """The proxy has been given nothing to act on yet."""
     EXPRESS_OBSTACLE_NOT_PLAIN: _ExpressObstacle.ValueType  # 5
@@ -99,7 +101,9 @@ EXPRESS_OBSTACLE_OFF: ExpressObstacle.ValueType  # 1
 EXPRESS_OBSTACLE_NO_PROXY: ExpressObstacle.ValueType  # 2
 """The router has no proxy."""
 EXPRESS_OBSTACLE_SECURITY_RULES: ExpressObstacle.ValueType  # 3
-"""The router has security rules, which say for each call who may make it."""
+"""Callers are judged call by call, which the proxy can't: the router has
+security rules, or checks callers' certificates (tls_ca, tls_crl).
+"""
 EXPRESS_OBSTACLE_NO_SNAPSHOT: ExpressObstacle.ValueType  # 4
 """The proxy has been given nothing to act on yet."""
 EXPRESS_OBSTACLE_NOT_PLAIN: ExpressObstacle.ValueType  # 5

@@ -148,9 +148,6 @@ def _listening(settings: WebSettings, metrics: WebMetrics) -> ServerSocket:
 
 def _context(settings: TlsSettings) -> ssl.SSLContext:
     context = server_context(settings)
-    # Who resumes a session shows no certificate again, and would outlive a change of the CA.
-    context.options |= ssl.OP_NO_TICKET
-    context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
     return context
 

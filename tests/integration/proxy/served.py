@@ -123,6 +123,7 @@ async def served(port: int = 0, bounds: ProxyLimits = BOUNDS, tls: ProxyTls | No
         proxied={"Get": get, "BatchGet": batch_get, "Scan": batch_get, "ScanWindows": get, "ScanSessions": get},
         max_batch_entries=1_000,
         lasting_calls=0,
+        gate=None,
     )
     it = Served(proxy, server, broken, metadata=metadata, left=left)
     await server.start()

@@ -32,6 +32,7 @@ def _server(port: int, *, share_port: bool) -> RpcServer:
         proxied={},
         max_batch_entries=1_000,
         lasting_calls=0,
+        gate=None,
         share_port=share_port,
     )
 

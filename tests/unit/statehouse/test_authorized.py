@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
 import pytest
 
+from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc import authorized
-from statehouse.rpc.authorized import AuthorizedServer
+from statehouse.rpc.authorized import AuthorizedServer, asked_again
 from statehouse.rpc.requests import GrpcHandler
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from tests.support.polling import poll_until_async
@@ -41,7 +43,31 @@ async def call(request: str, _context: object) -> str:
     return request
 
 
+async def late(_request: str, _context: object) -> str:
+    await asyncio.sleep(0.01)
+    return "late"
+
+
+class Told:
+    """A call's context, which ends with what it is told."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    async def abort_with_status(self, _status: object) -> None:
+        self.order.append("call ended")
+        raise grpc.aio.AbortError
+
+
+async def endless(_request: object, context: Told) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        context.order.append("work ended")
+
+
 asked: list[bool] = []
+refusing: list[LookupFailure] = []
 
 
 @pytest.fixture
@@ -52,12 +78,16 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def admit(_method: str, _request: object, _shown: Shown, *, again: bool = False) -> None:
         asked.append(again)
+        if again and refusing:
+            raise refusing.pop()
 
     AuthorizedServer(server, admit, lambda _context: NOTHING_SHOWN).add_registered_method_handlers(
         "tests.Service",
         {
             "Stream": grpc.unary_stream_rpc_method_handler(stream),
             "Talk": grpc.stream_stream_rpc_method_handler(conversation),
+            "Endless": grpc.unary_stream_rpc_method_handler(endless),
+            "Late": grpc.unary_unary_rpc_method_handler(late),
             "Call": grpc.unary_unary_rpc_method_handler(call),
         },
     )
@@ -76,6 +106,31 @@ async def test_so_is_a_conversation_with_each_response(handlers: dict[str, Any])
 
     assert [each async for each in handlers["Talk"].stream_stream(requests(), None)] == ["a", "b"]
     assert asked == [False, True, True]
+
+
+async def test_a_call_whose_answer_takes_long_is_admitted_again_before_it_is_given(handlers: dict[str, Any]) -> None:
+    assert await handlers["Late"].unary_unary("request", None) == "late"
+    assert asked == [False, True]
+
+    def refuse() -> None:
+        raise LookupFailure(Reason.UNAUTHENTICATED, "lost it meanwhile")
+
+    assert await asked_again(answered(0.0), refuse) == b"answer"
+    with pytest.raises(LookupFailure, match="lost it"):
+        await asked_again(answered(0.01), refuse)
+
+
+async def answered(after_s: float) -> bytes:
+    await asyncio.sleep(after_s)
+    return b"answer"
+
+
+async def test_work_of_a_stream_has_ended_before_its_refusal_is_told(handlers: dict[str, Any]) -> None:
+    told = Told()
+    refusing.append(LookupFailure(Reason.UNAUTHENTICATED, "lost it"))
+    with pytest.raises(grpc.aio.AbortError):
+        await handlers["Endless"].unary_stream("request", told)
+    assert told.order == ["work ended", "call ended"]
 
 
 async def test_a_call_is_admitted_once(handlers: dict[str, Any]) -> None:

@@ -116,6 +116,7 @@ async def test_health_and_reflection_take_names_only() -> None:
         proxied={},
         max_batch_entries=1_000,
         lasting_calls=0,
+        gate=None,
     )
     await server.start()
     long = "x" * 5_000

@@ -45,6 +45,7 @@ class Served:
             proxied={},
             max_batch_entries=1_000,
             lasting_calls=lasting_calls,
+            gate=None,
         )
         self.target = f"{LOOPBACK}:{self.server.port}"
 

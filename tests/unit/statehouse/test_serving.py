@@ -37,6 +37,7 @@ async def server() -> AsyncIterator[RpcServer]:
         proxied={},
         max_batch_entries=1_000,
         lasting_calls=0,
+        gate=None,
     )
     await built.start()
     yield built

@@ -108,17 +108,20 @@ def test_what_an_older_snapshot_lacks_keeps_it_though_the_table_has_it() -> None
 
 
 @pytest.mark.parametrize(
-    ("is_on", "has_proxy", "has_rules", "kind"),
+    ("is_on", "has_proxy", "gates", "kind"),
     [
-        (True, True, False, None),
-        (False, True, False, ObstacleKind.OFF),
-        (True, False, False, ObstacleKind.NO_PROXY),
-        (True, True, True, ObstacleKind.SECURITY_RULES),
+        (True, True, (), None),
+        (False, True, (), ObstacleKind.OFF),
+        (True, False, (), ObstacleKind.NO_PROXY),
+        (True, True, ("security_rules", "tls_ca"), ObstacleKind.SECURITY_RULES),
+        (True, True, ("tls_crl",), ObstacleKind.SECURITY_RULES),
+        (True, True, ("tls_ca",), ObstacleKind.SECURITY_RULES),
     ],
 )
-def test_settings_keep_all(*, is_on: bool, has_proxy: bool, has_rules: bool, kind: ObstacleKind | None) -> None:
-    found = standing_obstacle(is_on=is_on, has_proxy=has_proxy, has_rules=has_rules)
+def test_settings_keep_all(*, is_on: bool, has_proxy: bool, gates: tuple[str, ...], kind: ObstacleKind | None) -> None:
+    found = standing_obstacle(is_on=is_on, has_proxy=has_proxy, gates=gates)
     assert kind_of(found) is kind
+    assert found is None or all(each in found.detail for each in gates)
 
 
 def test_the_contract_has_each_kind() -> None:

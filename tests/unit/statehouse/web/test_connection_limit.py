@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.web.connection_limit import Bound, ConnectionLimit
+from statehouse.local.ports import LOOPBACK
+from statehouse.web.connection_limit import Bound, ConnectionLimit, ServerSocket
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
+
+
+def test_what_is_small_is_sent_at_once():
+    """asyncio switches the waiting off for sockets that name their protocol."""
+    with ServerSocket((LOOPBACK, 0), socket.AF_INET, ConnectionLimit(1, None)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_an_address_alone_has_half():
