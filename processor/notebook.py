@@ -25,6 +25,7 @@ from processor.runner import Processor, Topology
 from processor.settings import ProcessorSettings
 from processor.spark_session import FILTER_PUSHDOWN
 from statehouse.client import Client, ClientTls
+from statehouse.client.answers import AnyKey
 from statehouse.client.asynchronous import DEFAULT_TARGET
 from statehouse.errors import ConfigurationError, ContractError, StatehouseError
 from statehouse.observability import logs
@@ -134,7 +135,7 @@ class PublishedFrame:
             self._client = Client(self._router, tls=ClientTls.from_environment())
         return self._client
 
-    def get(self, key: str | bytes, **options: Any) -> Any:  # noqa: ANN401 - what `Client.get` takes, and the serde has
+    def get(self, key: AnyKey, **options: Any) -> Any:  # noqa: ANN401 - what `Client.get` takes, and the serde has
         """Return the value of a key, None if it has none; `options` are those of `Client.get`.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource
 
-from statehouse.client.key_ranges import Comparison, Operator, common_ranges, ranges_of
+from statehouse.key_ranges import Comparison, Operator, common_ranges, ranges_of
 from statehouse.paging import KeyRange
 from statehouse.topology import SESSION
 

@@ -17,9 +17,9 @@ from pyspark_statehouse.options import ReadOptions
 from statehouse.client import Client, ClientTls
 from statehouse.client.answers import Store
 from statehouse.client.columns import checked_columns, columns_of
-from statehouse.client.key_ranges import Comparison, Operator, key_value, ranges_of
 from statehouse.client.store_frame import EVERY_KEY, FramePart, StoreFrame, parts_of
 from statehouse.errors import ConfigurationError, shown
+from statehouse.key_ranges import Comparison, Operator, key_value, ranges_of
 from statehouse.paging import KeyRange
 
 if TYPE_CHECKING:
@@ -153,4 +153,9 @@ def _asked(store: Store, options: ReadOptions) -> tuple[KeyRange, ...]:
             except ValueError as error:
                 raise ConfigurationError(f"option {name}={shown(text)} of store {store.name}: {error}") from error
             comparisons.append(comparison)
-    return ranges_of(store.key_serde, comparisons) if comparisons else EVERY_KEY
+    if not comparisons:
+        return EVERY_KEY
+    ranges = ranges_of(store.key_serde, comparisons)
+    if not ranges:
+        raise ConfigurationError(f"options from and to of store {store.name}: no key is between them; exchange them")
+    return ranges

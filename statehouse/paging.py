@@ -12,7 +12,7 @@ import binascii
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -41,11 +41,27 @@ def page_bytes(max_message_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Serialized keys k with start <= k < stop (None: no upper end), in ascending or descending order."""
+    """Serialized keys k with start <= k < stop (None: no upper end), in ascending or descending order.
+
+    `gaps`, in ascending order, are left out, each from its first bytes to below its second: a range of numbers has
+    gaps in the order of bytes.
+    """
 
     start: bytes = b""
     stop: bytes | None = None
     reverse: bool = False
+    gaps: tuple[tuple[bytes, bytes], ...] = ()
+
+    def parts(self) -> Sequence[KeyRange]:
+        """Return the ranges without gaps that together are this one, in its order; none of them is empty."""
+        starts = (self.start, *(max(self.start, end) for _, end in self.gaps))
+        stops = (*(begin if self.stop is None else min(self.stop, begin) for begin, _ in self.gaps), self.stop)
+        parts = [
+            KeyRange(start, stop, self.reverse)
+            for start, stop in zip(starts, stops, strict=True)
+            if stop is None or start < stop
+        ]
+        return parts[::-1] if self.reverse else parts
 
 
 def serialized_key(key: types_pb2.Key, serde: Serde) -> bytes:
@@ -91,47 +107,14 @@ def page_size(request: PagedRequest) -> int:
     return min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
 
-def key_range(request: query_service_pb2.ScanRequest, serde: Serde) -> KeyRange:
-    """Return the range left to read: the request's range, without the keys that its page token says were returned.
-
-    Raises:
-        LookupFailure: INVALID_KEY, INVALID_REQUEST (prefix beside a range) or INVALID_PAGE_TOKEN.
-
-    """
-    return after_page(_bounds(request, serde), request)
-
-
-def entry_key_range(request: TimedRangeRequest, serde: Serde) -> KeyRange:
-    """Return the range of entry keys left to read: all entries of the request's keys, without those returned.
-
-    Raises:
-        LookupFailure: as `key_range`.
-
-    """
-    return after_page(escaped_range(_bounds(request, serde)), request)
-
-
 def escaped_range(keys: KeyRange) -> KeyRange:
     """Return the range of all entries of a range of keys.
 
     Escaped keys sort like keys and none is a prefix of another, so a key's bound holds for all its entries.
     """
     stop = None if keys.stop is None else ordered_keys.escaped(keys.stop)
-    return KeyRange(ordered_keys.escaped(keys.start), stop, keys.reverse)
-
-
-def _bounds(request: RangeRequest, serde: Serde) -> KeyRange:
-    start, stop = b"", None
-    if request.HasField("prefix"):
-        if request.HasField("from_key") or request.HasField("to_key"):
-            raise LookupFailure(Reason.INVALID_REQUEST, "prefix excludes from_key and to_key")
-        start = serialized_key(request.prefix, serde)
-        stop = after_prefix(start)
-    if request.HasField("from_key"):
-        start = serialized_key(request.from_key, serde)
-    if request.HasField("to_key"):
-        stop = serialized_key(request.to_key, serde) + b"\0"
-    return KeyRange(start, stop, request.reverse)
+    gaps = tuple((ordered_keys.escaped(begin), ordered_keys.escaped(end)) for begin, end in keys.gaps)
+    return KeyRange(ordered_keys.escaped(keys.start), stop, keys.reverse, gaps)
 
 
 def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
@@ -145,8 +128,8 @@ def after_page(keys: KeyRange, request: PagedRequest) -> KeyRange:
         return keys
     last = _last_key(request)
     if keys.reverse:
-        return KeyRange(keys.start, last if keys.stop is None else min(keys.stop, last), reverse=True)
-    return KeyRange(max(keys.start, last + b"\0"), keys.stop)
+        return replace(keys, stop=last if keys.stop is None else min(keys.stop, last))
+    return replace(keys, start=max(keys.start, last + b"\0"))
 
 
 def time_span(request: TimedRequest) -> tuple[int, int]:

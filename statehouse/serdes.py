@@ -343,7 +343,7 @@ def _unpack(form: struct.Struct, data: bytes) -> Any:  # noqa: ANN401 - int or f
         raise ValueError(f"{len(data)} bytes where {form.size} are expected") from error
 
 
-def json_value(document: Any, room: int = MESSAGES_DEEP) -> struct_pb2.Value:  # noqa: ANN401 - as json.loads gives it
+def json_value(document: Any, room: int = MESSAGES_DEEP) -> struct_pb2.Value:  # noqa: ANN401, PLR0911 - as json.loads gives it; a table of types
     """Build protobuf's Value; several times faster than json_format, which checks again what json.loads has checked.
 
     An integer beyond 2^53 becomes text, as protobuf's own JSON has it: the Value has 64-bit floats only.

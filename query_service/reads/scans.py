@@ -25,7 +25,9 @@ from query_service.stores.windows import TimedStore
 from query_service.telemetry.metrics import ReadKind
 from statehouse import paging
 from statehouse.composite import SessionKey, WindowKey
+from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
+from statehouse.scan_ranges import entry_key_range, key_range
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -52,11 +54,12 @@ class ScanHandler:
         """
         started = time.perf_counter()
         served = self._admission.store(request.store).asked(exact=request.json_text)
-        keys = paging.key_range(request, served.key_serde)
+        keys = key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         scans = [_scan_of(replica, request) for replica, _ in admitted]
         stores = [replica.store for replica, _ in admitted]
+        _refuse_gaps(keys, stores)
         # No longer than a walk's turn, and nothing but reads of the engine.
         is_short = limit <= ENTRIES_A_TURN and all(
             isinstance(each, KeyValueStore) and each.scans_engine for each in stores
@@ -167,7 +170,7 @@ class ScanHandler:
         span: TimeRange[Any],
     ) -> tuple[RangePage[tuple[Any, bytes, int]], list[tuple[StoreReplica, types_pb2.ReplicaStamp]]]:
         """Read a page of entries by key and time; return it with the replicas that were read, and their stamps."""
-        keys = paging.entry_key_range(request, served.key_serde)
+        keys = entry_key_range(request, served.key_serde)
         admitted = self._admitted(served, request)
         limit, max_bytes = paging.page_size(request), self._max_page_bytes // len(admitted)
         query = request.DESCRIPTOR.name.removesuffix("Request")
@@ -235,6 +238,21 @@ def _scan_of(
     as_of_ms = request.as_of_ms if request.HasField("as_of_ms") else None
     refuse_negative("as_of_ms", as_of_ms or 0)
     return lambda keys, limit, max_bytes, walk: store.scan(paging.escaped_range(keys), limit, max_bytes, walk, as_of_ms)
+
+
+def _refuse_gaps(keys: paging.KeyRange, stores: Sequence[object]) -> None:
+    """Refuse a range that a store of its own code would read with what is in its gaps.
+
+    Raises:
+        LookupFailure: INVALID_REQUEST.
+
+    """
+    if keys.gaps and any(isinstance(each, KeyValueStore) and not each.scans_engine for each in stores):
+        raise LookupFailure(
+            Reason.INVALID_REQUEST,
+            "this store scans by code of its own, which knows ranges of bytes: ask for the numbers below zero, and for "
+            "those from zero on, by raw keys",
+        )
 
 
 def _in_order(

@@ -7,6 +7,7 @@ writes at a time; reads run meanwhile.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
@@ -15,6 +16,7 @@ from typing import Protocol
 from query_service.states.checkpoint import Checkpoint
 from query_service.states.faults import Fault, TaskFault
 from statehouse.errors import StatehouseError
+from statehouse.paging import KeyRange
 
 Writes = Mapping[str, Sequence[tuple[bytes, bytes | None]]]
 """Per family, (key, value) in the order of the writes; a None value deletes the key."""
@@ -44,6 +46,13 @@ class EngineView(Protocol):
 
         A `stop` of None means no upper end.
         """
+
+
+def entries_in(view: EngineView, family: str, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a range in its order, without those in its gaps, which are not read."""
+    return itertools.chain.from_iterable(
+        view.entries(family, part.start, part.stop, reverse=part.reverse) for part in keys.parts()
+    )
 
 
 class Engine(Protocol):

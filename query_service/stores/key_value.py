@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
-from query_service.stores.engine import Unknown
+from query_service.stores.engine import Unknown, entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.timestamps import NO_TIMESTAMP, Timestamped, split, timestamped_entries, value_of
 from query_service.stores.walk import Walk
@@ -108,7 +108,7 @@ class KeyValueStore(EngineStore):
     def _page(self, keys: KeyRange, limit: int, max_bytes: int, walk: Walk) -> RangePage[tuple[bytes, bytes, int]]:
         page = PageBuilder[tuple[bytes, bytes, int]](limit, max_bytes)
         with self._engine.view([_FAMILY]) as view:
-            for key, data in walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse)):
+            for key, data in walk.over(entries_in(view, _FAMILY, keys)):
                 value, timestamp_ms = split(data) if self.keeps_timestamps else (data, NO_TIMESTAMP)
                 if not page.add((key, value, timestamp_ms), len(key) + len(value)):
                     return page.page(more=True)

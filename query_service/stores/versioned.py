@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
-from query_service.stores.engine import Engine, EngineView
+from query_service.stores.engine import Engine, EngineView, entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.walk import Walk
 from statehouse import ordered_keys
@@ -164,7 +164,7 @@ class VersionedStore(EngineStore):
             if as_of_ms is not None:
                 # The start was moved before anything was removed, so it is at least as late as what the view lacks.
                 self._refuse_before(as_of_ms, self.history_start_ms)
-            entries = walk.over(view.entries(_FAMILY, keys.start, keys.stop, reverse=keys.reverse))
+            entries = walk.over(entries_in(view, _FAMILY, keys))
             at_ms = _LAST_MS if as_of_ms is None else as_of_ms
             for entry in _as_of(entries, at_ms, reverse=keys.reverse):
                 if not page.add(entry, len(entry[0]) + len(entry[1])):

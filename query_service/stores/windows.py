@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from query_service.states.checkpoint import Checkpoint
 from query_service.stores.base import Applied, ChangelogRecord, PageBuilder, RangePage
-from query_service.stores.engine import Engine, EngineView
+from query_service.stores.engine import Engine, EngineView, entries_in
 from query_service.stores.engine_store import EngineStore
 from query_service.stores.segments import Segments
 from query_service.stores.timestamps import split, timestamped
@@ -214,5 +214,5 @@ class TimedStore(EngineStore, Generic[K]):
 
 def _merged(view: EngineView, families: Collection[str], keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of several families as one sequence, in the range's order."""
-    walks = [view.entries(family, keys.start, keys.stop, reverse=keys.reverse) for family in families]
+    walks = [entries_in(view, family, keys) for family in families]
     return heapq.merge(*walks, key=lambda entry: entry[0], reverse=keys.reverse)

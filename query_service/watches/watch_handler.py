@@ -31,6 +31,7 @@ from statehouse import paging
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
 from statehouse.rpc.streams import PROGRESS_INTERVAL_S, OpenStreams
+from statehouse.scan_ranges import serialized_prefix
 from statehouse.serdes import shown_key, shown_value
 from statehouse.topology import KEY_VALUE, VERSIONED
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -326,7 +327,7 @@ def _selection(request: query_service_pb2.WatchRequest, served: ServedStore) -> 
     if request.HasField("key"):
         return KeySelection(key=paging.serialized_key(request.key, served.key_serde))
     if request.HasField("prefix"):
-        return KeySelection(prefix=paging.serialized_key(request.prefix, served.key_serde))
+        return KeySelection(prefix=serialized_prefix(request.prefix, served.key_serde))
     return KeySelection()
 
 

@@ -28,8 +28,9 @@ from router.lookups.pages import joined
 from router.telemetry.metrics import RouterMetrics
 from statehouse.consistency import Freshness
 from statehouse.errors import LookupFailure, Reason
-from statehouse.paging import RangeRequest, entry_key_range, key_range, page_size
+from statehouse.paging import RangeRequest, page_size
 from statehouse.rpc.deadline import Deadline
+from statehouse.scan_ranges import entry_key_range, key_range
 from statehouse.v1 import query_service_pb2, types_pb2
 
 PartitionRequest = RangeRequest | query_service_pb2.CountRequest

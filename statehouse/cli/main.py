@@ -31,6 +31,7 @@ from statehouse.cli import (
     watches,
 )
 from statehouse.cli.exits import ExitCode, run_reporting
+from statehouse.cli.reads import KeyCommand
 
 _EPILOG = (
     "Exit codes: 0 done, 1 error, 2 usage, 3 key not found, 4 unavailable or too stale, 130 and 143 by signal. "
@@ -93,17 +94,17 @@ def _shared(
 
 
 _READ, _OPERATE, _LOCAL = "Reading", "Operating", "Local cluster"
-app.command(rich_help_panel=_READ)(lookups.get)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.get)
 app.command(rich_help_panel=_READ)(lookups.scan)
 app.command(rich_help_panel=_READ)(lookups.scan_windows)
 app.command(rich_help_panel=_READ)(lookups.scan_sessions)
-app.command(rich_help_panel=_READ)(lookups.windows)
-app.command(rich_help_panel=_READ)(lookups.sessions)
-app.command(rich_help_panel=_READ)(lookups.history)
-app.command(rich_help_panel=_READ)(lookups.query)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.windows)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.sessions)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.history)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.query)
 app.command(rich_help_panel=_READ)(lookups.count)
-app.command(rich_help_panel=_READ)(watches.watch)
-app.command(rich_help_panel=_READ)(lookups.locate)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(watches.watch)
+app.command(rich_help_panel=_READ, cls=KeyCommand)(lookups.locate)
 app.add_typer(stores.stores_app, name="stores", rich_help_panel=_READ)
 app.command(rich_help_panel=_READ)(fleet.status)
 app.command(rich_help_panel=_OPERATE)(top.top)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from statehouse.client import Freshness, KeyLike
 from statehouse.positions import Token, token_of_texts
@@ -73,8 +75,28 @@ _BOUNDS: Final[dict[str, tuple[Any, Any]]] = {
     "at_least": (AtLeastOption, None),
 }
 _HEX_KEYS: Final = "hex_keys"
+# No option begins with a digit, so this is a key.
+_NEGATIVE: Final = re.compile(r"-([0-9].*|inf)", re.DOTALL)
 # What typer reads in place of a key: it knows no type that is text or bytes.
 _TYPED: Final[dict[Any, Any]] = {KeyLike: str, KeyLike | None: str | None}
+
+
+class KeyCommand(TyperCommand):
+    """A command with a key among its arguments: -2 is one, not an option. What else begins with - stands after --."""
+
+    def make_parser(self, ctx: Any) -> Any:  # noqa: ANN401 - typer vendors click, whose types it doesn't export
+        """Return the parser of the command's arguments."""
+        parser = super().make_parser(ctx)
+        take_option = parser._process_opts  # noqa: SLF001 - there is no other place that tells options from arguments
+
+        def take(argument: str, state: Any) -> None:  # noqa: ANN401 - as above
+            if _NEGATIVE.fullmatch(argument):
+                state.largs.append(argument)
+            else:
+                take_option(argument, state)
+
+        parser._process_opts = take  # type: ignore[method-assign, assignment] # noqa: SLF001 - as above
+        return parser
 
 
 def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:

@@ -18,6 +18,8 @@ StoreValue = JsonValue | bytes
 """A value as a Python object; the store's value serde decides its type."""
 KeyLike = str | bytes
 """A key: text that the store's key serde parses, or its serialized bytes."""
+AnyKey = KeyLike | bytearray | memoryview | int | float
+"""A key to ask for: also a number, if the store's key serde is long (int, numpy's integers) or double (float, too)."""
 
 NOTHING_SEEN: Final = Token()
 
@@ -27,7 +29,7 @@ class Lookup:
     """One lookup of a batch; the fields are the arguments of the client's `get`."""
 
     store: str
-    key: KeyLike
+    key: AnyKey
     freshness: Freshness = ANY
     raw: bool = False
 

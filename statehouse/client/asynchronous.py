@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from statehouse.client import conversion
-from statehouse.client.answers import Explanation, Fleet, InputRecord, KeyLike, Location, Lookup, Partition, Store
+from statehouse.client.answers import AnyKey, Explanation, Fleet, InputRecord, Location, Lookup, Partition, Store
 from statehouse.client.frames import AsyncFrameReads
 from statehouse.client.key_reads import KeyReads
 from statehouse.client.node_connections import NodeConnections
@@ -68,7 +68,7 @@ class AsyncClient(AsyncFrameReads):
     async def locate(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         freshness: Freshness = ANY,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
@@ -81,7 +81,7 @@ class AsyncClient(AsyncFrameReads):
         """
         request = fleet_service_pb2.LocateKeyRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             freshness=conversion.to_freshness(freshness, store),
         )
         seconds = self._seconds(timeout)
@@ -91,7 +91,7 @@ class AsyncClient(AsyncFrameReads):
     async def explain(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         freshness: Freshness = ANY,
         at_least: Token | None = None,
@@ -105,7 +105,8 @@ class AsyncClient(AsyncFrameReads):
 
         """
         bounds = self._bounds(freshness, at_least)
-        request = fleet_service_pb2.ExplainGetRequest(lookup=conversion.to_get(Lookup(store, key, bounds, raw)))
+        lookup = conversion.to_get(Lookup(store, key, bounds, raw), await self._key(store, key, timeout))
+        request = fleet_service_pb2.ExplainGetRequest(lookup=lookup)
         seconds = self._seconds(timeout)
         explained = await self._router.ask(lambda peer, left_s: peer.fleet.ExplainGet(request, timeout=left_s), seconds)
         return conversion.from_explain(explained)

@@ -171,7 +171,7 @@ class PageColumns:
             return serde.parse(key.text)
         return key.text.encode() if key.WhichOneof("key") == "text" else None
 
-    def _value(self, value: types_pb2.Value) -> bytes | None:
+    def _value(self, value: types_pb2.Value) -> bytes | None:  # noqa: PLR0911 - a table of forms
         """Return a value's bytes: those in the changelog, of a plug-in's serde its document's."""
         if self._frame.reads_bytes:
             return value.raw

@@ -60,25 +60,6 @@ _OBSTACLES = fleet_service_pb2.ExpressObstacle.DESCRIPTOR
 _SERVED_BY = fleet_service_pb2.ServedBy.DESCRIPTOR
 
 
-def to_key(key: KeyLike) -> types_pb2.Key:
-    """Return a key's wire form: text for a str, raw for bytes."""
-    return types_pb2.Key(text=key) if isinstance(key, str) else types_pb2.Key(raw=bytes(key))
-
-
-class KeyRangeFields(TypedDict):
-    """The fields of a scan's request that say which keys it reads."""
-
-    from_key: types_pb2.Key | None
-    to_key: types_pb2.Key | None
-    prefix: types_pb2.Key | None
-
-
-def to_key_range(first: KeyLike | None, last: KeyLike | None, prefix: KeyLike | None) -> KeyRangeFields:
-    """Return the keys that a scan reads, in their wire form."""
-    from_key, to, beginning = (None if key is None else to_key(key) for key in (first, last, prefix))
-    return {"from_key": from_key, "to_key": to, "prefix": beginning}
-
-
 def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
     """Return the bounds' wire form for a read of a store, None if there are none."""
     if bounds is ANY:
@@ -97,11 +78,11 @@ def to_freshness(bounds: Freshness, store: str) -> types_pb2.Freshness | None:
     )
 
 
-def to_get(lookup: Lookup) -> query_service_pb2.GetRequest:
-    """Return the wire form of a lookup."""
+def to_get(lookup: Lookup, key: types_pb2.Key) -> query_service_pb2.GetRequest:
+    """Return the wire form of a lookup; `key` is that of its key."""
     return query_service_pb2.GetRequest(
         store=lookup.store,
-        key=to_key(lookup.key),
+        key=key,
         freshness=to_freshness(lookup.freshness, lookup.store),
         raw=lookup.raw,
         json_text=not lookup.raw,
@@ -113,7 +94,7 @@ def from_key(key: types_pb2.Key) -> KeyLike:
     return key.raw if key.WhichOneof("key") == "raw" else key.text
 
 
-def from_value(value: types_pb2.Value) -> StoreValue:
+def from_value(value: types_pb2.Value) -> StoreValue:  # noqa: PLR0911 - a table of forms
     """Return a store's value as a Python value."""
     match value.WhichOneof("value"):
         case "json":

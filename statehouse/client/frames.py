@@ -15,8 +15,9 @@ from typing import Any, Final, TypedDict, Unpack, cast
 
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import conversion
-from statehouse.client.answers import NOTHING_SEEN, KeyLike, Store
+from statehouse.client.answers import NOTHING_SEEN, AnyKey, KeyLike, Store
 from statehouse.client.columns import PageColumns, ScanResponse, arrow, columns_of
+from statehouse.client.keys import prefix_key, to_key
 from statehouse.client.peers import Method
 from statehouse.client.reads import AsyncReads
 from statehouse.client.store_frame import (
@@ -32,6 +33,7 @@ from statehouse.consistency import ANY, Freshness
 from statehouse.errors import ConfigurationError, LookupFailure, Reason
 from statehouse.paging import KeyRange, after_prefix, serialized_key
 from statehouse.positions import Token
+from statehouse.scan_ranges import range_between, serialized_prefix
 from statehouse.serdes import known_serde
 from statehouse.v1 import fleet_service_pb2, query_service_pb2
 
@@ -82,7 +84,8 @@ class FrameOptions(FrameBounds, total=False):
 
     Attributes:
         key: only this key: one partition is asked.
-        from_key, to_key: only keys from the one to the other, both inclusive, in byte order of the serialized keys.
+        from_key, to_key: only keys from the one to the other, both inclusive: numbers by number, else in byte order of
+            the serialized keys.
         prefix: only keys that begin so.
         from_ms, to_ms: only windows that start within, sessions that overlap; both inclusive, epoch milliseconds.
         as_of_ms: of a versioned store: the entries as they were then, epoch milliseconds.
@@ -93,9 +96,9 @@ class FrameOptions(FrameBounds, total=False):
 
     """
 
-    key: KeyLike | None
-    from_key: KeyLike | None
-    to_key: KeyLike | None
+    key: AnyKey | None
+    from_key: AnyKey | None
+    to_key: AnyKey | None
     prefix: KeyLike | None
     from_ms: int | None
     to_ms: int | None
@@ -276,26 +279,29 @@ def _ranges(store: Store, options: FrameOptions) -> Sequence[KeyRange]:
     """Return the ranges of keys that the options say.
 
     Raises:
-        LookupFailure: INVALID_KEY, or INVALID_REQUEST if they say more than one thing.
+        TypeError: the store's keys aren't of a key's type.
+        LookupFailure: INVALID_KEY, or INVALID_REQUEST if they say more than one thing, or no key is in the range.
 
     """
     serde = known_serde(store.key_serde)
-    given = {name: options.get(name) for name in ("key", "from_key", "to_key", "prefix")}
+    names = ("key", "from_key", "to_key")
     keys = {
-        name: serialized_key(conversion.to_key(cast("KeyLike", key)), serde)
-        for name, key in given.items()
-        if key is not None
+        name: to_key(cast("AnyKey", key), store.key_serde) for name in names if (key := options.get(name)) is not None
     }
+    prefix = options.get("prefix")
+    if prefix is not None:
+        keys["prefix"] = prefix_key(prefix)
     if not keys:
         return EVERY_KEY
     if len(keys) > 1 and keys.keys() != {"from_key", "to_key"}:
         raise LookupFailure(Reason.INVALID_REQUEST, f"{' and '.join(keys)} don't go together: give one of them")
     if "key" in keys:
-        return [KeyRange(keys["key"], keys["key"] + b"\0")]
+        key = serialized_key(keys["key"], serde)
+        return [KeyRange(key, key + b"\0")]
     if "prefix" in keys:
-        return [KeyRange(keys["prefix"], after_prefix(keys["prefix"]))]
-    last = keys.get("to_key")
-    return [KeyRange(keys.get("from_key", b""), None if last is None else last + b"\0")]
+        beginning = serialized_prefix(keys["prefix"], serde)
+        return [KeyRange(beginning, after_prefix(beginning))]
+    return range_between(keys.get("from_key"), keys.get("to_key"), serde).parts()
 
 
 _BOUNDS: Final = frozenset(FrameBounds.__annotations__)

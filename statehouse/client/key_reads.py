@@ -13,8 +13,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from statehouse.client import batches, conversion
-from statehouse.client.answers import Answer
+from statehouse.client.answers import Answer, AnyKey
 from statehouse.client.batches import LookupOutcome
+from statehouse.client.key_serdes import KeySerdes
+from statehouse.client.keys import needs_serde, to_key
 from statehouse.client.lookup_queue import LookupQueue, QueuedLookup
 from statehouse.client.node_connections import ConnectedRoute, NodeConnection, NodeConnections, may_help_elsewhere
 from statehouse.client.peers import Method
@@ -59,6 +61,43 @@ class KeyReads:
         self._spans = spans
         self._router, self._nodes, self._max_message_bytes = router, nodes, max_message_bytes
         self._queue = LookupQueue(self._send, max_message_bytes)
+        self._key_serdes = KeySerdes(router, (lambda _store: None) if nodes is None else nodes.key_serde)
+
+    async def wire_key(self, store: str, key: AnyKey, seconds: float) -> types_pb2.Key:
+        """Return a key as requests have it. For a number, the fleet is asked for the store's key serde.
+
+        Raises:
+            TypeError: the store's keys aren't of this type, or nobody says what they are.
+            LookupFailure: INVALID_KEY, UNKNOWN_STORE, or nobody could answer in time.
+
+        """
+        return to_key(key, await self._key_serdes.of(store, seconds) if needs_serde(key) else "")
+
+    async def wire_keys(
+        self, keys: Sequence[tuple[str, AnyKey]], seconds: float
+    ) -> list[types_pb2.Key | LookupFailure]:
+        """Do the same for the keys of several lookups, each with its store; a failure is one key's.
+
+        Raises:
+            TypeError: as above.
+
+        """
+        serdes: dict[str, str | LookupFailure] = {}
+        for store in dict.fromkeys(store for store, key in keys if needs_serde(key)):
+            try:
+                serdes[store] = await self._key_serdes.of(store, seconds)
+            except LookupFailure as failure:
+                serdes[store] = failure
+        found: list[types_pb2.Key | LookupFailure] = []
+        for store, key in keys:
+            serde = serdes.get(store, "")
+            try:
+                found.append(
+                    serde if isinstance(serde, LookupFailure) and needs_serde(key) else to_key(key, str(serde))
+                )
+            except LookupFailure as failure:
+                found.append(failure)
+        return found
 
     async def get(self, request: query_service_pb2.GetRequest, seconds: float) -> Answer:
         """Look one key up.

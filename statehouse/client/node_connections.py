@@ -195,6 +195,10 @@ class NodeConnections:
             connection = self._connections[node] = NodeConnection(node, self._max_message_bytes, self._files)
         return ConnectedRoute(connection, route.task, self._routes.epoch) if connection.may_try(route.task) else None
 
+    def key_serde(self, store: str) -> str | None:
+        """Return the name of a store's key serde, as the fleet was last described; None if that has no such store."""
+        return None if self._routes is None else self._routes.key_serde(store)
+
     async def close(self) -> None:
         """End."""
         if self._follower is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 from statehouse.client import conversion
 from statehouse.client.answers import (
     Answer,
+    AnyKey,
     Entry,
     EntryCount,
     KeyedSession,
@@ -26,9 +27,10 @@ from statehouse.client.answers import (
     WindowPage,
 )
 from statehouse.client.key_reads import KeyReads
+from statehouse.client.keys import needs_serde, prefix_key, to_key
 from statehouse.client.peers import Method
-from statehouse.client.routers import Routers
-from statehouse.client.watches import AsyncWatch
+from statehouse.client.routers import RouterPeer, Routers
+from statehouse.client.watches import AsyncWatch, LateWatchCall, WatchCall
 from statehouse.consistency import ANY, Freshness
 from statehouse.errors import LookupFailure
 from statehouse.positions import Token
@@ -65,6 +67,14 @@ KeyResponse = TypeVar(
 AnyPage = TypeVar("AnyPage", Page, WindowPage, SessionPage)
 
 
+class KeyRangeFields(TypedDict):
+    """The fields of a scan's request that say which keys it reads."""
+
+    from_key: types_pb2.Key | None
+    to_key: types_pb2.Key | None
+    prefix: types_pb2.Key | None
+
+
 class AsyncReads:
     """The reads of stores.
 
@@ -85,7 +95,7 @@ class AsyncReads:
     async def get(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         freshness: Freshness = ANY,
         at_least: Token | None = None,
@@ -95,12 +105,13 @@ class AsyncReads:
         """Look one key up; with `raw` the value comes as the bytes in the changelog.
 
         Raises:
+            TypeError: the store's keys aren't of the key's type.
             LookupFailure: nobody could answer within the bounds, or the request is wrong.
 
         """
         request = query_service_pb2.GetRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
             json_text=not raw,
@@ -112,7 +123,7 @@ class AsyncReads:
     async def get_as_of(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         as_of_ms: int | None = None,
         *,
         freshness: Freshness = ANY,
@@ -129,7 +140,7 @@ class AsyncReads:
         """
         request = query_service_pb2.GetAsOfRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             as_of_ms=as_of_ms,
             freshness=self._wire(store, freshness, at_least),
             raw=raw,
@@ -148,24 +159,36 @@ class AsyncReads:
     ) -> list[Answer | LookupFailure]:
         """Look several keys up, of any stores; return one outcome per key, in their order.
 
-        Nothing is raised: a key that can't be answered has its failure as its outcome, and if a call fails, so has each
-        of its keys. Too many keys for one call are split into several calls, one after the other, each with `timeout`.
-        If `requests` have `at_least` bounds and the client's target is a node, not a router, a key whose position is
-        not reached yet fails with WOULD_WAIT.
+        No failure is raised: a key that can't be answered has its failure as its outcome, and if a call fails, so has
+        each of its keys. Too many keys for one call are split into several calls, one after the other, each with
+        `timeout`. If `requests` have `at_least` bounds and the client's target is a node, not a router, a key whose
+        position is not reached yet fails with WOULD_WAIT.
+
+        Raises:
+            TypeError: the keys of a lookup's store aren't of its key's type.
         """
-        bounded = [conversion.to_get(replace(each, freshness=self._bounds(each.freshness))) for each in requests]
-        outcomes = await self._lookups.batch_get(bounded, self._seconds(timeout))
-        for outcome in outcomes:
+        asked = [replace(each, freshness=self._bounds(each.freshness)) for each in requests]
+        outcomes: dict[int, Answer | LookupFailure] = {}
+        wire: dict[int, query_service_pb2.GetRequest] = {}
+        keys = await self._lookups.wire_keys([(each.store, each.key) for each in asked], self._seconds(timeout))
+        for index, (each, key) in enumerate(zip(asked, keys, strict=True)):
+            if isinstance(key, LookupFailure):
+                outcomes[index] = key
+            else:
+                wire[index] = conversion.to_get(each, key)
+        answered = await self._lookups.batch_get(list(wire.values()), self._seconds(timeout)) if wire else []
+        outcomes.update(zip(wire, answered, strict=True))
+        for outcome in answered:
             if isinstance(outcome, Answer):
                 self._saw(outcome.token)
-        return outcomes
+        return [outcomes[index] for index in range(len(asked))]
 
     async def pages(
         self,
         store: str,
         *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
+        from_key: AnyKey | None = None,
+        to_key: AnyKey | None = None,
         prefix: KeyLike | None = None,
         reverse: bool = False,
         page_size: int = 0,
@@ -177,9 +200,10 @@ class AsyncReads:
     ) -> AsyncIterator[Page]:
         """Scan a store page by page, in unsigned byte order of the serialized keys; both ends are inclusive.
 
-        `prefix` can't be combined with the ends. `page_size` 0 is the server's default. `as_of_ms`: of a versioned
-        store, the entries as they were at this time, epoch milliseconds; None is the latest. Each page is read when the
-        caller asks for it; an empty page need not be the last.
+        Numbers are compared with the ends as numbers, unless an end is bytes. They come in the order of bytes all the
+        same: those below zero last. `prefix` can't be combined with the ends. `page_size` 0 is the server's default.
+        `as_of_ms`: of a versioned store, the entries as they were at this time, epoch milliseconds; None is the latest.
+        Each page is read when the caller asks for it; an empty page need not be the last.
 
         Raises:
             LookupFailure: some partition could not be read within the bounds, the time is before the history that it
@@ -188,7 +212,7 @@ class AsyncReads:
         """
         request = query_service_pb2.ScanRequest(
             store=store,
-            **conversion.to_key_range(from_key, to_key, prefix),
+            **await self._key_range(store, from_key, to_key, prefix, timeout),
             reverse=reverse,
             page_size=page_size,
             as_of_ms=as_of_ms,
@@ -203,8 +227,8 @@ class AsyncReads:
         self,
         store: str,
         *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
+        from_key: AnyKey | None = None,
+        to_key: AnyKey | None = None,
         prefix: KeyLike | None = None,
         reverse: bool = False,
         page_size: int = 0,
@@ -236,8 +260,8 @@ class AsyncReads:
         self,
         store: str,
         *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
+        from_key: AnyKey | None = None,
+        to_key: AnyKey | None = None,
         prefix: KeyLike | None = None,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -258,7 +282,7 @@ class AsyncReads:
         """
         request = query_service_pb2.ScanWindowsRequest(
             store=store,
-            **conversion.to_key_range(from_key, to_key, prefix),
+            **await self._key_range(store, from_key, to_key, prefix, timeout),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
@@ -276,8 +300,8 @@ class AsyncReads:
         self,
         store: str,
         *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
+        from_key: AnyKey | None = None,
+        to_key: AnyKey | None = None,
         prefix: KeyLike | None = None,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -311,8 +335,8 @@ class AsyncReads:
         self,
         store: str,
         *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
+        from_key: AnyKey | None = None,
+        to_key: AnyKey | None = None,
         prefix: KeyLike | None = None,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -333,7 +357,7 @@ class AsyncReads:
         """
         request = query_service_pb2.ScanSessionsRequest(
             store=store,
-            **conversion.to_key_range(from_key, to_key, prefix),
+            **await self._key_range(store, from_key, to_key, prefix, timeout),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
@@ -351,8 +375,8 @@ class AsyncReads:
         self,
         store: str,
         *,
-        from_key: KeyLike | None = None,
-        to_key: KeyLike | None = None,
+        from_key: AnyKey | None = None,
+        to_key: AnyKey | None = None,
         prefix: KeyLike | None = None,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -385,7 +409,7 @@ class AsyncReads:
     async def fetch_windows(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -406,7 +430,7 @@ class AsyncReads:
         """
         request = query_service_pb2.FetchWindowsRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
@@ -421,7 +445,7 @@ class AsyncReads:
     async def fetch_sessions(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -442,7 +466,7 @@ class AsyncReads:
         """
         request = query_service_pb2.FetchSessionsRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
@@ -457,7 +481,7 @@ class AsyncReads:
     async def get_history(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         from_ms: int | None = None,
         to_ms: int | None = None,
@@ -480,7 +504,7 @@ class AsyncReads:
         """
         request = query_service_pb2.GetHistoryRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             from_ms=from_ms,
             to_ms=to_ms,
             reverse=reverse,
@@ -495,7 +519,7 @@ class AsyncReads:
     async def query_store(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         query: str,
         arguments: Mapping[str, JsonValue] | None = None,
         *,
@@ -512,7 +536,7 @@ class AsyncReads:
         """
         request = query_service_pb2.QueryStoreRequest(
             store=store,
-            key=conversion.to_key(key),
+            key=await self._key(store, key, timeout),
             freshness=self._wire(store, freshness, at_least),
             query=query,
             **conversion.to_arguments(arguments or {}),
@@ -551,7 +575,7 @@ class AsyncReads:
     def watch(
         self,
         store: str,
-        key: KeyLike | None = None,
+        key: AnyKey | None = None,
         *,
         prefix: KeyLike | None = None,
         partition: int | None = None,
@@ -566,14 +590,14 @@ class AsyncReads:
         hold for the first answer. There is no timeout: a watch goes on until it is closed, also when partitions move.
 
         Raises (while it is iterated):
+            TypeError: the store's keys aren't of the key's type.
             LookupFailure: no replica can serve a partition any more, the router has gone, or the request is wrong.
 
         """
         positions = tuple(resume)
         request = query_service_pb2.WatchRequest(
             store=store,
-            key=None if key is None else conversion.to_key(key),
-            prefix=None if prefix is None else conversion.to_key(prefix),
+            prefix=None if prefix is None else prefix_key(prefix),
             partition=partition,
             resume=map(conversion.to_position, positions),
             freshness=self._wire(store, freshness, at_least),
@@ -581,12 +605,42 @@ class AsyncReads:
             json_text=not raw,
         )
         peer = self._router.current
+        call: WatchCall | LateWatchCall
+        if key is None:
+            call = peer.watch(request)
+        elif not needs_serde(key):
+            request.key.CopyFrom(to_key(key))
+            call = peer.watch(request)
+        else:
+            call = LateWatchCall(partial(self._begin_watch, peer, request, key))
 
         def named(failure: LookupFailure) -> LookupFailure:
             self._router.stream_failed(peer, failure)
             return peer.named(failure, self._timeout_s)
 
-        return AsyncWatch(peer.watch(request), store, named, self._saw, positions)
+        return AsyncWatch(call, store, named, self._saw, positions)
+
+    async def _begin_watch(self, peer: RouterPeer, request: query_service_pb2.WatchRequest, key: AnyKey) -> WatchCall:
+        request.key.CopyFrom(await self._key(request.store, key, None))
+        return peer.watch(request)
+
+    async def _key(self, store: str, key: AnyKey, timeout_s: float | None) -> types_pb2.Key:
+        return await self._lookups.wire_key(store, key, self._seconds(timeout_s))
+
+    async def _key_range(
+        self,
+        store: str,
+        first: AnyKey | None,
+        last: AnyKey | None,
+        prefix: KeyLike | None,
+        timeout_s: float | None,
+    ) -> KeyRangeFields:
+        """Return the keys that a scan reads, in their wire form."""
+        return {
+            "from_key": None if first is None else await self._key(store, first, timeout_s),
+            "to_key": None if last is None else await self._key(store, last, timeout_s),
+            "prefix": None if prefix is None else prefix_key(prefix),
+        }
 
     def _bounds(self, freshness: Freshness, at_least: Token | None = None) -> Freshness:
         """Return a read's bounds."""

@@ -38,6 +38,7 @@ class KeyRoute:
 @dataclass(frozen=True, slots=True)
 class _Store:
     key_serde: Serde
+    key_serde_name: str
     routes: tuple[KeyRoute | None, ...]
     """By partition."""
 
@@ -73,6 +74,7 @@ class FleetRoutes:
         stores = {
             info.name: _Store(
                 known_serde(info.key_serde),
+                info.key_serde,
                 tuple(routes.get(_task_of(info, number)) for number in range(info.partition_count)),
             )
             for info in fleet.stores
@@ -90,6 +92,11 @@ class FleetRoutes:
         except LookupFailure:
             return None
         return routed.routes[partition_for(data, len(routed.routes))]
+
+    def key_serde(self, store: str) -> str | None:
+        """Return the name of a store's key serde; None if there is no such store here."""
+        found = self._stores.get(store)
+        return None if found is None else found.key_serde_name
 
 
 def _task_of(store: fleet_service_pb2.StoreInfo, partition: int) -> str:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from statehouse.client.answers import (
+    AnyKey,
     Explanation,
     Fleet,
     InputRecord,
@@ -118,7 +119,7 @@ class _Reads:
     def watch(
         self,
         store: str,
-        key: KeyLike | None = None,
+        key: AnyKey | None = None,
         *,
         prefix: KeyLike | None = None,
         partition: int | None = None,
@@ -193,14 +194,14 @@ class Client(_Reads):
         self._loop = loop
         super().__init__(self._client, _Calls(loop))
 
-    def locate(self, store: str, key: KeyLike, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
+    def locate(self, store: str, key: AnyKey, *, freshness: Freshness = ANY, timeout: float | None = None) -> Location:
         """Return where a key lives."""
         return self._run(self._client.locate(store, key, freshness=freshness, timeout=timeout))
 
     def explain(
         self,
         store: str,
-        key: KeyLike,
+        key: AnyKey,
         *,
         freshness: Freshness = ANY,
         at_least: Token | None = None,

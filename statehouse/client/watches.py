@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -19,6 +19,37 @@ from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2
 from statehouse.waiting import is_told_to_end
 
+WatchCall = grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse]
+
+
+class LateWatchCall:
+    """A call that begins when it is first read: something has to be asked for before."""
+
+    def __init__(self, begin: Callable[[], Awaitable[WatchCall]]) -> None:
+        self._begin = begin
+        self._call: WatchCall | None = None
+        self._is_cancelled = False
+
+    async def read(self) -> Any:  # noqa: ANN401 - as gRPC's
+        """Read the next response.
+
+        Raises:
+            LookupFailure: the call can't begin.
+            grpc.RpcError: it failed.
+
+        """
+        if self._call is None:
+            self._call = await self._begin()
+        if self._is_cancelled:
+            self._call.cancel()
+        return await self._call.read()
+
+    def cancel(self) -> None:
+        """End it."""
+        self._is_cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
 
 class AsyncWatch:
     """Yields updates until it or its client is closed; raises `LookupFailure` when no replica can serve it any more.
@@ -28,7 +59,7 @@ class AsyncWatch:
 
     def __init__(
         self,
-        call: grpc.aio.UnaryStreamCall[query_service_pb2.WatchRequest, query_service_pb2.WatchResponse],
+        call: WatchCall | LateWatchCall,
         store: str,
         named: Callable[[LookupFailure], LookupFailure],
         saw: Callable[[Token], None],

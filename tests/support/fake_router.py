@@ -18,6 +18,7 @@ from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
 from statehouse.rpc.status import to_status
+from statehouse.scan_ranges import entry_key_range, key_range
 from statehouse.serdes import SERDES, json_value
 from statehouse.v1 import (
     errors_pb2,
@@ -108,7 +109,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
 
     def Scan(self, request: query_service_pb2.ScanRequest, context: Any) -> query_service_pb2.ScanResponse:  # noqa: N802 - the service's name
         self._take(request, request.store, context)
-        keys = paging.key_range(request, SERDES["string"])
+        keys = key_range(request, SERDES["string"])
         found = sorted(
             (
                 key
@@ -136,7 +137,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.ScanWindowsResponse:
         """Every key has a window of a second at 0 and one at 1,000."""
         self._take(request, request.store, context)
-        keys = paging.entry_key_range(request, SERDES["string"])
+        keys = entry_key_range(request, SERDES["string"])
         first_ms, last_ms = paging.time_span(request)
         found = sorted(
             (
@@ -191,7 +192,7 @@ class FakeRouter(query_service_pb2_grpc.QueryServiceServicer, fleet_service_pb2_
     ) -> query_service_pb2.ScanSessionsResponse:
         """Every key has a session from 0 to 500 and one from 1,000."""
         self._take(request, request.store, context)
-        keys = paging.entry_key_range(request, SERDES["string"])
+        keys = entry_key_range(request, SERDES["string"])
         first_ms, last_ms = paging.time_span(request)
         found = sorted(
             (

@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from statehouse.client import conversion
 from statehouse.client.answers import InputRecord, KeyLike
+from statehouse.client.keys import to_key
 from statehouse.errors import LookupFailure, Reason, shown
 from statehouse.positions import Token
-from statehouse.v1 import fleet_service_pb2, query_service_pb2
+from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from statehouse.web.api import bodies
 from statehouse.web.api.api_request import ApiRequest, body_of, json_response
 from statehouse.web.api.bodies import Reader
@@ -50,7 +51,7 @@ async def get_store(asked: ApiRequest) -> Response:
 async def get_key(asked: ApiRequest) -> Response:
     """Look one key up, now or at a time."""
     key, as_of_ms = asked.key, asked.values["as_of_ms"]
-    common: dict[str, Any] = {"store": asked.store, "key": conversion.to_key(key), "freshness": asked.freshness}
+    common: dict[str, Any] = {"store": asked.store, "key": to_key(key), "freshness": asked.freshness}
     request: query_service_pb2.GetRequest | query_service_pb2.GetAsOfRequest
     if as_of_ms is None:
         request = query_service_pb2.GetRequest(**common)
@@ -83,7 +84,7 @@ def key_pages(method: str, kind: Callable[..., Any], items: str, field: str, ite
         values = asked.values
         request = kind(
             store=asked.store,
-            key=conversion.to_key(asked.key),
+            key=to_key(asked.key),
             freshness=asked.freshness,
             reverse=values["reverse"],
             page_size=values["page_size"],
@@ -113,12 +114,14 @@ def store_pages(method: str, kind: Callable[..., Any], items: str, field: str, i
 
     async def handle(asked: ApiRequest) -> Response:
         values = asked.values
-        first, last, prefix = (_key(asked, name) for name in ("from", "to", "prefix"))
+        first, last, prefix = (_optional_key(asked, name) for name in ("from", "to", "prefix"))
         if prefix is not None and (first is not None or last is not None):
             raise wrong("prefix excludes from and to", "prefix")
         request = kind(
             store=asked.store,
-            **conversion.to_key_range(first, last, prefix),
+            from_key=first,
+            to_key=last,
+            prefix=prefix,
             freshness=asked.freshness,
             reverse=values["reverse"],
             page_size=values["page_size"],
@@ -174,8 +177,7 @@ async def batch(asked: ApiRequest) -> Response:
     freshness = asked.freshness
     request = query_service_pb2.BatchGetRequest(
         requests=[
-            query_service_pb2.GetRequest(store=asked.store, key=conversion.to_key(each), freshness=freshness)
-            for each in keys
+            query_service_pb2.GetRequest(store=asked.store, key=to_key(each), freshness=freshness) for each in keys
         ]
     )
     # Of an empty batch the rules would be asked about no store at all.
@@ -197,7 +199,7 @@ async def query_store(asked: ApiRequest) -> Response:
         raise wrong(f"the arguments: {error}") from None
     request = query_service_pb2.QueryStoreRequest(
         store=asked.store,
-        key=conversion.to_key(asked.key),
+        key=to_key(asked.key),
         freshness=asked.freshness,
         query=asked.path["query"],
         json_text=True,
@@ -212,9 +214,7 @@ async def query_store(asked: ApiRequest) -> Response:
 
 async def locate(asked: ApiRequest) -> Response:
     """Say where a key lives."""
-    request = fleet_service_pb2.LocateKeyRequest(
-        store=asked.store, key=conversion.to_key(asked.key), freshness=asked.freshness
-    )
+    request = fleet_service_pb2.LocateKeyRequest(store=asked.store, key=to_key(asked.key), freshness=asked.freshness)
     await asked.admit(request)
     response = await asked.gateway.ask(lambda peer, s: peer.fleet.LocateKey(request, timeout=s), asked.seconds)
     return json_response(bodies.location_body(conversion.from_locate(response)))
@@ -223,7 +223,7 @@ async def locate(asked: ApiRequest) -> Response:
 async def explain(asked: ApiRequest) -> Response:
     """Look one key up, and show each step."""
     key = asked.key
-    lookup = query_service_pb2.GetRequest(store=asked.store, key=conversion.to_key(key), freshness=asked.freshness)
+    lookup = query_service_pb2.GetRequest(store=asked.store, key=to_key(key), freshness=asked.freshness)
     request = fleet_service_pb2.ExplainGetRequest(lookup=lookup)
     await asked.admit(request)
     reader = await asked.reader()
@@ -247,8 +247,9 @@ async def await_input(asked: ApiRequest) -> Response:
     return json_response({"token": str(Token.from_proto(response.at_least))})
 
 
-def _key(asked: ApiRequest, name: str) -> KeyLike | None:
-    return key_of(name, asked.values[name], base64_keys=asked.values["base64_keys"])
+def _optional_key(asked: ApiRequest, name: str) -> types_pb2.Key | None:
+    key = key_of(name, asked.values[name], base64_keys=asked.values["base64_keys"])
+    return None if key is None else to_key(key)
 
 
 def _keys(texts: Iterable[str], *, base64_keys: bool) -> list[KeyLike]:

@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.client import conversion
 from statehouse.client.answers import KeyLike, Update
+from statehouse.client.keys import to_key
 from statehouse.client.routers import is_routers
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.authorized import ASKED_AGAIN_S
@@ -56,8 +57,8 @@ async def watch(asked: ApiRequest) -> Response:
     key, prefix = _watched(asked)
     request = query_service_pb2.WatchRequest(
         store=asked.store,
-        key=None if key is None else conversion.to_key(key),
-        prefix=None if prefix is None else conversion.to_key(prefix),
+        key=None if key is None else to_key(key),
+        prefix=None if prefix is None else to_key(prefix),
         partition=asked.values["partition"],
         freshness=asked.freshness,
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.datastructures import QueryParams
 
 from statehouse.client import AsyncWatch, Session, Store, Window, conversion
+from statehouse.client.keys import to_key
 from statehouse.consistency import Freshness
 from statehouse.errors import LookupFailure
 from statehouse.topology import SESSION, WINDOW
@@ -78,7 +79,7 @@ async def _timed(
     """Read the windows or sessions of a key; which replicas there are is asked beside."""
     fields: dict[str, Any] = {
         "store": store.name,
-        "key": conversion.to_key(asked.key),
+        "key": to_key(asked.key),
         "freshness": conversion.to_freshness(bounds, store.name),
         "page_size": ENTRIES_A_PAGE,
         "reverse": True,

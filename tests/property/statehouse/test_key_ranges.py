@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statehouse.client.key_ranges import Comparison, KeyValue, Operator, common_ranges, key_value, ranges_of
+from statehouse.key_ranges import Comparison, KeyValue, Operator, common_ranges, key_value, ranges_of
 from statehouse.paging import KeyRange
 from statehouse.serdes import SERDES
 

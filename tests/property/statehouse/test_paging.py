@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from statehouse import paging
 from statehouse.errors import LookupFailure, Reason
+from statehouse.scan_ranges import key_range
 from statehouse.serdes import SERDES
 from statehouse.v1 import query_service_pb2, types_pb2
 
@@ -30,7 +31,7 @@ def test_pages_of_a_range(keys: set[bytes], low: bytes | None, high: bytes | Non
         request.to_key.raw = high
     got: list[bytes] = []
     for _ in range(len(keys) + 1):
-        page = inside(keys, paging.key_range(request, BYTES))[:size]
+        page = inside(keys, key_range(request, BYTES))[:size]
         got += page
         if not page:
             break
@@ -42,7 +43,7 @@ def test_pages_of_a_range(keys: set[bytes], low: bytes | None, high: bytes | Non
 @given(KEYS, st.binary(max_size=2))
 def test_prefix(keys: set[bytes], prefix: bytes) -> None:
     request = query_service_pb2.ScanRequest(store="s", prefix=types_pb2.Key(raw=prefix))
-    assert inside(keys, paging.key_range(request, BYTES)) == sorted(key for key in keys if key.startswith(prefix))
+    assert inside(keys, key_range(request, BYTES)) == sorted(key for key in keys if key.startswith(prefix))
 
 
 def test_prefix_of_highest_bytes_has_no_upper_end() -> None:
@@ -56,5 +57,5 @@ def test_a_token_with_a_letter_that_no_token_has_is_refused() -> None:
     token = paging.next_page_token(request, b"key")
     request.page_token = token[:4] + "!" + token[4:]
     with pytest.raises(LookupFailure) as refused:
-        paging.key_range(request, BYTES)
+        key_range(request, BYTES)
     assert refused.value.reason is Reason.INVALID_PAGE_TOKEN

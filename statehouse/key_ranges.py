@@ -18,6 +18,7 @@ from typing import Final
 
 from statehouse.errors import shown
 from statehouse.paging import KeyRange, after_prefix
+from statehouse.serdes import SERDES
 
 KeyValue = str | bytes | int | float
 """A key as the column of keys has it, by the key serde: text, bytes, an integer or a float."""
@@ -235,5 +236,11 @@ _SATISFYING: Final[Mapping[str, _Satisfying]] = MappingProxyType(
     {"string": _text, "json": _text, "bytes": _binary, "long": _long, "double": _double}
 )
 _FROM_TEXT: Final[Mapping[str, Callable[[str], KeyValue]]] = MappingProxyType(
-    {"string": str, "json": str, "bytes": bytes.fromhex, "long": int, "double": float}
+    {
+        "string": str,
+        "json": str,
+        "bytes": SERDES["bytes"].parse,
+        "long": lambda text: int(_LONG.unpack(SERDES["long"].parse(text))[0]),
+        "double": lambda text: float(_DOUBLE.unpack(SERDES["double"].parse(text))[0]),
+    }
 )
