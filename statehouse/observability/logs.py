@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import structlog
 
+from statehouse.observability.line_limit import LineLimit
+
 _REPEAT_S = 10.0
+_TRACEBACKS_AT_ONCE, _TRACEBACKS_PER_S = 10, 0.5
+_KINDS_MAX: Final = 1_000
+_KIND_MAX: Final = 100
 
 
 class _OncePerWhile(logging.Filter):
@@ -28,6 +34,38 @@ class _OncePerWhile(logging.Filter):
         if len(self._said) > 100:
             self._said.clear()
         self._said[kind] = now
+        return True
+
+
+class _ErrorLimit(logging.Filter):
+    """Bounds the errors of each kind by the second: who finds a way to cause one must not fill the disk.
+
+    The next line that passes says how many did not. What has a traceback is longer, and has less room.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._limits: dict[tuple[str, str], LineLimit] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether there is room for a line."""
+        if record.levelno < logging.ERROR:
+            return True
+        event = record.msg if isinstance(record.msg, dict) else {}
+        kind = record.name, str(event.get("event", ""))[:_KIND_MAX]
+        limit = self._limits.get(kind)
+        if limit is None:
+            if len(self._limits) >= _KINDS_MAX:
+                self._limits.clear()
+            has_traceback = bool(record.exc_info or event.get("exc_info"))
+            limit = LineLimit(_TRACEBACKS_AT_ONCE, _TRACEBACKS_PER_S) if has_traceback else LineLimit()
+            self._limits[kind] = limit
+        if not limit.take(self._clock()):
+            return False
+        if limit.left_out and event:
+            event["left_out"] = limit.left_out
+        limit.left_out = 0
         return True
 
 
@@ -69,6 +107,7 @@ def configure(level: str = "INFO") -> None:
         finish.append(structlog.processors.format_exc_info)
     handler = _CurrentStderr()
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*finish, renderer]))
+    handler.addFilter(_ErrorLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)

@@ -26,7 +26,7 @@ class CallerLeftError(Exception):
 
 
 class StreamLimit:
-    """Places for streams that are open at once, at most `limit`; `what`: what they are, in the plural."""
+    """AddressLimit for streams that are open at once, at most `limit`; `what`: what they are, in the plural."""
 
     def __init__(self, limit: int, what: str) -> None:
         self.limit, self._what = limit, what

@@ -40,11 +40,25 @@ class HttpSettings(DeclaredSettings):
     http_max_requests: int = setting(
         200, "Most HTTP requests at once, beside watches. Further ones are refused.", SettingGroup.HTTP, ge=1
     )
+    http_max_requests_per_address: int | None = setting(
+        None,
+        "The same for one address. Callers behind a load balancer share its address: then give http_max_requests.",
+        SettingGroup.HTTP,
+        unset="as many as are left for others",
+        ge=1,
+    )
     http_max_watches: int = setting(
         200,
         "Most streams of server-sent events at once, of stores and of the page. Further ones are refused.",
         SettingGroup.HTTP,
         ge=0,
+    )
+    http_max_watches_per_address: int | None = setting(
+        None,
+        "The same for one address. Callers behind a load balancer share its address: then give http_max_watches.",
+        SettingGroup.HTTP,
+        unset="as many as are left for others",
+        ge=1,
     )
     http_max_body_bytes: int = setting(1024 * 1024, "Largest body of an HTTP request.", SettingGroup.HTTP, ge=1_024)
 

@@ -6,24 +6,22 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from statehouse.errors import LookupFailure, internal_error
+from statehouse.errors import LookupFailure
 from statehouse.security.rights import METRICS
 from statehouse.web.api.api_request import json_response
 from statehouse.web.api.problems import problem, problem_of
 from statehouse.web.api.routes import api_routes
 from statehouse.web.gateway import CallerRefused, Gateway
-from statehouse.web.guards import PROBE, guards
+from statehouse.web.guards import guards
 from statehouse.web.pages.routes import page_routes
-
-log = structlog.get_logger(__name__)
+from statehouse.web.request_limit import PROBE
 
 
 def build_app(gateway: Gateway, extra: Sequence[BaseRoute] = ()) -> Starlette:
@@ -51,12 +49,12 @@ def build_app(gateway: Gateway, extra: Sequence[BaseRoute] = ()) -> Starlette:
             *page_routes(gateway),
         ],
         lifespan=lifespan,
-        middleware=guards(gateway.settings),
+        middleware=guards(gateway.settings, gateway.metrics),
         exception_handlers={
             LookupFailure: _failed,
             CallerRefused: _refused,
             HTTPException: _no_such_path,
-            Exception: _defect,
+            ClientDisconnect: _left,
         },
     )
 
@@ -85,7 +83,6 @@ async def _no_such_path(request: Request, error: Any) -> Response:  # noqa: ANN4
     return json_response(problem(error.status_code, reason, detail), error.status_code, error.headers)
 
 
-async def _defect(request: Request, error: Exception) -> Response:
-    log.error("defect in a handler", path=request.url.path, exc_info=error)
-    body = problem_of(internal_error())
-    return json_response(body, body["status"])
+async def _left(_request: Request, _left: Any) -> Response:  # noqa: ANN401 - as above
+    """Answer nobody: the caller has left before the body was whole."""
+    return Response(status_code=400)

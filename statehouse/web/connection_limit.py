@@ -9,56 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections import Counter
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
-from ipaddress import IPv6Address
 from typing import Any, Final
+
+from statehouse.address_limits import AddressLimit, Bound
 
 BEGINS_WITHIN_S: Final = 10.0
 """So long a connection may take for a TLS handshake."""
-_NETWORK_BYTES: Final = 8
-"""Of an IPv6 address: a /64 is one caller's."""
-
-
-class Bound(StrEnum):
-    """What a connection was refused by."""
-
-    ALL = "all"
-    ADDRESS = "address"
-
-
-class ConnectionLimit:
-    """Counts connections, in all and of each address. Decides without I/O.
-
-    `most_of_address` None: an address has as many as are left for others; one alone has half.
-    """
-
-    def __init__(self, most: int, most_of_address: int | None) -> None:
-        self._most, self._most_of_address = most, most_of_address
-        self._of: Counter[str] = Counter()
-        self.taken = 0
-
-    def enter(self, address: str) -> Bound | None:
-        """Take a place; if there is none, return what bounds it."""
-        left = self._most - self.taken
-        if left <= 0:
-            return Bound.ALL
-        caller = _caller(address)
-        if self._of[caller] >= (left if self._most_of_address is None else self._most_of_address):
-            return Bound.ADDRESS
-        self._of[caller] += 1
-        self.taken += 1
-        return None
-
-    def leave(self, address: str) -> None:
-        """Give a place back."""
-        caller = _caller(address)
-        self.taken -= 1
-        self._of[caller] -= 1
-        if not self._of[caller]:
-            del self._of[caller]
 
 
 class ServerSocket(socket.socket):
@@ -71,7 +29,7 @@ class ServerSocket(socket.socket):
         self,
         address: Any,  # noqa: ANN401 - as the socket module has it
         family: socket.AddressFamily,
-        limit: ConnectionLimit,
+        limit: AddressLimit,
         on_refused: Callable[[Bound], None] = lambda _bound: None,
     ) -> None:
         """Listen.
@@ -141,10 +99,3 @@ class _ConnectionSocket(socket.socket):
 def _cut(admitted: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it has ended by itself
         admitted.shutdown(socket.SHUT_RDWR)
-
-
-def _caller(address: str) -> str:
-    """Return what an address counts as: with IPv6 its /64."""
-    if ":" not in address:
-        return address
-    return IPv6Address(address.partition("%")[0]).packed[:_NETWORK_BYTES].hex()

@@ -1,4 +1,4 @@
-"""One HTTP connection: its caller's certificate, and how long it may take to send headers, or to take an answer."""
+"""One HTTP connection: its caller's certificate, and how long it may take to send a request, or to take an answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from statehouse.web.connection_limit import ServerSocket
 from statehouse.web.gateway import CERTIFICATE
+from statehouse.web.request_limit import BODY_WITHIN_S
 
 HEADERS_BYTES_MAX: Final = 16 * 1024
 HEADERS_WITHIN_S: Final = 10.0
 """So long the headers of a request may take; `connection_limit.py` has the time of a handshake before them."""
+BODY_ENDS_WITHIN_S: Final = BODY_WITHIN_S + 5.0
+"""So long a body may take, whether anybody waits for it or not: whoever does has answered by then."""
 TAKEN_WITHIN_S: Final = 60.0
 """A caller who takes nothing of an answer for so long is cut off."""
 _LOOKED_AT_S: Final = 5.0
@@ -27,6 +30,7 @@ class Connection(H11Protocol):
         super().__init__(*args, **named)
         self._listener = listener
         self._headers_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
         self._taken_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -41,16 +45,16 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
         super().data_received(data)
-        self._look_for_headers()
+        self._look_for_request()
 
     def on_response_complete(self) -> None:
         """Go on with what has come meanwhile."""
         super().on_response_complete()
-        self._look_for_headers()
+        self._look_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        self._stop_timer()
+        self._stop_timers()
         if self._taken_timer is not None:
             self._taken_timer.cancel()
         super().connection_lost(exc)
@@ -68,21 +72,27 @@ class Connection(H11Protocol):
             self._taken_timer.cancel()
             self._taken_timer = None
 
-    def _look_for_headers(self) -> None:
-        """Begin to wait for headers whose beginning is there; stop if they are whole, or none have come."""
+    def _look_for_request(self) -> None:
+        """Begin to wait for headers or a body whose beginning is there; stop if they are whole, or none have come."""
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             if self._headers_timer is None:
                 self._await_headers()
+        elif self.conn.their_state is h11.SEND_BODY:
+            if self._body_timer is None:
+                self._stop_timers()
+                self._body_timer = self.loop.call_later(BODY_ENDS_WITHIN_S, self.transport.abort)
         else:
-            self._stop_timer()
+            self._stop_timers()
 
     def _await_headers(self) -> None:
+        self._stop_timers()
         self._headers_timer = self.loop.call_later(HEADERS_WITHIN_S, self.transport.abort)
 
-    def _stop_timer(self) -> None:
-        if self._headers_timer is not None:
-            self._headers_timer.cancel()
-            self._headers_timer = None
+    def _stop_timers(self) -> None:
+        for timer in (self._headers_timer, self._body_timer):
+            if timer is not None:
+                timer.cancel()
+        self._headers_timer = self._body_timer = None
 
     def _look(self, waiting: int, since: float) -> None:
         now, left = self.loop.time(), self.transport.get_write_buffer_size()

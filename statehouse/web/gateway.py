@@ -7,13 +7,15 @@ its own is judged here first, by the rules that routers and nodes have, and by t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 from starlette.requests import Request
 
+from statehouse.address_limits import AddressLimit, Bound
 from statehouse.background import BackgroundWork
 from statehouse.client import AsyncClient, ClientTls
 from statehouse.client.peers import FleetStub, Peer
@@ -23,7 +25,6 @@ from statehouse.observability.denials import counted_gate
 from statehouse.rpc.authorized import ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
-from statehouse.rpc.streams import StreamLimit
 from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
 from statehouse.settings import WebSettings
@@ -61,7 +62,6 @@ class Gateway:
         settings: of the web process.
         client: reads stores, through the routers.
         routers: for calls that the client has no method for.
-        watches: places for streams of events.
         metrics: what is counted here.
 
     """
@@ -85,7 +85,7 @@ class Gateway:
         self.routers = Routers(settings.router, settings.max_message_bytes, _files(to_routers))
         self._node_files = _files(to_nodes)
         self._nodes: dict[str, RenewedChannel[NodeStub]] = {}
-        self.watches = StreamLimit(settings.http_max_watches, "watches of this HTTP server")
+        self._watches = AddressLimit(settings.http_max_watches, settings.http_max_watches_per_address)
         self._background = BackgroundWork()
         self._form_secret = secrets.token_bytes(csrf.SECRET_BYTES)
         self._starts: list[Callable[[], Awaitable[None]]] = []
@@ -104,6 +104,26 @@ class Gateway:
     def fleet(self) -> FleetStub:
         """FleetService of the present router, for a stream that begins now. A failure is gRPC's own: see `ask`."""
         return self.routers.current.fleet
+
+    @contextmanager
+    def watch_place(self, request: Request) -> Iterator[None]:
+        """Take a place for a stream of events, for as long as the context lasts.
+
+        Raises:
+            LookupFailure: OVERLOADED, there is none.
+
+        """
+        address = address_of(request)
+        bound = self._watches.enter(address)
+        if bound is not None:
+            words = f"{self.settings.http_max_watches} watches of this HTTP server are open, as many as are allowed"
+            if bound is Bound.ADDRESS:
+                words = "as many watches of this address are open as are allowed: http_max_watches_per_address"
+            raise LookupFailure(Reason.OVERLOADED, words)
+        try:
+            yield
+        finally:
+            self._watches.leave(address)
 
     async def ask(self, make: RouterCall[Any, Any], timeout_s: float | None = None) -> Any:  # noqa: ANN401 - the call's own response
         """Make a call of a router: `ask(lambda peer, s: peer.fleet.ListNodes(request, timeout=s))`.
@@ -219,7 +239,12 @@ def shown_by(request: Request) -> Shown:
             LookupFailure(Reason.UNAUTHENTICATED, "the request has authorization more than once: give it once")
         )
     certificate = getattr(request.state, CERTIFICATE, b"")
-    return Shown(certificate, given[0] if given else "", "" if request.client is None else request.client.host)
+    return Shown(certificate, given[0] if given else "", address_of(request))
+
+
+def address_of(request: Request) -> str:
+    """Return the address of the caller of an HTTP request; empty if it isn't known."""
+    return "" if request.client is None else request.client.host
 
 
 def _shown_on(shown: Shown) -> tuple[tuple[str, str | bytes], ...]:

@@ -1,21 +1,26 @@
-"""What each request passes first, and each answer has: names, sites, how many at once, and headers for browsers."""
+"""What each request passes first, and each answer has: names, sites, places, and headers for browsers."""
 
 from __future__ import annotations
 
 from typing import Final
 from urllib.parse import unquote
 
+import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from statehouse.errors import LookupFailure, Reason
+from statehouse.errors import internal_error
 from statehouse.request_target import in_origin_form
 from statehouse.settings import WebSettings
 from statehouse.web.api.api_request import json_response
 from statehouse.web.api.problems import problem, problem_of
 from statehouse.web.hosts import SAFE_METHODS, allowed_names, is_allowed, is_own_site
+from statehouse.web.metrics import WebMetrics
+from statehouse.web.request_limit import PROBE, RequestLimit
+
+log = structlog.get_logger(__name__)
 
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
@@ -27,18 +32,16 @@ SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-PROBE: Final = "/healthz"
-"""Whether the process answers: asked by whatever HTTP a probe speaks."""
-_EVENTS: Final = "text/event-stream"
 
 
-def guards(settings: WebSettings) -> list[Middleware]:
+def guards(settings: WebSettings, metrics: WebMetrics) -> list[Middleware]:
     """Return what stands before the routes, the first first."""
     return [
         Middleware(_RequestTarget),
         Middleware(_SecurityHeaders),
         Middleware(_HostCheck, names=allowed_names(settings.bind_host, settings.http_allowed_hosts)),
-        Middleware(_RequestLimit, most=settings.http_max_requests),
+        Middleware(RequestLimit, settings=settings, metrics=metrics),
+        Middleware(_HandlerErrors),
     ]
 
 
@@ -105,42 +108,24 @@ class _HostCheck:
         return json_response(problem(403, "OTHER_SITE", "a page of another site may not change anything here"), 403)
 
 
-class _RequestLimit:
-    """Refuses requests beyond `most` at once. A stream of events has a place of its own: see `Gateway.watches`."""
+class _HandlerErrors:
+    """Answers for what went wrong in a handler. uvicorn would say it at length, and once more."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
-        self._open = 0
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if self._open >= self._most:
-            body = problem_of(
-                LookupFailure(Reason.OVERLOADED, f"{self._most} requests are under way, as many as may be")
-            )
-            await json_response(body, body["status"])(scope, receive, send)
-            return
-        self._open += 1
-        has_place = True
-
-        def leave() -> None:
-            nonlocal has_place
-            if has_place:
-                has_place = False
-                self._open -= 1
+        is_answered = False
 
         async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start" and _is_stream(message):
-                leave()
+            nonlocal is_answered
+            is_answered = True
             await send(message)
 
         try:
             await self._app(scope, receive, sent)
-        finally:
-            leave()
-
-
-def _is_stream(message: Message) -> bool:
-    return Headers(raw=message["headers"]).get("content-type", "").startswith(_EVENTS)
+        except Exception:  # whatever it is, the caller gets an answer
+            log.exception("defect in a handler", path=scope["path"])
+            if not is_answered:
+                body = problem_of(internal_error())
+                await json_response(body, body["status"])(scope, receive, send)

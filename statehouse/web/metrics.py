@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from prometheus_client import Counter, Gauge, generate_latest
 
+from statehouse.address_limits import AddressLimit, Bound
 from statehouse.observability.denials import SecurityMetrics
 from statehouse.observability.metrics import new_registry
-from statehouse.web.connection_limit import Bound, ConnectionLimit
 
 ROUTERS: Final = "statehouse_router"
 """Denials are counted as its router's are: who watches that sees both."""
+
+
+class BodyFailure(StrEnum):
+    """Why a request's body did not come to its end."""
+
+    LEFT = "left"
+    LATE = "late"
+    DISPLACED = "displaced"
 
 
 class WebMetrics:
@@ -34,14 +43,26 @@ class WebMetrics:
         )
         for bound in Bound:
             self._refused.labels(bound)
+        self._unfinished = Counter(
+            "statehouse_http_unfinished_requests",
+            "Requests whose body did not come to its end: the caller left, took too long, or others needed the place",
+            ("why",),
+            registry=self._registry,
+        )
+        for why in BodyFailure:
+            self._unfinished.labels(why)
 
-    def watch(self, limit: ConnectionLimit) -> None:
+    def watch(self, limit: AddressLimit) -> None:
         """Show how many connections are open."""
         self._connections.set_function(lambda: limit.taken)
 
     def refused(self, bound: Bound) -> None:
         """Count a connection that was closed at once."""
         self._refused.labels(bound).inc()
+
+    def unfinished(self, why: BodyFailure) -> None:
+        """Count a request whose body did not come to its end."""
+        self._unfinished.labels(why).inc()
 
     def text(self) -> bytes:
         """Return all of them, in Prometheus' text form."""

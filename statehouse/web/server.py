@@ -15,13 +15,14 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.routing import BaseRoute
 
+from statehouse.address_limits import AddressLimit
 from statehouse.observability import logs
 from statehouse.rpc.listening import cant_listen
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.settings import TlsSettings, WebSettings
 from statehouse.waiting import StopSignals, first_of, stop_signals
 from statehouse.web.app import build_app
-from statehouse.web.connection_limit import ConnectionLimit, ServerSocket
+from statehouse.web.connection_limit import ServerSocket
 from statehouse.web.connections import HEADERS_BYTES_MAX, Connection
 from statehouse.web.gateway import Gateway
 from statehouse.web.metrics import WebMetrics
@@ -137,7 +138,7 @@ def run(
 
 def _listening(settings: WebSettings, metrics: WebMetrics) -> ServerSocket:
     host, port = settings.bind_host, settings.http_port or 0
-    limit = ConnectionLimit(settings.max_connections, settings.max_connections_per_address)
+    limit = AddressLimit(settings.max_connections, settings.max_connections_per_address)
     metrics.watch(limit)
     try:
         family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]

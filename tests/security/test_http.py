@@ -270,6 +270,24 @@ def test_who_loses_a_right_loses_the_watch_that_is_open(secured: SecuredHttp) ->
     )
 
 
+@pytest.mark.parametrize("kind", ["nothing", "revoked", "wrong token", "wrong role", "other store"])
+def test_who_may_not_ask_is_told_before_the_body_is_waited_for(secured: SecuredHttp, kind: str) -> None:
+    for (method, path), row in ROWS.items():
+        if method == "GET" or (kind == "other store" and not row.is_about_a_store):
+            continue
+        connection = secured._connection(kind, row)
+        connection.timeout = 5.0  # half of what a body may take
+        target = path.replace("{store}", STORE).replace("{key}", "k0").replace("{query}", "top").replace("{node}", "n1")
+        connection.putrequest(method, target)
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", "100")
+        for each in secured._tokens(kind):
+            connection.putheader("Authorization", f"Bearer {each}")
+        connection.endheaders()
+        assert connection.getresponse().status in expected(kind, row), path
+        connection.close()
+
+
 def request_of(certificate: Issued) -> Request:
     """Return an HTTP request as the server makes it of a caller with this certificate."""
     state = {CERTIFICATE: certificate.der}

@@ -17,7 +17,7 @@ from statehouse.v1 import types_pb2
 from statehouse.web.api import json_text
 from statehouse.web.api.bodies import Reader
 from statehouse.web.api.parameters import Values, freshness_of, key_of, wrong
-from statehouse.web.api.problems import MEDIA_TYPE, HttpRefusal, headers_of
+from statehouse.web.api.problems import MEDIA_TYPE, headers_of
 from statehouse.web.api.stores import KnownStores
 from statehouse.web.gateway import Gateway
 
@@ -124,22 +124,6 @@ def query_of(request: Request) -> list[tuple[str, str]]:
         raise wrong(
             f"the query string must be percent-encoded UTF-8 with at most {_PARAMETERS_MAX} parameters"
         ) from None
-
-
-async def body_of(request: Request, most_bytes: int) -> bytes:
-    """Return a request's body.
-
-    Raises:
-        HttpRefusal: 413, it has more bytes.
-
-    """
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most_bytes:
-            raise HttpRefusal(413, f"the body has more than {most_bytes} bytes: ask for less at a time")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def json_response(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -15,7 +15,7 @@ from statehouse.errors import LookupFailure, Reason, shown
 from statehouse.positions import Token
 from statehouse.v1 import fleet_service_pb2, query_service_pb2, types_pb2
 from statehouse.web.api import bodies
-from statehouse.web.api.api_request import ApiRequest, body_of, json_response
+from statehouse.web.api.api_request import ApiRequest, json_response
 from statehouse.web.api.bodies import Reader
 from statehouse.web.api.parameters import BATCH_KEYS_MAX, from_base64, key_of, wrong
 from statehouse.web.api.problems import HttpRefusal
@@ -167,6 +167,8 @@ async def count(asked: ApiRequest) -> Response:
 
 async def batch(asked: ApiRequest) -> Response:
     """Look several keys up."""
+    # Before the body is waited for. Of an empty batch the rules would be asked about no store at all.
+    await asked.gateway.authorise(asked.request, "Get", asked.store)
     document = await _object(asked, {"keys"})
     texts = document.get("keys")
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
@@ -180,8 +182,6 @@ async def batch(asked: ApiRequest) -> Response:
             query_service_pb2.GetRequest(store=asked.store, key=to_key(each), freshness=freshness) for each in keys
         ]
     )
-    # Of an empty batch the rules would be asked about no store at all.
-    await asked.gateway.authorise(asked.request, "Get", asked.store)
     await asked.admit(request)
     reader = await asked.reader()
     for each in request.requests:
@@ -192,6 +192,7 @@ async def batch(asked: ApiRequest) -> Response:
 
 async def query_store(asked: ApiRequest) -> Response:
     """Ask a custom store one of its own queries."""
+    await asked.gateway.authorise(asked.request, asked.call, asked.store)  # before the body is waited for
     arguments = await _object(asked, None)
     try:
         fields = conversion.to_arguments(arguments)
@@ -286,7 +287,7 @@ async def _object(asked: ApiRequest, fields: set[str] | None) -> dict[str, Any]:
     if content_type != _JSON:
         # A form of another site can't send this type, so it can't ask for anybody.
         raise HttpRefusal(415, f"the body must be {_JSON}, not {shown(content_type)}")
-    data = await body_of(asked.request, asked.gateway.settings.http_max_body_bytes)
+    data = await asked.request.body()
     try:
         found = json.loads(data or b"{}")
     except (ValueError, RecursionError) as error:

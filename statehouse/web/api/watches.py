@@ -65,7 +65,7 @@ async def watch(asked: ApiRequest) -> Response:
     progress = _resumed(asked)
     await asked.admit(request)
     with ExitStack() as held:
-        held.enter_context(asked.gateway.watches.place())
+        held.enter_context(asked.gateway.watch_place(asked.request))
         reader = await asked.reader()
         _refuse_too_many(asked, reader)
         reader.ask(request)

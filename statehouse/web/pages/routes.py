@@ -134,13 +134,13 @@ class Pages:
 
     def _events(self, request: Request, call: str, about: str | None, parts: AsyncIterator[str]) -> Response:
         """Answer with a stream of parts of a page, for as long as its reader may see them."""
-        with self._gateway.watches.place():  # if there is none, say so before the stream begins
+        with self._gateway.watch_place(request):  # if there is none, say so before the stream begins
             pass
 
         async def sent() -> AsyncIterator[dict[str, str]]:
             asked_at = time.monotonic()
             try:
-                with self._gateway.watches.place():
+                with self._gateway.watch_place(request):
                     async for part in parts:
                         if time.monotonic() - asked_at >= ASKED_AGAIN_S:
                             await self._gateway.authorise(request, call, about, again=True)

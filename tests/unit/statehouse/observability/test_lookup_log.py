@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from statehouse.observability.lookup_log import LINES_AT_ONCE, LINES_PER_S, LineLimit, LookupLog
+from statehouse.observability.line_limit import LINES_AT_ONCE, LINES_PER_S, LineLimit
+from statehouse.observability.lookup_log import LookupLog
 
 
 class Clock:

@@ -148,7 +148,8 @@ def test_requests_at_once_are_bounded():
     ):
         opened.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert begun.wait(20.0)
-        refused = httpx.get(f"http://{address}/healthz")
+        assert httpx.get(f"http://{address}/healthz").status_code == 200
+        refused = httpx.get(f"http://{address}/v1/openapi.json")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["reason"] == "OVERLOADED"
         done.set()
