@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"os"
@@ -20,6 +21,8 @@ import (
 const (
 	// How often files are looked at for changes, at most.
 	lookedAtEvery = time.Second
+	// Of a file with certificates or a key.
+	maxFileBytes = 1 << 20
 	// Of a caller's certificate, which goes along with what is passed on.
 	maxCertificateBytes = 16 << 10
 )
@@ -89,14 +92,14 @@ func (f *Files) stamps() string {
 }
 
 func (f *Files) read() (*material, error) {
-	certificate, err := tls.LoadX509KeyPair(f.certificate, f.key)
+	certificate, err := keyPair(f.certificate, f.key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s and key %s: %w", f.certificate, f.key, err)
 	}
 	if f.ca == "" {
 		return &material{certificate, nil}, nil
 	}
-	content, err := os.ReadFile(f.ca)
+	content, err := readRegular(f.ca)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +108,44 @@ func (f *Files) read() (*material, error) {
 		return nil, fmt.Errorf("there are no certificates in %s", f.ca)
 	}
 	return &material{certificate, pool}, nil
+}
+
+func keyPair(certificate, key string) (tls.Certificate, error) {
+	itsCertificate, err := readRegular(certificate)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	itsKey, err := readRegular(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(itsCertificate, itsKey)
+}
+
+// readRegular returns a file's content. It never waits, as to open a FIFO would, and with it all handshakes; and it
+// reads no more than such a file has.
+func readRegular(path string) ([]byte, error) {
+	if found, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !found.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	// It may be another file by now.
+	if found, err := file.Stat(); err != nil {
+		return nil, err
+	} else if !found.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err == nil && len(content) > maxFileBytes {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxFileBytes)
+	}
+	return content, err
 }
 
 var clientAuth = map[string]tls.ClientAuthType{

@@ -24,7 +24,6 @@ from query_service.replicas.replica import TaskReplica
 from query_service.replicas.replication import EndOffsetWatcher
 from query_service.replicas.tasks import TaskManager
 from query_service.states.ownership import InstanceIdTaken, active_tasks
-from query_service.stop_deadline import StopDeadline
 from query_service.telemetry.listeners import Listener
 from query_service.telemetry.metrics import NodeMetrics
 from query_service.wiring import new_listeners, new_ownership, new_reads, new_resources, new_server
@@ -37,6 +36,7 @@ from statehouse.observability.tracing import tracing_for
 from statehouse.observability.unreadable_records import UnreadableRecords
 from statehouse.processor_reports import ProcessorReport
 from statehouse.settings import NodeSettings
+from statehouse.stop_deadline import StopDeadline
 from statehouse.topology import AnyTaskId, TaskId, members_topic
 from statehouse.v1 import types_pb2
 from statehouse.waiting import is_set_within

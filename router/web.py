@@ -13,6 +13,7 @@ from typing import Final
 from router.child_processes import ChildProcess, environment_of, keep
 from statehouse.background import BackgroundWork
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import PEM_BYTES_MAX, read
 from statehouse.settings import RouterSettings, WebSettings
 from statehouse.waiting import StopSignals
 
@@ -86,7 +87,7 @@ def _name_for(settings: RouterSettings, host: str) -> str:
 
     path = settings.tls_certificate.expanduser()
     try:
-        names = hosts_of(path.read_bytes())
+        names = hosts_of(read(path, PEM_BYTES_MAX))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"tls_certificate {path} can't be used: {error}") from error
     return "" if host in names or not names else names[0]

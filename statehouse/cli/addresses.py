@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from statehouse.cli.context_file import CONTEXT_ENV, RouterContext, read_contexts
 from statehouse.local.tls_files import DEFAULT_RUN_DIR, tls_of
+from statehouse.regular_files import TEXT_BYTES_MAX, read
 from statehouse.rpc.credentials import VARIABLES, ClientTls
 
 ROUTER_ENV: Final = "STATEHOUSE_ROUTER"
@@ -114,7 +115,7 @@ def _local_router(run_dir: Path) -> RouterAddress | None:
     """Return the router of the cluster in a run directory, and who its operator is; None if there is no cluster."""
     # Read here rather than through statehouse.local, whose imports would cost each lookup a quarter of a second.
     try:
-        state = json.loads((run_dir / "state.json").read_text())
+        state = json.loads(read(run_dir / "state.json", TEXT_BYTES_MAX))
         target, is_encrypted = f"127.0.0.1:{state['ports']['router']}", state.get("tls", False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -18,6 +18,7 @@ from typing import Any, Final
 import typer
 
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import TEXT_BYTES_MAX, read
 from statehouse.rpc.credentials import VARIABLES, ClientTls
 
 CONTEXT_ENV: Final = "STATEHOUSE_CONTEXT"
@@ -119,7 +120,7 @@ def read_contexts() -> Contexts:
     """
     path = contexts_file()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read(path, TEXT_BYTES_MAX).decode())
         return _from_document(document)
     except (FileNotFoundError, NotADirectoryError):
         return Contexts({})

@@ -15,6 +15,7 @@ from statehouse import sizing
 from statehouse.cli import output
 from statehouse.cli.output import Column, OutputFormat, OutputOption
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import TEXT_BYTES_MAX, read
 from statehouse.sizing import AskedHosts, AskedLoad, Coefficients, FleetNeeds, Way
 
 _GIB: Final = 1024
@@ -122,7 +123,9 @@ def read_coefficients(path: Path | None = None) -> Coefficients:
 
     """
     try:
-        text = (files("statehouse") / "sizing.toml").read_text() if path is None else path.read_text(encoding="utf-8")
+        text = (
+            (files("statehouse") / "sizing.toml").read_text() if path is None else read(path, TEXT_BYTES_MAX).decode()
+        )
         return Coefficients.of(tomllib.loads(text))
     except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(f"{path or 'the coefficients'} can't be read: {error}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from statehouse.brokers import OAUTHBEARER, KafkaSecurity
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ def read_credentials(path: str) -> Credentials:
 
     """
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = read(Path(path), SECRET_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         # A decoder's error has the file's content in it.
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -59,9 +60,12 @@ def _ssl_options(security: KafkaSecurity) -> dict[str, str]:
         ("kafka_key", "ssl.key.location"): security.key,
     }
     for (name, _option), path in files.items():
-        # The client would say it in OpenSSL's words.
-        if path and not Path(path).is_file():
-            raise ConfigurationError(f"{name} {path} is not a file")
+        # The client would say it in OpenSSL's words, or wait for ever.
+        if path:
+            try:
+                check(Path(path), PEM_BYTES_MAX)
+            except OSError as error:
+                raise ConfigurationError(f"{name} {path} is not a file that can be read: {error.strerror}") from None
     return {option: path for (_name, option), path in files.items() if path}
 
 

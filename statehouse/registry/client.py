@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statehouse.regular_files import PEM_BYTES_MAX, SECRET_BYTES_MAX, check, read
 from statehouse.serde_plugins import SerdeOptions
 from statehouse.serdes import SerdeUnavailable
 
@@ -119,8 +120,11 @@ class RegistryClient:
                     "max.retries": 0,
                 }
                 if self._options.credentials_file:
-                    given["basic.auth.user.info"] = Path(self._options.credentials_file).read_text("utf-8").strip()
+                    given["basic.auth.user.info"] = (
+                        read(Path(self._options.credentials_file), SECRET_BYTES_MAX).decode().strip()
+                    )
                 if self._options.ca_file:
+                    check(Path(self._options.ca_file), PEM_BYTES_MAX)
                     given["ssl.ca.location"] = self._options.ca_file
                 self._client = SchemaRegistryClient.new_client(given)
             self._users[self._client] += 1

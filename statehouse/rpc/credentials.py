@@ -14,6 +14,7 @@ from typing import Final
 import grpc
 
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import PEM_BYTES_MAX, load_ca, load_pair, read
 from statehouse.security.changed_files import ChangedFiles
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return path.read_bytes()
+        return read(path, PEM_BYTES_MAX)
     except OSError as error:
         raise ConfigurationError(f"can't read {path}: {error.strerror}") from error
 
@@ -165,9 +166,11 @@ def ssl_context(tls: ClientTls) -> ssl.SSLContext:
         OSError: a file can't be read, or holds nothing of the kind.
 
     """
-    context = ssl.create_default_context(cafile=tls.ca)
-    if tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key, password="")  # else OpenSSL asks at the terminal
+    context = ssl.create_default_context() if tls.ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if tls.ca is not None:
+        load_ca(context, tls.ca)
+    if tls.certificate is not None and tls.key is not None:
+        load_pair(context, tls.certificate, tls.key)
     return context
 
 
@@ -176,12 +179,12 @@ def _check(tls: ClientTls) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if tls.ca is not None:
-            context.load_verify_locations(tls.ca)
+            load_ca(context, tls.ca)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigurationError(f"{tls.ca} holds no certificates in PEM: {error.strerror}") from error
     try:
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key, password="")  # else OpenSSL asks at the terminal
+        if tls.certificate is not None and tls.key is not None:
+            load_pair(context, tls.certificate, tls.key)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{tls.certificate} and {tls.key} are no certificate and its key, in PEM and without a password ({error})"

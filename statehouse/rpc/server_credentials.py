@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import PEM_BYTES_MAX, read
 from statehouse.security.server_tls import RenewedTls, server_context
 from statehouse.settings import TlsSettings
 
@@ -37,6 +39,10 @@ def _configuration(settings: TlsSettings) -> grpc.ServerCertificateConfiguration
     """Read the files; what grpcio would refuse later, with a message that helps nobody, is refused here."""
     server_context(settings)
     assert settings.tls_certificate is not None and settings.tls_key is not None  # noqa: S101, PT018 - see above
-    pair = (settings.tls_key.expanduser().read_bytes(), settings.tls_certificate.expanduser().read_bytes())
-    roots = None if settings.tls_ca is None else settings.tls_ca.expanduser().read_bytes()
+    pair = (_pem(settings.tls_key), _pem(settings.tls_certificate))
+    roots = None if settings.tls_ca is None else _pem(settings.tls_ca)
     return grpc.ssl_server_certificate_configuration([pair], roots)
+
+
+def _pem(path: Path) -> bytes:
+    return read(path.expanduser(), PEM_BYTES_MAX)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import opened
 from statehouse.security.bearer_tokens import KEYS_BYTES_MAX, JwtVerifier
 from statehouse.security.certificates import CA_BYTES_MAX, CRL_BYTES_MAX, NONE_REVOKED, Revoked, read_revoked
 from statehouse.security.changed_files import FileStamp, stamp_in, stamp_of
@@ -65,6 +66,6 @@ class SecurityFiles:
     def _content(self, path: Path, most: int) -> bytes:
         """Return a file's content; of a longer file one byte more than `most`."""
         self.seen[path] = None
-        with path.open("rb") as file:
+        with opened(path) as file:
             self.seen[path] = stamp_in(os.fstat(file.fileno()))
             return file.read(most + 1)

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import load_ca, load_pair
 from statehouse.security.changed_files import ChangedFiles
 from statehouse.settings import TlsSettings
 
@@ -31,8 +32,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     certificate, key = settings.tls_certificate.expanduser(), settings.tls_key.expanduser()
     try:
-        # A key with a password would be asked for at the terminal.
-        context.load_cert_chain(certificate, key, password=b"")
+        load_pair(context, certificate, key)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"tls_certificate {certificate} and tls_key {key} can't be used: {error}; they must be PEM files, the key "
@@ -41,7 +41,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.tls_ca is not None:
         ca = settings.tls_ca.expanduser()
         try:
-            context.load_verify_locations(ca)
+            load_ca(context, ca)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"tls_ca {ca} can't be used: {error}; it must hold certificates in PEM") from error
     context.verify_mode = _ASKED[settings.callers_certificates]

@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from statehouse.errors import ConfigurationError
+from statehouse.regular_files import TEXT_BYTES_MAX, read
 from statehouse.settings.declaration import (
     ENV_PREFIX,
     DeclaredSettings,
@@ -153,7 +154,7 @@ def _given(cls: type[DeclaredSettings], flags: Mapping[str, Any], file: Path | N
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read(path, TEXT_BYTES_MAX).decode())
     except (OSError, ValueError) as error:  # a TOMLDecodeError and a UnicodeDecodeError are ValueErrors
         raise ConfigurationError(f"{path} can't be read: {error}") from error
 

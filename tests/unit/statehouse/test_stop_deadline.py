@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from query_service.stop_deadline import StopDeadline
 from statehouse.cli.exits import ExitCode
+from statehouse.stop_deadline import StopDeadline
 
 _HANGS = """
 import threading
-from query_service.stop_deadline import StopDeadline
+from statehouse.stop_deadline import StopDeadline
 StopDeadline(0.2, lambda: "a store")
 threading.Event().wait()
 """

@@ -1,4 +1,4 @@
-"""A bound on how long a stop may take, whatever a store or a disk does."""
+"""A bound on how long a process may take to stop, whatever a store, a disk or a thread does."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
-from statehouse.cli.exits import ExitCode
-
 log = structlog.get_logger(__name__)
+
+EXIT_CODE: Final = 1
+"""Of a process that has ended so: an error, as commands have it."""
 
 
 class StopDeadline:
@@ -36,4 +38,4 @@ class StopDeadline:
         log.error("the stop takes too long, the process ends as it is", seconds=self._seconds, left=self._left())
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ExitCode.ERROR)
+        os._exit(EXIT_CODE)
