@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,13 +72,16 @@ class CommitsPublisher:
         on_pause: OnPause = lambda _cause: None,
         compared: Compared = lambda _topic: None,
         traceparent: Callable[[], str] = lambda: "",
+        added: Collection[str] = (),
     ) -> None:
         """Make the producer; `on_pause` is told of each pause before another try to write.
 
-        `traceparent()` returns that of the batch that is being written, empty if it has no span.
+        `traceparent()` returns that of the batch that is being written, empty if it has no span. `added`: stores into
+        which no batch has been committed, though the query has committed some.
         """
         self._figures, self._compared, self._on_pause = figures, compared, on_pause
         self._traceparent = traceparent
+        self._added = frozenset(added)
         self._application_id, self._query, self._changelogs = application_id, query, tuple(changelogs)
         self._topic = commits_topic(application_id)
         client_id = f"{application_id}-{query}-commits"
@@ -146,11 +149,46 @@ class CommitsPublisher:
                 changelog=self._compared(changelog.topic),
                 traceparent="" if idle else self._traceparent(),
                 format_version=COMMIT.written,
+                no_batch=idle and changelog.store in self._added,
             )
             for changelog in self._changelogs
         ]
         with self._lock:
             self._write(records, committed_at_ms or 0)
+            self._added = self._added if idle else frozenset()
+
+    @property
+    def is_before_first_batch(self) -> bool:
+        """Whether no batch of the query is known to have been committed, by this process or an earlier one."""
+        return not self._last or _says_nothing_to_read(self._last[0])
+
+    def publish_nothing_to_read(self, query_id: str, idle_for_s: float) -> bool:
+        """Write that the sources had nothing to read, and no batch was begun; return whether it wrote.
+
+        Not if a record was written in the last `idle_for_s` seconds, or a batch was committed meanwhile.
+
+        Raises:
+            Superseded, KafkaException: as `publish`.
+
+        """
+        with self._lock:
+            is_early = bool(self._last) and time.monotonic() - self._last_at < idle_for_s
+            if is_early or not self.is_before_first_batch or not self._changelogs:
+                return False
+            records = [
+                commits_pb2.Commit(
+                    store=changelog.store,
+                    query_id=query_id,
+                    idle=True,
+                    query=self._query,
+                    input_backlog=0,
+                    no_batch=True,
+                    format_version=COMMIT.written,
+                )
+                for changelog in self._changelogs
+            ]
+            self._write(records)
+            return True
 
     def forget(self) -> None:
         """Write that nothing is known of the stores: their content is about to be replaced.
@@ -170,7 +208,7 @@ class CommitsPublisher:
         `only_without_backlog`: not unless the sources are known to have nothing beyond the last records.
         """
         last = self._last
-        if not last or time.monotonic() - self._last_at < idle_for_s:
+        if self.is_before_first_batch or time.monotonic() - self._last_at < idle_for_s:
             return False
         backlog = self._input_backlog(_ends_of(last[0]))
         if only_without_backlog and backlog != 0:
@@ -189,9 +227,11 @@ class CommitsPublisher:
             KafkaException: they could not be written.
 
         """
+        if self.is_before_first_batch:
+            self.finish_silently()
+            return
         with self._lock:
-            if self._last:
-                self._write_again(self._input_backlog(_ends_of(self._last[0])), stopped=True)
+            self._write_again(self._input_backlog(_ends_of(self._last[0])), stopped=True)
 
     def finish_silently(self) -> None:
         """Do the same, but as of the last report: this end says nothing of the sources.
@@ -284,10 +324,16 @@ def _ends_of(record: commits_pb2.Commit) -> Offsets:
     return {(each.topic, each.partition): each.offset for each in record.source_ends}
 
 
+def _says_nothing_to_read(record: commits_pb2.Commit) -> bool:
+    """Whether a record is one of a query that has had no batch: such a one names no sources' ends."""
+    return record.no_batch and not record.source_ends
+
+
 class IdleRepeater:
     """A thread that repeats the last commit records while the query is idle, to show that the processor is alive.
 
-    It repeats nothing while a batch runs, so that a hanging batch is visible.
+    It repeats nothing while a batch runs, so that a hanging batch is visible. Before the first batch there is nothing
+    to repeat: it then says that there is nothing to read, if `waiting()` returns the id of the query as that is so.
     """
 
     def __init__(
@@ -296,7 +342,9 @@ class IdleRepeater:
         is_idle: Callable[[], bool],
         interval_s: float,
         on_failure: Callable[[Exception], None],
+        waiting: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._waiting = waiting
         self._publisher, self._is_idle, self._interval_s = publisher, is_idle, interval_s
         self._on_failure = on_failure
         self._stop = threading.Event()
@@ -318,9 +366,15 @@ class IdleRepeater:
             if not self._is_idle():
                 continue
             try:
-                self._publisher.repeat(self._interval_s)
+                self._report()
             except KafkaException as failure:
                 log.warning("idle commit record not written, trying again", error=failure.args[0].str())
             except BaseException as caught:  # noqa: BLE001 - without this thread a processor that is idle would look dead
                 self._on_failure(as_error(caught))
                 return
+
+    def _report(self) -> None:
+        if not self._publisher.is_before_first_batch:
+            self._publisher.repeat(self._interval_s)
+        elif (query_id := self._waiting()) is not None:
+            self._publisher.publish_nothing_to_read(query_id, self._interval_s)

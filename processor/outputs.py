@@ -245,6 +245,7 @@ class Query:
             value_serde=serdes[VALUE],
             in_memory=options.get("in_memory", False),
             ephemeral=is_ephemeral,
+            committed=not is_ephemeral,
             **{"kind": layout.kind, **declared},
         )
         record_cache = options.get("record_cache", True)

@@ -38,6 +38,7 @@ class QueryProgressListener:
         self._backlogs = {query: Backlog() for query in queries}
         self._reports = {query: BacklogReports(interval_s) for query in queries}
         self._latest: dict[str, tuple[BatchProgress, BacklogStatus]] = {}
+        self._found_nothing: set[str] = set()
 
     def take(self, text: str) -> None:
         """Record a progress report, given as Spark's JSON."""
@@ -56,6 +57,14 @@ class QueryProgressListener:
             self._on_batch(batch)
         if self._reports[batch.query].is_due(batch.ended_at_s, batch.left):
             _tell(batch.query, status)
+
+    def take_idle(self, query_id: str) -> None:
+        """Take that a query of the session, by Spark's id of it, has asked its sources and found nothing to read."""
+        self._found_nothing.add(query_id)
+
+    def has_found_nothing(self, query_id: str) -> bool:
+        """Whether a query has ever found nothing to read."""
+        return query_id in self._found_nothing
 
     def figures(self, query: str) -> commits_pb2.QueryFigures | None:
         """Return a query's figures for its commit records; None before its first completed batch."""
@@ -120,8 +129,8 @@ class _JavaListener:
     def onQueryStarted(self, _event: Any) -> None:  # noqa: ANN401, N802 - as above
         """Nothing to do."""
 
-    def onQueryIdle(self, _event: Any) -> None:  # noqa: ANN401, N802 - as above
-        """Nothing to do."""
+    def onQueryIdle(self, event: Any) -> None:  # noqa: ANN401, N802 - as above
+        self._listener.take_idle(str(event.id()))
 
     def onQueryTerminated(self, _event: Any) -> None:  # noqa: ANN401, N802 - as above
         """Nothing to do."""

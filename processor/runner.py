@@ -123,6 +123,7 @@ class Processor:
         self.metrics.watch(self.states, self._listeners)
         self._running: list[RunningQuery] = []
         self._progress: Subscription | None = None
+        self._found_nothing: Callable[[str], bool] = lambda _query_id: False
         self._controller: OwnershipController | None = None
         self._comparisons: ChangelogComparisons | None = None
         self._metrics_server: MetricsServer | None = None
@@ -181,6 +182,7 @@ class Processor:
         self._comparisons.start()
         progress = QueryProgressListener([query.name for query in app.queries], self.metrics, on_batch=on_progress)
         self._progress = Subscription(session, progress)
+        self._found_nothing = progress.has_found_nothing
         # Make all frames first: the batches of a running query change the environment that wraps Python functions.
         frames = [partitioned_frame(query, topics.outputs) for query in app.queries]
         caching = sum(any(output.record_cache for output in query.outputs) for query in app.queries)
@@ -347,7 +349,7 @@ class Processor:
         changelogs = [StoreChangelog(each.name, each.topic, topics.outputs[each.topic]) for each in query.stores]
         target = sink_target(settings, application_id, query, topics)
         accept_lost, is_bounded = settings.accept_lost_checkpoint, query.max_entries is not None
-        refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
+        added = refuse_misfit(target, changelogs, checkpoint, accept_lost=accept_lost, is_bounded=is_bounded)
         compared = (lambda _topic: None) if self._comparisons is None else self._comparisons.of
         spans = QueryBatchSpans(self._tracing, application_id, query.name)
         commits = CommitsPublisher(
@@ -359,6 +361,7 @@ class Processor:
             self.metrics.paused,
             compared,
             spans.traceparent,
+            added,
         )
         commits.start()
         outputs = [
@@ -396,7 +399,12 @@ class Processor:
         on_state = partial(self.states.query_to, query.name)
         running = SupervisedQuery(query.name, begin, restart_policy(settings), on_restart, on_state)
         interval_s = settings.heartbeat_interval_ms / 1000
-        repeater = IdleRepeater(commits, lambda: running.is_idle, interval_s, self._fail)
+
+        def waiting() -> str | None:
+            query_id = checkpoint.query_id() if checkpoint.exists() else None
+            return query_id if query_id is not None and self._found_nothing(query_id) else None
+
+        repeater = IdleRepeater(commits, lambda: running.is_idle, interval_s, self._fail, waiting)
         repeater.start()
         return RunningQuery(running, commits, repeater)
 

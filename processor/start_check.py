@@ -52,6 +52,8 @@ def last_commits(brokers: Brokers | str, application_id: str, stores: Collection
         except ContractError as error:
             refused[store] = error
             return
+        if commit.no_batch:  # it is as if there were none
+            return
         found[store] = CommitRecord(
             commit.query_id, commit.batch_id, _offsets(commit.source_ends), _offsets(commit.changelog_ends)
         )
@@ -76,8 +78,10 @@ def refuse_misfit(
     *,
     accept_lost: bool,
     is_bounded: bool,
-) -> None:
-    """Refuse to start a query from a checkpoint that doesn't fit one of its stores.
+) -> frozenset[str]:
+    """Refuse to start a query from a checkpoint that doesn't fit one of its stores; return the stores that were added.
+
+    Into an added store nothing has been committed yet, though batches of its query have been.
 
     `accept_lost`: the operator accepts a new start over the existing entries. A bounded store can't do this: only its
     checkpoint knows its keys and the order of their updates.
@@ -96,10 +100,12 @@ def refuse_misfit(
     state = checkpoint.state()
     stores = [changelog.store for changelog in changelogs]
     records = last_commits(target.brokers, target.application_id, stores) if changelogs else {}
+    added = set()
     for changelog in changelogs:
         record = records.get(changelog.store)
         if record is None and _is_new(changelogs, records, state):
             log.warning("a store was added to an existing query: it starts with new input only", store=changelog.store)
+            added.add(changelog.store)
             continue
         starts, ends = _bounds(target, changelog)
         found = misfit(state, Published(record, starts, ends, written))
@@ -113,6 +119,7 @@ def refuse_misfit(
             f"store {changelog.store}: {found.value} (checkpoint {checkpoint.directory}, changelog {changelog.topic}). "
             f"Remedy: {REMEDIES[found]}{only_anew if found is Misfit.CHECKPOINT_LOST else ''}"
         )
+    return frozenset(added)
 
 
 def _is_new(

@@ -27,11 +27,12 @@ from statehouse.topology import changelog_topic, checked_name, updates_topic
 
 log = structlog.get_logger(__name__)
 
-# The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count.
+# The keys of a store in the file are the fields of StoreDeclaration. The topic gives the partition count, and whoever
+# writes it says nothing in the commits topic.
 _KEYS: Final = {
     {"is_global": "global"}.get(field.name, field.name): field
     for field in fields(StoreDeclaration)
-    if field.name != "partition_count"
+    if field.name not in {"partition_count", "committed"}
 }
 
 

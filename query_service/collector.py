@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from query_service.reads.open_scans import OpenScans
-from query_service.replicas.replica import TaskReplica
+from query_service.replicas.replica import StoreReplica, TaskReplica
 from query_service.states.lifecycle import StoreState
 from query_service.stores.base import StateStore
 from query_service.stores.resources import StoreResources
@@ -31,6 +31,7 @@ _REPLICA = ("store", "role")
 _SUMS: Mapping[str, str] = {
     "partitions": "Replicas of the store's partitions",
     "position": "Next offsets needed, summed over partitions",
+    "not_built_partitions": "Partitions into whose store nothing has been committed yet",
     "lag_records": "Records not yet applied, an upper bound, summed over partitions whose lag is known",
     "lag_unknown": "Partitions whose lag is not known",
     "staleness_unknown": "Partitions that have not yet confirmed being at the end of their log",
@@ -67,6 +68,7 @@ class NodeFacts:
     kafka_silence_s: Callable[[], float | None]
     heartbeats_failing_s: Callable[[], float | None]
     reports: Mapping[str, ProcessorReport]
+    is_built: Callable[[StoreReplica], bool]
 
 
 @dataclass(slots=True)
@@ -150,6 +152,7 @@ class NodeCollector(Collector):
                 lag, staleness_ms = store.lag(now), store.staleness_ms(now)
                 sums["partitions"] += 1
                 sums["position"] += store.position
+                sums["not_built_partitions"] += not self._facts.is_built(store)
                 sums["lag_records"] += lag or 0
                 sums["lag_unknown"] += lag is None
                 sums["staleness_unknown"] += staleness_ms is None

@@ -35,7 +35,8 @@ Told = TypeVarTuple("Told")
 class ControlTopics:
     """Reads the topics on threads, and brings their records to the event loop and to the node's ownership.
 
-    `reports` has what the processor last reported for each store, and `batch_spans` the spans of its batches.
+    `reports` has what the processor last reported for each store, and `batch_spans` the spans of its batches;
+    `commits_read` is whether they have all that was in the commits topic at the start.
 
     These callbacks run on the event loop: `on_view(view)` when the view for reads has changed,
     `on_assignment(assignment)` for each newer epoch, `on_superseded(newer)` when another process uses our instance id,
@@ -59,6 +60,7 @@ class ControlTopics:
         self.members_known = asyncio.Event()
         self.reports = ProcessorReports()
         self.batch_spans = BatchSpans()
+        self.commits_read = False
         self._loop = asyncio.get_running_loop()
         self._ownership, self._skipped = ownership, skipped
         self._serdes = Serdes(settings.serde_options)
@@ -88,6 +90,7 @@ class ControlTopics:
             commits_topic(settings.application_id),
             self._on_loop(self._take_commit),
             client_id=client_id,
+            on_contact=self._on_loop(self._commits_were_read),
             on_broken=on_thread_defect,
             confirm_interval_s=_COMMITS_CONFIRM_S,
         )
@@ -152,6 +155,9 @@ class ControlTopics:
         self.batch_spans.take(commit)
         now_s, wall_ms = monotonic_and_wall_ms()
         self.reports.take(commit, written_at_s(timestamp_ms, now_s, wall_ms))
+
+    def _commits_were_read(self) -> None:
+        self.commits_read = True
 
     def _compile_view(self) -> FleetView:
         view = view_of(self._ownership.assignment, self._ownership.members, self._serdes)

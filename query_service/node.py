@@ -149,6 +149,7 @@ class QueryNode:
             kafka_silence_s=lambda: self._control.silence_s,
             heartbeats_failing_s=lambda: self.heartbeats_failing_s,
             reports=self._control.reports.latest,
+            is_built=self._reads.admission.is_built,
         )
         self._metrics.registry.register(NodeCollector(facts))
         sums = self._server.proxy_sums

@@ -10,6 +10,7 @@ from functools import partial
 
 from query_service.control_topics import ControlTopics
 from query_service.reads.admission import Admission
+from query_service.reads.first_batch import FirstBatches
 from query_service.reads.lookups import LookupHandler
 from query_service.reads.observed import ReadObserver
 from query_service.reads.open_scans import OpenScans
@@ -103,7 +104,8 @@ def new_reads(
     """Return the parts that answer requests for these replicas, by what the control topics say."""
     lookup_log = LookupLog(settings.lookup_log_sample, has_keys=settings.lookup_log_keys)
     observer = ReadObserver(host.instance_id, lookup_log, tracing, control.batch_spans)
-    admission = Admission(host, replicas, control.is_confirmed, control.reports.latest, partitioner())
+    first_batches = FirstBatches(control.reports.proven, lambda: control.commits_read)
+    admission = Admission(host, replicas, control.is_confirmed, control.reports.latest, partitioner(), first_batches)
     open_scans = OpenScans(max_open=settings.max_open_scans, timeout_s=settings.scan_timeout_ms / 1000)
     lookups = LookupHandler(
         admission,

@@ -40,7 +40,7 @@ from statehouse.rpc.deadline import Deadline, HasTime, RequestTimes
 from statehouse.rpc.link import LinkContext, LinkHandler
 from statehouse.rpc.requests import parsed, refuse_unreadable
 from statehouse.rpc.status import Context, failing_cleanly, send_to
-from statehouse.topology import Role
+from statehouse.topology import Role, StoreSpec
 from statehouse.v1 import fleet_service_pb2, fleet_service_pb2_grpc, query_service_pb2
 
 # Their requests begin with the fields of GetRequest, and the router needs no other.
@@ -246,7 +246,10 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
         self.watches = FleetWatch(tables, self._describe, max_watches=max_watches)
 
     def _describe(self, table: RoutingTable) -> fleet_service_pb2.GetFleetResponse:
-        return describe_fleet(self._application_id, table, self._tracker, self._health.suspects)
+        return describe_fleet(self._application_id, table, self._tracker, self._health.suspects, self._is_not_built)
+
+    def _is_not_built(self, spec: StoreSpec) -> bool:
+        return self._queries.is_not_built(spec)
 
     async def _get_fleet(
         self, _request: fleet_service_pb2.GetFleetRequest, _context: Context
@@ -266,7 +269,9 @@ class FleetServicer(fleet_service_pb2_grpc.FleetServiceServicer):
     ) -> fleet_service_pb2.ListStoresResponse:
         """Describe the stores."""
         table = self._tables.current()
-        return fleet_service_pb2.ListStoresResponse(epoch=table.epoch, stores=describe_stores(table))
+        return fleet_service_pb2.ListStoresResponse(
+            epoch=table.epoch, stores=describe_stores(table, self._is_not_built)
+        )
 
     async def _list_nodes(
         self, _request: fleet_service_pb2.ListNodesRequest, _context: Context

@@ -187,6 +187,7 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             retain_duplicates=spec.retain_duplicates,
             ephemeral=spec.ephemeral,
             layout=spec.layout,
+            committed=spec.committed,
         )
         setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
@@ -480,4 +481,5 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
         getattr(store, "global"),
         store.ephemeral,
         store.layout,
+        store.committed,
     )

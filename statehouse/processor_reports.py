@@ -23,6 +23,7 @@ from statehouse.checked import (
 )
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import ContractError
+from statehouse.first_batch import Ends, earliest, ends_proven
 from statehouse.formats import COMMIT
 from statehouse.topology import checked_name
 
@@ -49,16 +50,25 @@ class ProcessorReport:
 
 
 class ProcessorReports:
-    """Keeps the last report for each store."""
+    """Keeps the last report for each store, and what the reports prove of its first batch."""
 
     def __init__(self) -> None:
         """Know of none."""
         self._latest: dict[str, ProcessorReport] = {}
+        self._proven: dict[str, Ends] = {}
 
     @property
     def latest(self) -> Mapping[str, ProcessorReport]:
         """The last report by store. It changes with each record; to look a store up is safe from any thread."""
         return self._latest
+
+    @property
+    def proven(self) -> Mapping[str, Ends]:
+        """By store, where a replica has a whole batch; stores of which no record proves one are absent.
+
+        It changes with each record; to look a store up is safe from any thread.
+        """
+        return self._proven
 
     def take(self, commit: commits_pb2.Commit, at_s: float) -> None:
         """Take a store's next record in the order of the log, written at `at_s` by our monotonic clock.
@@ -69,10 +79,14 @@ class ProcessorReports:
         before = self._latest.get(commit.store)
         backlog = commit.input_backlog if commit.HasField("input_backlog") else None
         self._latest[commit.store] = ProcessorReport(at_s if before is None else max(before.at_s, at_s), backlog)
+        proven = earliest(self._proven.get(commit.store), ends_proven(commit))
+        if proven is not None:
+            self._proven[commit.store] = proven
 
     def forget(self, store: str) -> None:
         """Forget a store: its application begins anew."""
         self._latest.pop(store, None)
+        self._proven.pop(store, None)
 
 
 def record_age_s(timestamp_ms: int, wall_ms: float) -> float:

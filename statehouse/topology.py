@@ -87,6 +87,7 @@ class StoreSpec:
         is_global: every node holds all of it; it has no task.
         ephemeral: the store has no changelog: a replica starts empty at the topic's end and keeps no checkpoint.
         layout: custom kinds: WINDOW or SESSION if its record keys are laid out like theirs; empty for plain keys.
+        committed: the application's processor writes the store, and says in the commits topic when a batch is whole.
 
     """
 
@@ -105,6 +106,7 @@ class StoreSpec:
     is_global: bool = False
     ephemeral: bool = False
     layout: str = ""
+    committed: bool = False
 
     @property
     def built_on(self) -> str:
@@ -118,8 +120,8 @@ class StoreSpec:
 
     @property
     def stored(self) -> StoreSpec:
-        """The specification without the fields for showing entries; stores with an equal one hold equal data."""
-        return replace(self, key_serde="", value_serde="", window_size_ms=0)
+        """The specification without the fields for reading entries; stores with an equal one hold equal data."""
+        return replace(self, key_serde="", value_serde="", window_size_ms=0, committed=False)
 
     def task_id(self, partition: int) -> AnyTaskId:
         """Return the task or global store that holds this partition."""

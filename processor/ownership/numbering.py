@@ -51,6 +51,7 @@ def numbered(
             is_global=store.is_global,
             ephemeral=store.ephemeral,
             layout=store.layout,
+            committed=store.committed,
         )
     _check_ephemeral(specs, known)
     return specs, known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from processor.ownership.controller_record import read_controller
@@ -19,7 +19,7 @@ from statehouse.errors import ConfigurationError, ContractError, LookupFailure, 
 from statehouse.kafka.control_read import read_to_ends
 from statehouse.membership import Member, decode_member
 from statehouse.observability.unreadable_records import UnreadableRecords
-from statehouse.topology import TaskId, assignment_topic, members_topic
+from statehouse.topology import StoreSpec, TaskId, assignment_topic, members_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,13 @@ def check_published(
     published = snapshots.current or Assignment()
     specs, _ = numbered(declared, published.stores, published.sub_topologies)
     for name in sorted(specs.keys() | published.stores.keys()):
-        if specs.get(name) != published.stores.get(name):
+        if _declared(specs.get(name)) != _declared(published.stores.get(name)):
             raise ConfigurationError(f"store {name} is declared otherwise than published: {remedy}")
+
+
+def _declared(spec: StoreSpec | None) -> StoreSpec | None:
+    """Return what an application declares of a store: a controller of an earlier version says nothing of commits."""
+    return None if spec is None else replace(spec, committed=False)
 
 
 def _views(assignment: Assignment, live: list[Member], settings: OwnershipSettings) -> dict[str, NodeView]:

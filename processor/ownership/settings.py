@@ -56,8 +56,8 @@ class StoreDeclaration:
     """A store as declared by the application's code or a static topology; the controller chooses its sub-topology.
 
     The fields are those of `StoreSpec`. A kind outside STORE_KINDS is a custom one, and the nodes must have a plug-in
-    for it. `partition_count` 0: not known yet, set when the topics are known. Creation checks all rules, so an
-    application's code and a static topology obey the same ones.
+    for it. `partition_count` 0: not known yet, set when the topics are known. `committed`: the processor says when a
+    batch is whole. Creation checks all rules, so an application's code and a static topology obey the same ones.
 
     Raises:
         ConfigurationError: the declaration breaks a rule; the text says which.
@@ -78,6 +78,7 @@ class StoreDeclaration:
     is_global: bool = False
     ephemeral: bool = False
     layout: str = ""
+    committed: bool = False
 
     @property
     def built_on(self) -> str:

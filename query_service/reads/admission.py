@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from query_service.reads.first_batch import FirstBatches
 from query_service.reads.fleet_view import FleetView, ServedStore
 from query_service.reads.position_waits import PositionNotReached
 from query_service.replicas.replica import StoreReplica, TaskReplica
@@ -40,7 +41,7 @@ class Admission:
 
     `host` is this node as others reach it. `is_confirmed` returns whether the node has been in touch with Kafka within
     the session timeout. `reports` has what the processor last reported, by store. `partition_of` does what
-    `partition_for` does.
+    `partition_for` does. `first_batches` tells which stores are built.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Admission:
         is_confirmed: Callable[[], bool],
         reports: Mapping[str, ProcessorReport],
         partition_of: Partitioner = partition_for,
+        first_batches: FirstBatches | None = None,
     ) -> None:
         self.view = FleetView()
         self._host = host
@@ -57,6 +59,7 @@ class Admission:
         self._is_confirmed = is_confirmed
         self._reports = reports
         self._partition_of = partition_of
+        self._first_batches = first_batches or FirstBatches()
         self._head = lru_cache(_HEADS_MAX)(self._serialized_head)
 
     def admit_key(self, request: KeyedRequest) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
@@ -192,8 +195,8 @@ class Admission:
 
         Raises:
             PositionNotReached: the replica may answer once it has reached a position of the bound.
-            LookupFailure: the partition is not held, restoring, in error or outside the bound; or too many routers have
-                passed the request on.
+            LookupFailure: the partition is not held, restoring, in error or outside the bound; or its store is not
+                built yet; or too many routers have passed the request on.
 
         """
         if forwarding.hops > _MAX_HOPS:
@@ -212,6 +215,7 @@ class Admission:
             raise LookupFailure(Reason.TASK_FAILED, f"task {task.task} stopped: {task.error}", {"task": str(task.task)})
         if task.state is not TaskState.RUNNING or replica is None:
             raise self._restoring(task, replica)
+        self._first_batches.require(served.spec, partition, replica)
         confirmed = self._is_confirmed()
         position = replica.position
         now = time.monotonic()
@@ -228,6 +232,11 @@ class Admission:
                 raise self._outside(bound, broken, task, replica, position)
         head = self._head(partition, assignment.epoch, claimed.value, served.spec.ephemeral, replica.since_ms)
         return replica, _stamp(head, position, lag, staleness_ms, age_ms, backlog)
+
+    def is_built(self, replica: StoreReplica) -> bool:
+        """Whether something has been committed into the replica's store, or nobody says so of it."""
+        served = self.view.stores.get(replica.spec.name)
+        return served is None or self._first_batches.is_built(served.spec, replica.partition, replica)
 
     def _serialized_head(self, partition: int, epoch: int, role: int, ephemeral: bool, since_ms: int | None) -> bytes:
         """Return what a stamp has in common with the one before.

@@ -92,6 +92,9 @@ class StoreReplica:
         self.restored_in_full = restored_in_full
         self.restored_records = 0
         self.lookups = 0  # written by the event loop only
+        self.is_built = False  # once it is, it stays so: see `reads.first_batch`
+        self.had_records = store.approximate_count() > 0
+        """Whether its log had records when it was opened, as far as the restore has got."""
         self.state = StoreState.RESTORING
         self.loss: LogLost | None = None  # why it is LOST
         self._tombstones_kept_ms = tombstones_kept_ms
@@ -198,6 +201,7 @@ class StoreReplica:
         self.position = position
         self.late += applied.late
         is_restoring = self.state is StoreState.RESTORING
+        self.had_records = self.had_records or (bool(records) and records[0].offset < self.restored_to)
         self.metrics.applied(records, applied, took_s, restoring=is_restoring)
         if is_restoring:
             self.restored_records += len(records) - len(applied.unreadable)

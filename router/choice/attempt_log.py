@@ -25,9 +25,10 @@ PASSING: Final = frozenset(
         Reason.UNKNOWN_ADDRESS,
         Reason.UNKNOWN_STORE,
         Reason.POSITION_NOT_REACHED,
+        Reason.STORE_NOT_BUILT,
     }
 )
-"""Failures that pass by themselves: ownership moves, nodes restart, a table is slightly old."""
+"""Failures that pass by themselves: ownership moves, nodes restart, a table is slightly old, a first batch ends."""
 
 OF_NODE: Final = frozenset({Reason.UNREACHABLE, Reason.ATTEMPT_TIMED_OUT, Reason.OVERLOADED, Reason.NODE_SHUTTING_DOWN})
 """Failures of a node, not of a partition or a request: the node would not answer another call either."""

@@ -14,6 +14,7 @@ from statehouse.v1 import errors_pb2, types_pb2
 _SUMMARY = {
     Reason.NO_REPLICA_AVAILABLE: "no replica could answer ({where})",
     Reason.OVERLOADED: "every replica that could answer is overloaded ({where})",
+    Reason.STORE_NOT_BUILT: "nothing has been committed into the store yet ({where})",
     Reason.POSITION_NOT_REACHED: "no replica that was asked has reached the position ({where})",
     Reason.DEADLINE_EXCEEDED: "the deadline passed before a replica answered ({where})",
 }
@@ -38,10 +39,15 @@ def summed_up(
     elif reasons == {Reason.OVERLOADED}:
         # A separate reason, so that the caller sends less instead of trying again.
         reason = Reason.OVERLOADED
+    elif reasons == {Reason.STORE_NOT_BUILT}:
+        # A separate reason, too: no replica is missing, and the processor's first batch is what to wait for.
+        reason = Reason.STORE_NOT_BUILT
     else:
         reason = Reason.NO_REPLICA_AVAILABLE
     where = f"store {routes.store}, partition {routes.partition}, epoch {routes.epoch}"
-    parts = [_SUMMARY[reason].format(where=where), _shape(table, routes)]
+    parts = [_SUMMARY[reason].format(where=where)]
+    if reason is not Reason.STORE_NOT_BUILT:  # another node would change nothing
+        parts.append(_shape(table, routes))
     metadata = {"store": routes.store, "partition": str(routes.partition), "epoch": str(routes.epoch)}
     if attempt_log.failures:
         replica, first = next(iter(attempt_log.failures.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from router.choice.candidates import Suspicion, judge
 from router.fleet.table import RoutedReplica, RoutingTable, StoreRoutes
@@ -15,9 +15,13 @@ from statehouse.v1 import fleet_service_pb2, types_pb2
 
 
 def describe_fleet(
-    application_id: str, table: RoutingTable, tracker: FleetTracker, suspects: Mapping[str, Suspicion]
+    application_id: str,
+    table: RoutingTable,
+    tracker: FleetTracker,
+    suspects: Mapping[str, Suspicion],
+    is_not_built: Callable[[StoreSpec], bool],
 ) -> fleet_service_pb2.GetFleetResponse:
-    """Return the whole table."""
+    """Return the whole table. `is_not_built` returns whether nothing has been committed into a store yet."""
     assignment = table.assignment
     tasks = [_task(table, task, holders) for task, holders in sorted(assignment.tasks.items())]
     tasks += [_global_store(table, spec) for spec in assignment.global_stores if spec.name in table.stores]
@@ -25,13 +29,15 @@ def describe_fleet(
         application_id=application_id,
         epoch=table.epoch,
         reason=assignment.reason,
-        stores=describe_stores(table),
+        stores=describe_stores(table, is_not_built),
         nodes=describe_nodes(table, tracker, suspects),
         tasks=tasks,
     )
 
 
-def describe_stores(table: RoutingTable) -> Iterator[fleet_service_pb2.StoreInfo]:
+def describe_stores(
+    table: RoutingTable, is_not_built: Callable[[StoreSpec], bool]
+) -> Iterator[fleet_service_pb2.StoreInfo]:
     """Return the stores, by name."""
     for _, spec in sorted(table.assignment.stores.items()):
         yield fleet_service_pb2.StoreInfo(
@@ -44,6 +50,7 @@ def describe_stores(table: RoutingTable) -> Iterator[fleet_service_pb2.StoreInfo
             sub_topology=None if spec.is_global else spec.sub_topology,
             ephemeral=spec.ephemeral,
             partitioner=spec.partitioner,
+            not_built=is_not_built(spec),
             **{"global": spec.is_global},
         )
 

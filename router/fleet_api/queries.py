@@ -35,6 +35,10 @@ class ProcessorQueries:
         self._commits.pop(store, None)
         self._reports.forget(store)
 
+    def is_not_built(self, spec: StoreSpec) -> bool:
+        """Whether nothing has been committed into a store, as far as the records that were read say."""
+        return spec.committed and spec.name not in self._reports.proven
+
     def describe(
         self, known_stores: Container[str], now_s: float, epoch_ms: float
     ) -> Iterator[fleet_service_pb2.QueryInfo]:

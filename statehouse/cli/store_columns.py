@@ -12,7 +12,8 @@ from statehouse.client import Host, Partition, Store
 
 def kind(store: Store) -> str:
     """Return a store's kind, and what else there is to say of it."""
-    further = [word for word, holds in (("global", store.is_global), ("ephemeral", store.ephemeral)) if holds]
+    words = (("global", store.is_global), ("ephemeral", store.ephemeral), ("not built yet", store.not_built))
+    further = [word for word, holds in words if holds]
     return ", ".join([store.kind, *further])
 
 

@@ -410,7 +410,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store, as the processor published it; a global one, which every node holds, has no sub-topology."""
+    """A store, as the processor published it; a global one, which every node holds, has no sub-topology.
+
+    `not_built`: nothing has been committed into it yet, and reads fail with STORE_NOT_BUILT.
+    """
 
     name: str
     kind: str
@@ -422,6 +425,7 @@ class Store:
     is_global: bool = False
     ephemeral: bool = False
     partitioner: str = ""
+    not_built: bool = False
 
 
 @dataclass(frozen=True, slots=True)

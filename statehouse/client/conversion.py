@@ -519,6 +519,7 @@ def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
         getattr(store, "global"),  # `global` is a Python keyword
         store.ephemeral,
         store.partitioner,
+        store.not_built,
     )
 
 

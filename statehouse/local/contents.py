@@ -18,6 +18,8 @@ _SCANS: Final = {"get": "scan", "windows": "scan-windows", "sessions": "scan-ses
 # A store may stay empty for good: a window that isn't closed, a sample that fills others. A figure of the backlog may
 # not come, either.
 _EMPTY_MAX_S: Final = 15.0
+# A query's first batch reads what its sources hold, which may be much.
+_FIRST_BATCH_MAX_S: Final = 600.0
 # A node has what the processor has committed this much later at the most, when it isn't restoring.
 _FOLLOWS_S: Final = 1.0
 
@@ -67,11 +69,12 @@ def find_contents(client: Client) -> list[StoreContent]:
 def await_contents(client: Client, timeout_s: float, meanwhile: Callable[[], None]) -> list[StoreContent]:
     """Return the stores' contents once the processor has processed what the sources have.
 
-    A store that stays empty is waited for for some seconds only. `meanwhile` is called between two attempts; what it
-    raises ends the wait.
+    A store that stays empty is waited for for some seconds only, and a store's first batch for ten minutes.
+    `meanwhile` is called between two attempts; what it raises ends the wait.
 
     Raises:
-        ContentsUnknown: no scan was answered within `timeout_s`; the text has the last reason.
+        ContentsUnknown: not all stores' scans were answered within `timeout_s`, or the ten minutes; the text has the
+            last reason.
 
     """
     begin = time.monotonic()
@@ -84,10 +87,12 @@ def await_contents(client: Client, timeout_s: float, meanwhile: Callable[[], Non
             fleet = client.fleet()
             if processed_at is None and _is_processed(fleet):
                 processed_at = now
-            found = [_content(client, store) for store in fleet.stores]
+            found = _contents(client, fleet)
         except LookupFailure as error:
-            failure = str(error)
+            failure, contents = str(error), []
+            is_first_batch = error.reason is Reason.STORE_NOT_BUILT
         else:
+            is_first_batch = False
             answered_at = answered_at if contents else now
             contents = found
             is_full = all(content.key is not None for content in contents)
@@ -95,7 +100,7 @@ def await_contents(client: Client, timeout_s: float, meanwhile: Callable[[], Non
                 is_full, now - answered_at, None if processed_at is None else now - processed_at
             ):
                 return contents
-        if now - begin >= timeout_s:
+        if now - begin >= (_FIRST_BATCH_MAX_S if is_first_batch else timeout_s):
             if contents:
                 return contents
             raise ContentsUnknown(failure)
@@ -114,6 +119,13 @@ def _is_enough(is_full: bool, answered_s: float, processed_s: float | None) -> b
     if answered_s >= _EMPTY_MAX_S:
         return True
     return processed_s is not None and (is_full or processed_s >= _FOLLOWS_S)
+
+
+def _contents(client: Client, fleet: Fleet) -> list[StoreContent]:
+    for store in fleet.stores:
+        if store.not_built:  # the scan would be held for a while before it fails
+            raise LookupFailure(Reason.STORE_NOT_BUILT, f"nothing has been committed into store {store.name} yet")
+    return [_content(client, store) for store in fleet.stores]
 
 
 def _content(client: Client, store: Store) -> StoreContent:

@@ -302,6 +302,7 @@ class StoreInfo(_message.Message):
     GLOBAL_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
+    NOT_BUILT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     kind: _builtins.str
@@ -324,6 +325,10 @@ class StoreInfo(_message.Message):
     """How the partition follows from a serialized key: "murmur2", as in Kafka's
     own producers.
     """
+    not_built: _builtins.bool
+    """Nothing has been committed into the store yet, as far as the router knows:
+    reads fail with STORE_NOT_BUILT. Always false from routers of 0.2.0.
+    """
     def __init__(
         self,
         *,
@@ -336,10 +341,11 @@ class StoreInfo(_message.Message):
         sub_topology: _builtins.int | None = ...,
         ephemeral: _builtins.bool = ...,
         partitioner: _builtins.str = ...,
+        not_built: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sub_topology: _TypeAlias = _typing.Literal["sub_topology"]  # noqa: Y015
     _WhichOneofArgType__sub_topology: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology"]  # noqa: Y015

@@ -254,6 +254,7 @@ class Checks:
         if found not in log.values_between(key, stamp.position, log.end):
             rule = "an existing key is found" if found is None else "an answer is of its position"
             self._broken(rule, f"{where}: {found!r} is not of position {stamp.position}")
+        self._check_first_batch(log.first_batch_end, response, where)
         now = self._world.now
         if stamp.HasField("staleness_ms"):
             surely = now - stamp.staleness_ms / 1000 - _ROUNDING_S
@@ -275,6 +276,11 @@ class Checks:
             self._check_active(node, log.task, request.forwarding.epoch, stamp.epoch, where)
         elif bound.active_only:
             self._broken("active_only is answered by the active", where)
+
+    def _check_first_batch(self, whole_at: int | None, response: query_service_pb2.GetResponse, where: str) -> None:
+        position = response.replica.position
+        if not response.found and (whole_at is None or position < whole_at):
+            self._broken("nothing is absent before the first batch", f"{where}: {position} of {whole_at}")
 
     def reported(self, commit: commits_pb2.Commit, now: float) -> None:
         """Take a record that the processor writes."""

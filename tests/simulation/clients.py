@@ -165,6 +165,8 @@ class Clients:
             process = self._nodes.get(replica.node.host)
             if process is None or not self._could_answer(process, router, task, since):
                 continue
+            if not self._has_first_batch(process, lookup.store, partition, since):
+                continue
             if not all(self._is_named(table, lookup.store, partition, process) for table in tables):
                 continue
             if bound.active_only and not self._was_active(process, task, tables, since):
@@ -183,6 +185,19 @@ class Clients:
             and process.undisturbed_since < since
             and process.running_since.get(task, since) < since
             and self._world.net.is_well(process.machine, router.machine, since)
+        )
+
+    def _has_first_batch(self, process: SimulatedNode, store: str, partition: int, since: float) -> bool:
+        """Whether it has the whole first batch, and has read that it is one, if that was written in this run."""
+        if self._settings.first_records:
+            return True
+        log = self._kafka.changelogs[store, partition]
+        replica = process.replicas[log.task].of(log.spec, partition)
+        return (
+            log.first_batch_end is not None
+            and replica is not None
+            and replica.position >= log.first_batch_end
+            and process.first_heard_at.get(store, since) < since
         )
 
     @staticmethod

@@ -35,7 +35,7 @@ class Fleet:
         self.rules = RulesFile(world, self.checks, settings)
         self.callers = Callers(world, settings, self.routers, self.nodes)
         self.clients = Clients(world, self.kafka, self.checks, settings, self.routers, self.nodes)
-        self.processor = SimulatedProcessor(world, self.checks, settings, self.nodes)
+        self.processor = SimulatedProcessor(world, self.kafka, self.checks, settings, self.nodes)
         self.trap: tuple[str, str] | None = None
         """A controller's step at which something is to happen to it, and what."""
         self._is_writing = True
@@ -68,9 +68,9 @@ class Fleet:
             self.world.loop.call_later(self.world.rng.uniform(0.0, 1.5), self.start_node, f"n{number}")
         for number in range(self.settings.routers):
             self.routers.append(self._router(f"r{number}"))
+        self.processor.start(self._write)
         self._write_on()
         self.clients.start()
-        self.processor.start()
         self.callers.start()
 
     # Writes.
@@ -79,11 +79,13 @@ class Fleet:
         if self._is_writing:
             rng = self.world.rng
             self.world.loop.call_later(rng.expovariate(self.settings.writes_per_s), self._write_on)
-            self._write(rng.choice(list(self.kafka.changelogs.values())), rng.randint(1, 5))
+            log, count = rng.choice(list(self.kafka.changelogs.values())), rng.randint(1, 5)
+            if log.spec.name in self.processor.built:
+                self._write(log, count)
 
     def _write(self, log: Changelog, count: int) -> None:
         rng, keys = self.world.rng, self._by_partition[log.spec.name, log.partition]
-        if keys:
+        if keys and count:
             self.world.counts["records written"] += count
             log.append(
                 [

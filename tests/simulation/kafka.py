@@ -136,6 +136,8 @@ class Changelog:
         self._ends: list[tuple[float, int]] = [(0.0, 0)]
         self._of_key: dict[bytes, list[tuple[int, bytes | None]]] = {}
         self.watchers: list[Callable[[], bool]] = []
+        self.first_batch_end: int | None = None
+        """The end after the partition's part of its store's first batch; None before."""
 
     @property
     def task(self) -> TaskId:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from query_service.reads.admission import Admission
+from query_service.reads.first_batch import FirstBatches
 from query_service.reads.fleet_view import view_of
 from query_service.reads.lookups import LookupHandler
 from query_service.reads.position_waits import PositionWaits
@@ -92,8 +93,13 @@ class SimulatedNode(Process):
         self.commits_read = 0
         self.heard_at: dict[str, float] = {}
         """When the last report that was read for a store was written."""
+        self.first_heard_at: dict[str, float] = {}
+        """When the first one was read."""
         self.clock_was_behind_s = self.clock_was_ahead_s = 0.0
-        self.admission = Admission(host, self.replicas, self.is_confirmed, self.reports.latest)
+        first_batches = FirstBatches(self.reports.proven, lambda: self.commits_read > 0)
+        self.admission = Admission(
+            host, self.replicas, self.is_confirmed, self.reports.latest, first_batches=first_batches
+        )
         self._lookups = LookupHandler(
             self.admission, cast(Any, None), cast(Any, None), max_batch_entries=1_000, max_message_bytes=1_000_000
         )
@@ -155,6 +161,7 @@ class SimulatedNode(Process):
         self.clock_was_behind_s = max(self.clock_was_behind_s, -skew_s)
         self.clock_was_ahead_s = max(self.clock_was_ahead_s, skew_s)
         self.heard_at[commit.store] = at
+        self.first_heard_at.setdefault(commit.store, now)
         timestamp_ms = int((WALL_S + at) * 1000)
         self.reports.take(commit, written_at_s(timestamp_ms, now, (WALL_S + now + skew_s) * 1000))
 

@@ -7,13 +7,14 @@ without a router, for answers that are bounded by its age.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from statehouse.control.v1 import commits_pb2
 from statehouse.errors import LookupFailure, Reason
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.simulation.checks import Checks
+from tests.simulation.kafka import Changelog, Kafka
 from tests.simulation.node import SimulatedNode
 from tests.simulation.settings import SimulationSettings
 from tests.simulation.world import KAFKA, World
@@ -22,6 +23,9 @@ _REPORTS_EVERY_S = 1.0
 _SILENCE_SHARE = 0.1
 _SILENCE_S = (3.0, 20.0)
 _ARRIVES_WITHIN_S = 0.3
+_FIRST_BATCH_AT_S = (1.0, 20.0)
+_FIRST_BATCH_TAKES_S = 2.0
+_FIRST_BATCH_RECORDS = 400
 _ASKS_EVERY_S = 0.5
 _BOUNDS = (
     types_pb2.Freshness(max_processor_age_ms=2_000),
@@ -42,31 +46,71 @@ class SimulatedProcessor:
     """Reports, has the reports reach nodes that are in touch with Kafka, and asks."""
 
     def __init__(
-        self, world: World, checks: Checks, settings: SimulationSettings, nodes: Mapping[str, SimulatedNode]
+        self,
+        world: World,
+        kafka: Kafka,
+        checks: Checks,
+        settings: SimulationSettings,
+        nodes: Mapping[str, SimulatedNode],
     ) -> None:
-        self._world, self._checks, self._settings, self._nodes = world, checks, settings, nodes
+        self._world, self._kafka, self._checks, self._settings, self._nodes = world, kafka, checks, settings, nodes
         self._rng = random.Random(f"processor of {world.seed}")
         self._log: list[Report] = []
+        self.built: set[str] = set()
+        """The stores whose first batch is committed."""
         self._batch_id = 0
 
-    def start(self) -> None:
+    def start(self, write: Callable[[Changelog, int], None]) -> None:
+        """Begin. Where nothing is there yet, first batches come soon; `write` writes so many records."""
+        for store in self._settings.stores:
+            if self._settings.first_records:
+                self.built.add(store.name)
+            else:
+                at = self._rng.uniform(*_FIRST_BATCH_AT_S)
+                self._world.loop.call_later(at, self._begin_first_batch, store.name, write)
+        for log in self._kafka.changelogs.values():
+            log.first_batch_end = log.end if self.built else None
         self._report()
         self._arrive()
         self._ask()
+
+    def _begin_first_batch(self, store: str, write: Callable[[Changelog, int], None]) -> None:
+        """Commit one partition after the other, some with nothing in them, and report when all are."""
+
+        def write_part(log: Changelog) -> None:
+            write(log, self._rng.choice((0, 1, _FIRST_BATCH_RECORDS)))
+            log.first_batch_end = log.end
+
+        def end() -> None:
+            self.built.add(store)
+            self._report_for([store])
+
+        for (name, _), log in self._kafka.changelogs.items():
+            if name == store:
+                self._world.loop.call_later(self._rng.uniform(0.0, _FIRST_BATCH_TAKES_S), write_part, log)
+        self._world.loop.call_later(_FIRST_BATCH_TAKES_S, end)
 
     def _report(self) -> None:
         rng = self._rng
         is_silent = rng.random() < _SILENCE_SHARE
         self._world.loop.call_later(rng.uniform(*_SILENCE_S) if is_silent else _REPORTS_EVERY_S, self._report)
+        self._report_for([store.name for store in self._settings.stores if store.name in self.built])
+
+    def _report_for(self, stores: Sequence[str]) -> None:
+        rng = self._rng
         self._batch_id += 1
-        for store in self._settings.stores:
-            commit = commits_pb2.Commit(
-                store=store.name, query_id="q", batch_id=self._batch_id, idle=rng.random() < 0.5
-            )
+        for store in stores:
+            commit = commits_pb2.Commit(store=store, query_id="q", batch_id=self._batch_id, idle=rng.random() < 0.5)
+            commit.changelog_ends.extend(self._ends_of(store))
             if rng.random() < 0.9:
                 commit.input_backlog = rng.choice((0, 0, 1, 4))
             self._log.append(Report(commit, self._world.now))
             self._checks.reported(commit, self._world.now)
+
+    def _ends_of(self, store: str) -> Iterator[commits_pb2.TopicOffset]:
+        for (name, partition), log in self._kafka.changelogs.items():
+            if name == store:
+                yield commits_pb2.TopicOffset(topic=log.spec.changelog_topic, partition=partition, offset=log.end)
 
     def _arrive(self) -> None:
         """Bring what is new to each node; a new process, or one that lags far, finds the topic compacted."""

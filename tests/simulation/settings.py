@@ -57,7 +57,7 @@ class SimulationSettings:
             partitions = rng.randint(2 if queries == 1 else 1, 4 if queries == 2 else 8)
             for store in range(1 + (rng.random() < 0.25)):
                 name = f"s{query}{'ab'[store]}"
-                stores.append(StoreDeclaration(name, f"q{query}", partitions, f"app-{name}-changelog"))
+                stores.append(StoreDeclaration(name, f"q{query}", partitions, f"app-{name}-changelog", committed=True))
         racks = ("a", "b", "c")[: rng.randint(2, 3)] if rng.random() < 0.3 else ("",)
         heartbeat_s = 1.0
         ownership = ownership_settings(

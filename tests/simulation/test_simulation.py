@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 from unittest.mock import patch
 
 import grpc
@@ -17,18 +18,21 @@ import pytest
 
 import processor.ownership.planner
 import query_service.reads.admission
+import query_service.reads.first_batch
 import router.calls.attempts
 import statehouse.security.denial
 import statehouse.security.rules
 from processor.ownership.model import LiveNodes, Readiness, Slot
 from processor.ownership.takeover import Takeover
+from query_service.reads.first_batch import FirstBatches
 from query_service.replicas.replica import StoreReplica
 from query_service.states.faults import Fault
 from query_service.states.ownership import claimed_role
 from query_service.states.task_events import Action, Close, NodeTask, RetryAfter, Step
 from query_service.states.task_machine import TaskMachine
 from router.calls.attempts import CallOutcome
-from statehouse.errors import LookupFailure
+from statehouse.errors import LookupFailure, Reason
+from statehouse.first_batch import obstacle
 from statehouse.membership import TaskState
 from statehouse.processor_reports import ProcessorReport
 from statehouse.rpc.handed import HandedLookup
@@ -286,6 +290,29 @@ def wait_for_late_answers_on_the_express_way() -> AbstractContextManager[object]
     return patch.object(SimulatedProxy, "_late_after_s", lambda *_: None)
 
 
+def answer_before_the_first_batch() -> AbstractContextManager[object]:
+    """A changelog that has been read to its end is proof enough, whatever has been committed."""
+    return patch.object(FirstBatches, "require", lambda *_: None)
+
+
+def take_a_report_for_what_it_reports() -> AbstractContextManager[object]:
+    """Who has heard of a first batch is taken to have it."""
+
+    def proves(store: str, partition: int, _position: int, *rest: Any, **facts: Any) -> tuple[Reason, str] | None:
+        return obstacle(store, partition, 2**62, *rest, **facts)
+
+    return patch.object(query_service.reads.first_batch, "obstacle", proves)
+
+
+def refuse_until_a_batch_is_heard_of() -> AbstractContextManager[object]:
+    """That the log had records proves nothing."""
+
+    def proves(*arguments: Any, is_read: bool, **_: Any) -> tuple[Reason, str] | None:
+        return obstacle(*arguments, had_records=False, is_read=is_read)
+
+    return patch.object(query_service.reads.first_batch, "obstacle", proves)
+
+
 def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
     """Return the first seed that a variant breaks a rule with."""
     with variant():
@@ -320,6 +347,9 @@ def first_caught(variant: Callable[[], AbstractContextManager[object]]) -> int:
         (read_no_patterns, ("who may call is not refused",)),
         (take_a_handed_refusal_for_an_answer, ("what a caller gets is a node's answer",)),
         (wait_for_late_answers_on_the_express_way, ("a lookup that a replica could answer does not fail",)),
+        (answer_before_the_first_batch, ("nothing is absent before the first batch",)),
+        (take_a_report_for_what_it_reports, ("nothing is absent before the first batch",)),
+        (refuse_until_a_batch_is_heard_of, ("a lookup that a replica could answer does not fail",)),
         (forget_a_retry, ("every plan converges when faults stop",)),
         (close_a_store_while_it_opens, ("no step of a task disturbs another",)),
         (learn_nothing_after_a_silence, ("a lookup that a replica could answer does not fail",)),

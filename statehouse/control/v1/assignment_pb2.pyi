@@ -42,6 +42,7 @@ class StoreSpec(_message.Message):
     GLOBAL_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Store name."""
     kind: _builtins.str
@@ -82,6 +83,12 @@ class StoreSpec(_message.Message):
     """Custom kinds: "window" or "session" if record keys have that kind's layout.
     Empty: plain keys.
     """
+    committed: _builtins.bool
+    """The application's processor writes the store, and says in the commits topic
+    when a batch is whole: before the first one nobody can say that a key is
+    absent. Unset where nobody says so: static topologies, global and ephemeral
+    stores, processors of 0.2.0 and before.
+    """
     @_builtins.property
     def conformance_vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConformanceVector]:
         """Inputs and outputs of the partitioner's hash; a reader whose own
@@ -106,10 +113,11 @@ class StoreSpec(_message.Message):
         retain_duplicates: _builtins.bool = ...,
         ephemeral: _builtins.bool = ...,
         layout: _builtins.str = ...,
+        committed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "committed", b"committed", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

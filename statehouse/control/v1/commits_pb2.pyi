@@ -42,6 +42,7 @@ class Commit(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     CHANGELOG_FIELD_NUMBER: _builtins.int
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    NO_BATCH_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     query_id: _builtins.str
@@ -72,6 +73,12 @@ class Commit(_message.Message):
     format_version: _builtins.int
     """The record's format; 0, which is never written, is the one of the first
     releases. A reader that doesn't read a format skips the record and says so.
+    """
+    no_batch: _builtins.bool
+    """Whether no batch has been committed into the store: it was added to a query
+    that had committed some, or its query has had nothing to read. With
+    `input_backlog` 0 the store is as whole as after a batch; else the record
+    only says that the processor lives.
     """
     @_builtins.property
     def source_ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicOffset]:
@@ -112,10 +119,11 @@ class Commit(_message.Message):
         traceparent: _builtins.str = ...,
         changelog: Global___TopicComparison | None = ...,
         format_version: _builtins.int = ...,
+        no_batch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "changelog", b"changelog", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "input_backlog", b"input_backlog"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "batch_id", b"batch_id", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "format_version", b"format_version", "idle", b"idle", "input_backlog", b"input_backlog", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms", "_input_backlog", b"_input_backlog", "batch_id", b"batch_id", "changelog", b"changelog", "changelog_ends", b"changelog_ends", "committed_at_ms", b"committed_at_ms", "figures", b"figures", "format_version", b"format_version", "idle", b"idle", "input_backlog", b"input_backlog", "no_batch", b"no_batch", "query", b"query", "query_id", b"query_id", "source_ends", b"source_ends", "stopped", b"stopped", "store", b"store", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
     _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015

@@ -105,6 +105,7 @@ _STORE: Final[Schema] = {
     "is_global": _BOOLEAN,
     "ephemeral": _BOOLEAN,
     "partitioner": _TEXT,
+    "not_built": _BOOLEAN,
 }
 _CANDIDATE: Final[Schema] = {
     "host": reference("Host"),

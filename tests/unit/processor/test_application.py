@@ -55,9 +55,10 @@ def test_a_store_takes_a_frame_with_key_and_value(app: Application):
     counts, words, baskets = app.stores
     assert (counts.name, counts.partitions, counts.config) == ("counts", 3, {"segment.ms": "1"})
     assert [query.max_entries for query in app.queries] == [7, None, None]
-    assert counts.declaration == StoreDeclaration("counts", "counts", 0, "demo-counts-changelog")
+    assert counts.declaration == StoreDeclaration("counts", "counts", 0, "demo-counts-changelog", committed=True)
     assert (words.declaration.kind, words.declaration.in_memory) == ("word-sketch", True)
     assert (baskets.declaration.ephemeral, baskets.declaration.changelog_topic) == (True, "demo-baskets-updates")
+    assert not baskets.declaration.committed, "what it held before a move is gone, so no batch makes it whole"
 
 
 def test_stores_of_each_kind_are_declared_with_their_times(app: Application):

@@ -125,9 +125,16 @@ def _notices(
             yield Notice(f"Query {query.name} has been silent for {query.record_age_ms // 1_000:,} s", "queries")
         elif query.input_backlog is not None and query.input_backlog >= BEHIND:
             yield Notice(f"Query {query.name} has {query.input_backlog:,} records to process", "queries")
+    yield from _of_stores(fleet)
     differing = sorted(each.store for each in changelogs if any(setting.differs for setting in each.settings))
     if differing:
         yield Notice(f"Changelogs not as the application wants them: {_some(differing)}", "changelogs")
+
+
+def _of_stores(fleet: Fleet) -> Iterator[Notice]:
+    not_built = [store.name for store in fleet.stores if store.not_built]
+    if not_built:
+        yield Notice(f"Not built yet, so that reads fail: {_some(not_built)}", "stores")
 
 
 def _some(names: Sequence[str]) -> str:

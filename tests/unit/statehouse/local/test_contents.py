@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ class FakeClient:
     stores: dict[str, tuple[str, list[KeyLike]]]
     backlogs: list[int | None] = field(default_factory=lambda: [0])
     failures: int = 0
+    not_built: set[str] = field(default_factory=set)
 
     def fleet(self) -> Fleet:
         if self.failures:
@@ -35,7 +36,10 @@ class FakeClient:
             ProcessorQuery(f"of-{name}", (name,), False, False, 0, 0, 0, None, backlog)
             for name, backlog in zip(self.stores, self.backlogs, strict=False)
         )
-        return Fleet("app", 1, "", tuple(store(name, kind) for name, (kind, _) in self.stores.items()), (), (), queries)
+        stores = [
+            replace(store(name, kind), not_built=name in self.not_built) for name, (kind, _) in self.stores.items()
+        ]
+        return Fleet("app", 1, "", tuple(stores), (), (), queries)
 
     def scan(self, name: str, page_size: int) -> Iterator[Any]:
         return (Entry(key, 1) for key in self._keys(name, "key-value", page_size))
@@ -132,6 +136,36 @@ def test_a_fleet_that_answers_nothing_is_told_with_the_reason(clock: Clock):
     with pytest.raises(ContentsUnknown, match="no router"):
         await_contents(client, 60, nothing)
     assert clock.now_s >= 60
+
+
+def test_lookups_are_ready_once_every_store_is_built(clock: Clock):
+    stores: dict[str, tuple[str, list[KeyLike]]] = {"boards": ("key-value", ["a"]), "slow": ("key-value", ["b"])}
+    client = FakeClient(stores, backlogs=[0, 0], not_built={"slow"})
+
+    def meanwhile() -> None:
+        if clock.now_s > 200:  # a first batch that reads much; longer than any other wait
+            client.not_built.clear()
+
+    found = await_contents(client, 60, meanwhile)  # type: ignore[arg-type]
+    assert [content.key for content in found] == ["a", "b"]
+    assert 200 < clock.now_s < 210
+
+
+def test_a_first_batch_that_never_ends_is_told(clock: Clock):
+    client: Any = FakeClient({"slow": ("key-value", [])}, not_built={"slow"})
+    with pytest.raises(ContentsUnknown, match="nothing has been committed into store slow yet"):
+        await_contents(client, 60, nothing)
+    assert 600 <= clock.now_s < 610
+
+
+def test_a_store_that_stops_answering_at_the_end_is_not_ready(clock: Clock):
+    client = FakeClient({"boards": ("key-value", [])}, backlogs=[3])
+
+    def meanwhile() -> None:
+        client.failures = 10_000
+
+    with pytest.raises(ContentsUnknown, match="no router"):
+        await_contents(client, 60, meanwhile)  # type: ignore[arg-type]
 
 
 def test_what_is_raised_meanwhile_ends_the_wait(clock: Clock):
