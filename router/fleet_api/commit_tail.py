@@ -71,6 +71,8 @@ class CommitTail:
 
         A query that began anew, with another checkpoint, reads its inputs again: earlier commits no longer count.
         """
+        if commit.no_batch and not commit.source_ends:
+            return  # the query has had nothing to read, and no batch: its first one is to come
         if commit.query_id != self._query_id:
             self._commits.clear()
             self._query_id, self._batch_id = commit.query_id, -1

@@ -358,3 +358,33 @@ async def test_before_the_first_table_lookups_are_told_to_come_back() -> None:
         assert failure.reason is Reason.ROUTING_NOT_READY
     finally:
         await fleet.stop()
+
+
+NOT_BUILT = LookupFailure(Reason.STORE_NOT_BUILT, "nothing has been committed into store scores yet")
+
+
+async def test_a_store_that_no_node_knows_a_batch_of_fails_with_that_reason(start: Start) -> None:
+    fleet = await start("a", "b")
+    fleet.nodes["a"].failure = fleet.nodes["b"].failure = NOT_BUILT
+    failure = await failure_of(fleet.get())
+    assert failure.reason is Reason.STORE_NOT_BUILT
+    assert set(_reasons(failure).values()) == {Reason.STORE_NOT_BUILT}
+    assert "standby" not in failure.message, "another copy would change nothing"
+
+
+async def test_a_node_that_has_heard_of_the_first_batch_answers(start: Start) -> None:
+    fleet = await start("a", "b")
+    fleet.nodes["a"].failure = NOT_BUILT
+    assert await fleet.get() == "b"
+    fleet.nodes["b"].failure = RESTORING
+    failure = await failure_of(fleet.get())
+    assert failure.reason is Reason.NO_REPLICA_AVAILABLE, "it might answer once it is restored"
+
+
+async def test_lookups_are_held_until_the_first_batch(start: Start) -> None:
+    fleet = await start("a", hold_window_ms=20_000)
+    fleet.nodes["a"].failure = NOT_BUILT
+    lookup = asyncio.ensure_future(fleet.get())
+    await poll_until_async(lambda: len(fleet.nodes["a"].gets) > 4, 10, "more tries than without a hold")
+    fleet.nodes["a"].failure = None
+    assert await lookup == "a"
