@@ -288,7 +288,7 @@ class CommitsPublisher:
 
         def produce(client: Producer) -> None:
             for store, value in values:
-                client.produce(self._topic, key=store.encode(), value=value, timestamp=at_ms)
+                client.produce(self._topic, key=store.encode(), value=value, partition=0, timestamp=at_ms)
 
         tries = self._tries()
         while True:

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from processor.ownership.settings import StoreDeclaration
 from statehouse.kafka.topics import CONTROL_TOPIC_CONFIG, TopicSpec, ensure_topics, topic_settings
-from statehouse.topology import assignment_topic, commits_topic, members_topic
+from statehouse.topology import control_topic_names
 
 log = structlog.get_logger(__name__)
 
@@ -32,5 +32,5 @@ def create_control_topics(admin: AdminClient, application_id: str, replication_f
 
 def control_topics(application_id: str, replication_factor: int) -> list[TopicSpec]:
     """Return what the members, assignment and commits topics are to be."""
-    names = [name(application_id) for name in (members_topic, assignment_topic, commits_topic)]
+    names = control_topic_names(application_id)
     return [TopicSpec(name, 1, CONTROL_TOPIC_CONFIG, replication_factor) for name in names]

@@ -209,6 +209,6 @@ def _forget(brokers: Brokers | str, plan: ResetPlan) -> None:
         return
     producer = clients.producer(brokers, f"{plan.application_id}-reset")
     for store in plan.committed:
-        producer.produce(commits_topic(plan.application_id), key=store.encode(), value=None)
+        producer.produce(commits_topic(plan.application_id), key=store.encode(), value=None, partition=0)
     if producer.flush(_DELETE_TIMEOUT_S):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "commit records not deleted: repeat the reset"))  # noqa: SLF001 - as above

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
@@ -175,7 +175,7 @@ class Processor:
         self._serve_metrics()
         declared = self._declared(app, topics)
         if settings.controller == "own":
-            self._controller = self._start_controller(application_id, declared)
+            self._controller = self._start_controller(application_id, declared, foreign_sources(app))
         else:
             check_published(settings.brokers, application_id, declared, settings.source_wait_ms / 1000)
         self._comparisons = ChangelogComparisons(settings.brokers, f"{application_id}-changelogs", topics.changelogs)
@@ -317,7 +317,9 @@ class Processor:
         declared = [*(each.declaration for each in app.stores if each.declaration), *app.global_stores]
         return [replace(store, partition_count=topics.outputs[store.changelog_topic]) for store in declared]
 
-    def _start_controller(self, application_id: str, stores: Sequence[StoreDeclaration]) -> OwnershipController:
+    def _start_controller(
+        self, application_id: str, stores: Sequence[StoreDeclaration], sources: Collection[str]
+    ) -> OwnershipController:
         controller = OwnershipController(
             self._settings.brokers,
             application_id,
@@ -330,6 +332,7 @@ class Processor:
             on_plan=self.metrics.planned,
             on_figures=self.metrics.ownership.take,
             on_unreadable=self.metrics.unreadable.note,
+            sources=sources,
         )
         controller.start()
         return controller

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 _KEYS: Final = {
     {"is_global": "global"}.get(field.name, field.name): field
     for field in fields(StoreDeclaration)
-    if field.name not in {"partition_count", "committed"}
+    if field.name not in {"partition_count", "committed", "foreign"}
 }
 
 
@@ -79,7 +79,12 @@ def _store(application_id: str, entry: Mapping[str, Any], path: Path) -> StoreDe
     if given.get("is_global") and "changelog_topic" not in given:
         raise ConfigurationError(f"{path}: store {name}: name the topic of a global store (changelog_topic)")
     topic = updates_topic if given.get("ephemeral") else changelog_topic
-    defaults: dict[str, Any] = {"query": name, "partition_count": 0, "changelog_topic": topic(application_id, name)}
+    defaults: dict[str, Any] = {
+        "query": name,
+        "partition_count": 0,
+        "changelog_topic": topic(application_id, name),
+        "foreign": True,
+    }
     try:
         return StoreDeclaration(**(defaults | given))
     except ConfigurationError as error:

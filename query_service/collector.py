@@ -35,6 +35,7 @@ _SUMS: Mapping[str, str] = {
     "lag_records": "Records not yet applied, an upper bound, summed over partitions whose lag is known",
     "lag_unknown": "Partitions whose lag is not known",
     "staleness_unknown": "Partitions that have not yet confirmed being at the end of their log",
+    "topic_changed": "Partitions that refuse lookups, as their topic is not what the store needs",
     "restore_remaining_records": "What restores have yet to read, in offsets, summed over restoring partitions",
     "open_iterators": "Reads of ranges that hold the store open",
     **{name: meaning[0].upper() + meaning[1:] for name, meaning in STORE_STATISTICS.items()},
@@ -155,6 +156,7 @@ class NodeCollector(Collector):
                 sums["not_built_partitions"] += not self._facts.is_built(store)
                 sums["lag_records"] += lag or 0
                 sums["lag_unknown"] += lag is None
+                sums["topic_changed"] += bool(store.topic_change)
                 sums["staleness_unknown"] += staleness_ms is None
                 is_restoring = store.state is StoreState.RESTORING
                 sums["restore_remaining_records"] += max(0, store.restored_to - store.position) if is_restoring else 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVarTuple
 
 import structlog
@@ -19,6 +20,7 @@ from statehouse.errors import ContractError
 from statehouse.kafka.control_log import ControlLogReader
 from statehouse.membership import Member
 from statehouse.observability.unreadable_records import UnreadableRecords
+from statehouse.placement import NO_PLACEMENTS, FleetPlacements, StorePlacement
 from statehouse.processor_reports import ProcessorReports, decode_commit, written_at_s
 from statehouse.serde_plugins import Serdes
 from statehouse.settings import NodeSettings
@@ -63,6 +65,8 @@ class ControlTopics:
         self.commits_read = False
         self._loop = asyncio.get_running_loop()
         self._ownership, self._skipped = ownership, skipped
+        self._placements, self._view = FleetPlacements(), FleetView()
+        self._own: Member | None = None
         self._serdes = Serdes(settings.serde_options)
         self._on_view, self._on_assignment, self._on_superseded = on_view, on_assignment, on_superseded
         self._on_defect = on_defect
@@ -159,8 +163,23 @@ class ControlTopics:
     def _commits_were_read(self) -> None:
         self.commits_read = True
 
+    def take_own(self, heartbeat: Member) -> None:
+        """Take this node's own heartbeat as it is written: what it says of its stores counts here at once."""
+        self._own = heartbeat
+        placements = self._current_placements()
+        if placements != self._view.placements:
+            self._view = replace(self._view, placements=placements)
+            self._on_view(self._view)
+
+    def _current_placements(self) -> Mapping[str, StorePlacement]:
+        members = self._ownership.members
+        self._placements.take(members if self._own is None else {**members, self._own.instance_id: self._own})
+        assignment = self._ownership.assignment
+        return NO_PLACEMENTS if assignment is None else self._placements.of(assignment.stores)
+
     def _compile_view(self) -> FleetView:
-        view = view_of(self._ownership.assignment, self._ownership.members, self._serdes)
+        assignment, members = self._ownership.assignment, self._ownership.members
+        self._view = view = view_of(assignment, members, self._serdes, self._current_placements())
         self._on_view(view)
         return view
 

@@ -92,6 +92,7 @@ class QueryNode:
             settings.confirm_interval_ms / 1000,
             self._tasks.store_replicas,
             self._thread_broke,
+            self._topic_changed,
         )
         self._control = ControlTopics(
             settings,
@@ -274,6 +275,10 @@ class QueryNode:
         except BaseException as caught:  # noqa: BLE001 - `_break` logs it, and `run` raises it
             self._break(as_error(caught))
 
+    def _topic_changed(self) -> None:
+        """Called on the thread that looks at topics: heartbeats say which stores refuse lookups."""
+        self._loop.call_soon_threadsafe(self._task_changed)
+
     def _thread_broke(self, error: Exception) -> None:
         """Bring a defect to the event loop, from the thread that it ended."""
         self._loop.call_soon_threadsafe(self._break, error)
@@ -402,7 +407,7 @@ class QueryNode:
         """Return this node's heartbeat, None while the node must be silent."""
         if self._ownership.is_silent:
             return None
-        return self._ownership.heartbeat(
+        heartbeat = self._ownership.heartbeat(
             (self._host.host, self._host.port),
             self._tasks.report(),
             self._tasks.global_report(),
@@ -410,6 +415,8 @@ class QueryNode:
             capacity=self._settings.capacity,
             version=_VERSION,
         )
+        self._control.take_own(heartbeat)
+        return heartbeat
 
 
 async def run_node(settings: NodeSettings, listeners: Sequence[Listener] = ()) -> None:

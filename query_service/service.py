@@ -385,6 +385,8 @@ def _store(store: StoreReplica, now: float, report: ProcessorReport | None) -> n
         lookups=store.lookups,
         skipped_records=store.skipped,
         late_records=store.late,
+        misplaced_records=store.misplaced,
+        topic_change=store.topic_change,
         partition=store.partition,
         since_ms=store.since_ms,
         processor_age_ms=None if report is None else report.age_ms(now),

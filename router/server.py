@@ -31,6 +31,7 @@ from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
 from router.lookups.dispatch import Dispatcher
 from router.lookups.explain import Explainer
+from router.lookups.keyed import KeyLookups
 from router.lookups.limit import LookupLimit
 from router.lookups.observed import LookupObserver
 from router.lookups.scatter import Scatter
@@ -138,6 +139,7 @@ class RouterServer:
         dispatcher = Dispatcher(
             self.tables, attempts, budget, self.metrics, attempt_timeout_s=attempt_timeout_s, holds=self._holds
         )
+        keys = KeyLookups(self.tables, dispatcher)
         limit = LookupLimit(settings.max_lookups, self._lookups_elsewhere)
         self.metrics.open_lookups.set_function(lambda: limit.under_way)
         self.metrics.max_lookups.set(settings.max_lookups)
@@ -146,7 +148,7 @@ class RouterServer:
             self.tables,
             limit,
             calls,
-            dispatcher,
+            keys,
             self.metrics,
             max_entries=settings.router_max_batch_entries,
             max_message_bytes=settings.max_message_bytes,
@@ -168,7 +170,7 @@ class RouterServer:
         self._handlers = QueryHandlers(
             self.tables,
             limit,
-            dispatcher,
+            keys,
             batches,
             scatter,
             self.watches,
@@ -185,7 +187,7 @@ class RouterServer:
             self.inputs,
             self.queries,
             self.controller,
-            Explainer(self.tables, limit, dispatcher, self._answer_times, self._express_obstacle_to),
+            Explainer(self.tables, limit, keys, self.health, self._answer_times, self._express_obstacle_to),
             served_by=self._served_by,
             times=times,
             max_watches=settings.max_watches,

@@ -25,8 +25,9 @@ from router.fleet_api.describe import describe_fleet, describe_key, describe_nod
 from router.fleet_api.inputs import Inputs
 from router.fleet_api.queries import ControllerReport, ProcessorQueries
 from router.lookups.batch import BatchGetter
-from router.lookups.dispatch import Call, Dispatcher, NodeAnswer
+from router.lookups.dispatch import Call, NodeAnswer
 from router.lookups.explain import Explainer
+from router.lookups.keyed import KeyLookups
 from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
 from router.lookups.observed import LookupObserver
@@ -70,7 +71,7 @@ class QueryHandlers:
 
     tables: CurrentTable
     limit: LookupLimit
-    dispatcher: Dispatcher
+    keys: KeyLookups
     batches: BatchGetter
     scatter: Scatter
     watches: WatchRelay
@@ -140,7 +141,7 @@ def _keyed(method: str) -> Callable[[QueryHandlers, bytes, HasTime], Awaitable[b
                 for asked in handed or ():
                     self.metrics.handed(why_handed(asked))
                 first = handed[0] if handed else None
-                came = await self.dispatcher.dispatch(call, self.deadline(context), attempt_log, handed=first)
+                came = await self.keys.answer(call, self.deadline(context), attempt_log, handed=first)
         except LookupFailure as failure:
             came = failure
             self.observe("" if call is None else call.store, failure.reason.name, None, started_at)

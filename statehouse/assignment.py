@@ -188,6 +188,7 @@ def _records(assignment: Assignment) -> dict[str, assignment_pb2.AssignmentRecor
             ephemeral=spec.ephemeral,
             layout=spec.layout,
             committed=spec.committed,
+            foreign=spec.foreign,
         )
         setattr(store, "global", spec.is_global)  # `global` is a Python keyword
         records[f"store/{spec.name}"] = assignment_pb2.AssignmentRecord(store=store)
@@ -482,4 +483,5 @@ def _store_spec(store: assignment_pb2.StoreSpec) -> StoreSpec:
         store.ephemeral,
         store.layout,
         store.committed,
+        store.foreign,
     )

@@ -14,12 +14,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Final
 
 from statehouse import ordered_keys
 from statehouse.errors import ContractError
 
 _WINDOW_SUFFIX = struct.Struct(">qI")
 _SESSION_SUFFIX = struct.Struct(">qq")
+WINDOW_SUFFIX_BYTES: Final = _WINDOW_SUFFIX.size
+"""Bytes that a window record's key has after the plain key …"""
+SESSION_SUFFIX_BYTES: Final = _SESSION_SUFFIX.size
+"""… and a session record's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

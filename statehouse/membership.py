@@ -71,10 +71,19 @@ _ROLES = frozenset(role.value for role in Role)
 
 @dataclass(frozen=True, slots=True)
 class StorePosition:
-    """The next offset a store needs, and the largest end offset its node knows; None is unknown."""
+    """The next offset a store needs, and the largest end offset its node knows; None is unknown.
+
+    Attributes:
+        misplaced: how many of the records that the replica has read stand in another partition than the partitioner
+            gives their keys; None if its state was not checked from the start.
+        topic_change: how the store's topic differs from what the store needs; empty if it doesn't.
+
+    """
 
     position: int | None
     end_offset: int | None = None
+    misplaced: int | None = None
+    topic_change: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +156,13 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
             role=members_pb2.Role.ValueType(report.role.value),
             state=report.state,
             stores=[
-                members_pb2.StorePosition(store=store, position=at.position, end_offset=at.end_offset)
+                members_pb2.StorePosition(
+                    store=store,
+                    position=at.position,
+                    end_offset=at.end_offset,
+                    misplaced=at.misplaced,
+                    topic_change=at.topic_change,
+                )
                 for store, at in report.stores.items()
             ],
         )
@@ -158,7 +173,13 @@ def encode_member(member: Member) -> tuple[bytes, bytes]:
             store=store,
             state=report.state,
             partitions=[
-                members_pb2.PartitionPosition(partition=partition, position=at.position, end_offset=at.end_offset)
+                members_pb2.PartitionPosition(
+                    partition=partition,
+                    position=at.position,
+                    end_offset=at.end_offset,
+                    misplaced=at.misplaced,
+                    topic_change=at.topic_change,
+                )
                 for partition, at in sorted(report.positions.items())
             ],
         )
@@ -253,4 +274,6 @@ def _position(at: members_pb2.StorePosition | members_pb2.PartitionPosition) -> 
     return StorePosition(
         checked_count("position", at.position) if at.HasField("position") else None,
         checked_count("end offset", at.end_offset) if at.HasField("end_offset") else None,
+        checked_count("misplaced", at.misplaced) if at.HasField("misplaced") else None,
+        checked_text("topic_change", at.topic_change),
     )

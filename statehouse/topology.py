@@ -88,6 +88,8 @@ class StoreSpec:
         ephemeral: the store has no changelog: a replica starts empty at the topic's end and keeps no checkpoint.
         layout: custom kinds: WINDOW or SESSION if its record keys are laid out like theirs; empty for plain keys.
         committed: the application's processor writes the store, and says in the commits topic when a batch is whole.
+        foreign: programs other than the application's processor write the changelog, so that how they place keys is not
+            known before all of it has been read.
 
     """
 
@@ -107,6 +109,7 @@ class StoreSpec:
     ephemeral: bool = False
     layout: str = ""
     committed: bool = False
+    foreign: bool = False
 
     @property
     def built_on(self) -> str:
@@ -120,8 +123,8 @@ class StoreSpec:
 
     @property
     def stored(self) -> StoreSpec:
-        """The specification without the fields for reading entries; stores with an equal one hold equal data."""
-        return replace(self, key_serde="", value_serde="", window_size_ms=0, committed=False)
+        """The specification without the fields for showing entries; stores with an equal one hold equal data."""
+        return replace(self, key_serde="", value_serde="", window_size_ms=0, committed=False, foreign=False)
 
     def task_id(self, partition: int) -> AnyTaskId:
         """Return the task or global store that holds this partition."""
@@ -185,6 +188,11 @@ def assignment_topic(application_id: str) -> str:
 def commits_topic(application_id: str) -> str:
     """Name the topic of the processor's commits."""
     return f"{checked_name('application id', application_id)}-statehouse-commits"
+
+
+def control_topic_names(application_id: str) -> tuple[str, str, str]:
+    """Name the control topics, each of which has one partition."""
+    return members_topic(application_id), assignment_topic(application_id), commits_topic(application_id)
 
 
 def dead_letters_topic(application_id: str) -> str:

@@ -23,11 +23,13 @@ from processor.ownership.members_reader import MembersReader
 from processor.ownership.publisher import FencedError
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
 from processor.ownership.takeover import ControllerRecord
+from processor.ownership.topic_watcher import TopicWatcher
 from statehouse.background import as_error
 from statehouse.backoff import Backoff, BackoffPolicy, OnPause
 from statehouse.brokers import Brokers
 from statehouse.errors import ConfigurationError
 from statehouse.observability.unreadable_records import OnUnreadable, UnreadableRecords
+from statehouse.topology import control_topic_names
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +54,7 @@ class OwnershipController:
         on_plan: OnPlan = lambda _took_s, **_: None,
         on_figures: Callable[[OwnershipFigures | None], None] = lambda _figures: None,
         on_unreadable: OnUnreadable | None = None,
+        sources: Collection[str] = (),
     ) -> None:
         """Prepare; `start()` starts the thread. The controller waits for its topics if they don't exist yet.
 
@@ -65,7 +68,7 @@ class OwnershipController:
         that thread with the state that the controller is in, whenever it may have changed. `on_plan` is called on that
         thread after each plan, and `on_figures` several times a second with how the fleet stands, with None when this
         controller acts no longer. `on_unreadable` is called on any thread for each record that is skipped, each time
-        that it is read; without it the first one of a key is logged.
+        that it is read; without it the first one of a key is logged. `sources`: topics that the application reads.
         """
         self._brokers, self._application_id = brokers, application_id
         self._stores, self._settings = None if stores is None else tuple(stores), settings
@@ -78,17 +81,31 @@ class OwnershipController:
         self._defect: Exception | None = None
         self._backoff = Backoff(_PUBLISHING, on_pause)
         self._stop = threading.Event()
+        self._sources = tuple(sources)
+        self._topics = TopicWatcher(brokers, f"{application_id}-{self._name}", self._relied_on)
         self._thread = threading.Thread(target=self._run, name=f"ownership-{application_id}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, and one that looks at the topics."""
         self._thread.start()
+        self._topics.start()
 
     def stop(self) -> None:
         """Stop; the assignment stays in force, and a standby controller takes over at once if this one acted."""
         self._stop.set()
+        self._topics.stop()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_STOPS_WITHIN_S)
+
+    def _relied_on(self) -> dict[str, int | None]:
+        """Return the topics that must stay as they are, and how many partitions they must have."""
+        fleet = self._fleet
+        stores = {} if fleet is None else fleet.core.assignment.stores
+        return {
+            **dict.fromkeys(self._sources),
+            **{store.changelog_topic: store.partition_count for store in stores.values()},
+            **dict.fromkeys(control_topic_names(self._application_id), 1),
+        }
 
     def _run(self) -> None:
         self._on_state(ControllerState.STARTING)

@@ -52,6 +52,7 @@ def numbered(
             ephemeral=store.ephemeral,
             layout=store.layout,
             committed=store.committed,
+            foreign=store.foreign,
         )
     _check_ephemeral(specs, known)
     return specs, known

@@ -79,6 +79,7 @@ class StoreDeclaration:
     ephemeral: bool = False
     layout: str = ""
     committed: bool = False
+    foreign: bool = False
 
     @property
     def built_on(self) -> str:

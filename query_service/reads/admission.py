@@ -18,6 +18,7 @@ from statehouse.errors import LookupFailure, Reason, unknown_store
 from statehouse.kafka.partitioner import Partitioner
 from statehouse.membership import TaskState
 from statehouse.partitioning import partition_for
+from statehouse.placement import Claim, refusal
 from statehouse.processor_reports import ProcessorReport
 from statehouse.topology import AnyTaskId, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
@@ -62,17 +63,36 @@ class Admission:
         self._first_batches = first_batches or FirstBatches()
         self._head = lru_cache(_HEADS_MAX)(self._serialized_head)
 
-    def admit_key(self, request: KeyedRequest) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
+    def admit_key(
+        self, request: KeyedRequest, claim: Claim = Claim.WHOLE
+    ) -> tuple[ServedStore, bytes, StoreReplica, types_pb2.ReplicaStamp]:
         """Return the store, the serialized key, the replica and its stamp for a request about one key.
 
-        In a global store the key may also be in one of the `other_partitions`.
+        In a global store the key may also be in one of the `other_partitions`. `claim`: the least that the answer says.
 
         Raises:
-            PositionNotReached, LookupFailure: as in `place` and `admit`.
+            PositionNotReached, LookupFailure: as in `place`, `prove` and `admit`.
 
         """
         served, key, partition = self.place(request)
+        self.prove(served, claim, request.forwarding)
         return served, key, *self.admit(served, partition, request.freshness, request.forwarding)
+
+    def prove(self, served: ServedStore, claim: Claim, forwarding: types_pb2.Forwarding) -> None:
+        """Refuse to claim of a key what its partition doesn't prove, as records of the store may be elsewhere.
+
+        A router that names the partition asks the others, too, and puts together what they say.
+
+        Raises:
+            LookupFailure: KEYS_MISPLACED, or PARTITION_RESTORING as long as not all partitions are known.
+
+        """
+        placement = self.view.placements.get(served.spec.name) if self.view.placements else None
+        if placement is None or forwarding.HasField("partition"):
+            return
+        refused = refusal(served.spec.name, placement, claim)
+        if refused is not None:
+            raise refused
 
     def place(self, request: KeyedRequest) -> tuple[ServedStore, bytes, int]:
         """Return the store, the serialized key and the partition of a request about one key.
@@ -82,29 +102,40 @@ class Admission:
 
         """
         served = self.store(request.store).asked(exact=request.json_text)
-        return served, *self.placed(served, request.key)
+        return served, *self.placed(served, request.key, request.forwarding)
 
-    def placed(self, served: ServedStore, key: str | types_pb2.Key) -> tuple[bytes, int]:
-        """Return a key serialized, and its partition.
+    def placed(
+        self, served: ServedStore, key: str | types_pb2.Key, forwarding: types_pb2.Forwarding
+    ) -> tuple[bytes, int]:
+        """Return a key serialized, and its partition, or the one that the router wants it looked up in.
 
         Raises:
-            LookupFailure: INVALID_KEY.
+            LookupFailure: INVALID_KEY; INVALID_REQUEST, as in `partition`.
 
         """
         if isinstance(key, str):
             serialized = paging.parsed_key(key, served.key_serde)
         else:
             serialized = paging.serialized_key(key, served.key_serde)
+        if forwarding.HasField("partition"):
+            return serialized, self._existing(served, forwarding.partition)
         return serialized, self._partition_of(serialized, served.spec.partition_count)
+
+    def is_scattered(self, served: ServedStore) -> bool:
+        """Whether a key of a global store may be in any partition, as the topic's producers choose.
+
+        librdkafka's partitioner, for example, is not Java's. If every record was checked and is in place, none is.
+        """
+        if not served.spec.is_global:
+            return False
+        task = self._replicas.get(served.task_ids[0])
+        return task is None or any(replica.misplaced != 0 for replica in task.stores.values())
 
     def other_partitions(
         self, served: ServedStore, first: int, request: query_service_pb2.GetRequest
     ) -> Iterator[tuple[StoreReplica, types_pb2.ReplicaStamp]]:
-        """Yield the replica and stamp of each partition of a global store except `first`; nothing for other stores.
-
-        A key may be in any of them, as the topic's producers choose: librdkafka's partitioner is not Java's.
-        """
-        for partition in range(served.spec.partition_count if served.spec.is_global else 0):
+        """Yield the replica and stamp of each partition of a scattered store except `first`."""
+        for partition in range(served.spec.partition_count):
             if partition != first:
                 yield self.admit(served, partition, request.freshness, request.forwarding)
 
@@ -216,6 +247,8 @@ class Admission:
         if task.state is not TaskState.RUNNING or replica is None:
             raise self._restoring(task, replica)
         self._first_batches.require(served.spec, partition, replica)
+        if replica.topic_change:
+            raise _topic_changed(replica)
         confirmed = self._is_confirmed()
         position = replica.position
         now = time.monotonic()
@@ -303,6 +336,15 @@ class Admission:
         if member is None:
             return types_pb2.Host(instance_id=instance_id)
         return types_pb2.Host(instance_id=instance_id, host=member.host, port=member.port)
+
+
+def _topic_changed(replica: StoreReplica) -> LookupFailure:
+    topic, name = replica.spec.changelog_topic, replica.spec.name
+    return LookupFailure(
+        Reason.TOPIC_CHANGED,
+        f"topic {topic} of store {name} has changed: {replica.topic_change}",
+        {"store": name, "topic": topic, "change": replica.topic_change},
+    )
 
 
 def _stamp(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from statehouse.assignment import Assignment
 from statehouse.errors import ConfigurationError
 from statehouse.membership import Member
+from statehouse.placement import NO_PLACEMENTS, StorePlacement
 from statehouse.serdes import Serde, exact_json, known_serde
 from statehouse.topology import AnyTaskId, StoreSpec
 
@@ -43,10 +44,15 @@ class FleetView:
     members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     unusable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The stores that this version can't serve, each with the reason."""
+    placements: Mapping[str, StorePlacement] = field(default_factory=lambda: NO_PLACEMENTS)
+    """The stores of which one partition can't say everything."""
 
 
 def view_of(
-    assignment: Assignment | None, members: Mapping[str, Member], serde: Callable[[str], Serde] = known_serde
+    assignment: Assignment | None,
+    members: Mapping[str, Member],
+    serde: Callable[[str], Serde] = known_serde,
+    placements: Mapping[str, StorePlacement] = NO_PLACEMENTS,
 ) -> FleetView:
     """Compile a view. Stores that this version can't serve go to `unusable`, so that they don't stop the others."""
     if assignment is None:
@@ -58,4 +64,10 @@ def view_of(
             stores[name] = ServedStore(spec, serde(spec.key_serde), serde(spec.value_serde))
         except ConfigurationError as error:
             unusable[name] = str(error)
-    return FleetView(assignment, MappingProxyType(stores), MappingProxyType(dict(members)), MappingProxyType(unusable))
+    return FleetView(
+        assignment,
+        MappingProxyType(stores),
+        MappingProxyType(dict(members)),
+        MappingProxyType(unusable),
+        placements,
+    )

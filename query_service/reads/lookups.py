@@ -37,6 +37,7 @@ from statehouse.background import as_error
 from statehouse.batches import too_large
 from statehouse.composite import SessionKey, WindowKey
 from statehouse.errors import SHOWN_MAX, LookupFailure, Reason, internal_error, shown
+from statehouse.placement import Claim
 from statehouse.serdes import FetchNeeded, json_value, shown_value
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
@@ -49,6 +50,7 @@ R = TypeVar("R")
 
 
 _Found = Timestamped | None
+_FoundBy = tuple[_Found, types_pb2.ReplicaStamp]
 _Outcome = _Found | Unknown | Exception
 
 
@@ -134,13 +136,15 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request)
+        served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
         found: _Found | Unknown = _recaller(replica)((key,))[0]
         found_by = stamp
-        if found is None and served.spec.is_global:
-            found, found_by = self._elsewhere(served, key, replica, stamp, request)
+        if not isinstance(found, Unknown) and self._admission.is_scattered(served):
+            found, found_by = self._anywhere(served, key, replica, (found, stamp), request)
         if isinstance(found, Unknown):
             return DiskLookup(lambda: self._get_from_disk(started, request, served, key, replica, stamp))
+        if found is None:
+            self._admission.prove(served, Claim.ABSENT, request.forwarding)
         return _get_response(started, request, served, replica, found, found_by)
 
     async def _get_from_disk(
@@ -156,44 +160,49 @@ class LookupHandler:
         (found,) = await self._disk.run(request, partial(_one_from_disk, replica, key))
         if isinstance(found, Exception):
             raise found
-        if found is None and served.spec.is_global:
-            found, stamp = await self._elsewhere_on_disk(served, key, replica, stamp, request)
-        return _get_response(started, request, served, replica, found, stamp)
+        best = (found, stamp)
+        if self._admission.is_scattered(served):
+            best = await self._anywhere_on_disk(served, key, replica, best, request)
+        if best[0] is None:
+            self._admission.prove(served, Claim.ABSENT, request.forwarding)
+        return _get_response(started, request, served, replica, *best)
 
-    def _elsewhere(
+    def _anywhere(
         self,
         served: ServedStore,
         key: bytes,
         replica: StoreReplica,
-        stamp: types_pb2.ReplicaStamp,
+        own: _FoundBy,
         request: query_service_pb2.GetRequest,
     ) -> tuple[_Found | Unknown, types_pb2.ReplicaStamp]:
-        """Look in a global store's other partitions for a key that is not where it should be.
+        """Look in a global store's other partitions, too; return the latest value and who has it.
 
-        If no partition has the key, the answer "not found" has the stamp of the partition where it should be.
+        `own` is what the partition has where the key should be. If no partition has the key, that is returned.
         """
+        best = own
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
             (recalled,) = _recaller(other)((key,))
-            if recalled is not None:
+            if isinstance(recalled, Unknown):
                 return recalled, other_stamp
-        return None, stamp
+            best = _later(best, (recalled, other_stamp))
+        return best
 
-    async def _elsewhere_on_disk(
+    async def _anywhere_on_disk(
         self,
         served: ServedStore,
         key: bytes,
         replica: StoreReplica,
-        stamp: types_pb2.ReplicaStamp,
+        own: _FoundBy,
         request: query_service_pb2.GetRequest,
-    ) -> tuple[_Found, types_pb2.ReplicaStamp]:
-        """Do the same as `_elsewhere` off the event loop."""
+    ) -> _FoundBy:
+        """Do the same as `_anywhere` off the event loop."""
+        best = own
         for other, other_stamp in self._admission.other_partitions(served, replica.partition, request):
             (found,) = await self._disk.run(request, partial(_one_from_disk, other, key))
             if isinstance(found, Exception):
                 raise found
-            if found is not None:
-                return found, other_stamp
-        return None, stamp
+            best = _later(best, (found, other_stamp))
+        return best
 
     def parsed_batch(self, data: bytes) -> Batch:
         """Parse a serialized BatchGetRequest.
@@ -228,7 +237,7 @@ class LookupHandler:
                 if served is None:
                     asks = batch.shapes[shape]
                     served = stores[shape] = self._admission.store(asks.store).asked(exact=asks.json_text)
-                key, partition = self._admission.placed(served, asked)
+                key, partition = self._admission.placed(served, asked, batch.shapes[shape].forwarding)
                 group = groups.get((shape, partition))
                 if group is None:
                     group = groups[shape, partition] = self._group(served, partition, batch.shapes[shape])
@@ -249,6 +258,7 @@ class LookupHandler:
         return framed(map(results.__getitem__, range(len(batch.entries))))
 
     def _group(self, served: ServedStore, partition: int, request: query_service_pb2.GetRequest) -> _Group:
+        self._admission.prove(served, Claim.FOUND, request.forwarding)
         replica, stamp = self._admission.admit(served, partition, request.freshness, request.forwarding)
         return _Group(served, replica, _recaller(replica), _at_once(replica), stamp, stamped(stamp), request)
 
@@ -339,21 +349,23 @@ class LookupHandler:
         If it is negative, entries after that have none. Each read counts as having taken an equal part of the time
         since `started`.
         """
-        served, stamp, is_global = group.served, group.stamp_bytes, group.served.spec.is_global
+        served, stamp, is_scattered = group.served, group.stamp_bytes, self._admission.is_scattered(group.served)
         raw = group.request.raw
         reads, size = 0, 0
         for entry, outcome in zip(part, outcomes, strict=True):
             index, key = entry
             found, found_by = outcome, stamp
             try:
-                if found is None and is_global:
-                    found, other = self._elsewhere(served, key, group.replica, group.stamp, group.request)
+                if is_scattered and not isinstance(found, Unknown | Exception):
+                    found, other = self._anywhere(served, key, group.replica, (found, group.stamp), group.request)
                     found_by = stamped(other)
                 if isinstance(found, Unknown):
                     group.on_disk.append(entry)
                     continue
                 if isinstance(found, Exception):
                     raise found  # noqa: TRY301 - as any other failure of this entry
+                if found is None:
+                    self._admission.prove(served, Claim.ABSENT, group.request.forwarding)
                 reads += 1
                 size += 0 if found is None else len(found[0])
                 result = result_of(answer(served, found, raw=raw, stamp=found_by))
@@ -447,7 +459,7 @@ class LookupHandler:
 
         """
         started = time.perf_counter()
-        served, key, replica, stamp = self._admission.admit_key(request)
+        served, key, replica, stamp = self._admission.admit_key(request, Claim.FOUND)
         store = of_kind(replica, VersionedStore, "GetAsOf")
         if not request.HasField("as_of_ms"):
             version = store.get(key)
@@ -460,6 +472,7 @@ class LookupHandler:
         replica.lookups += 1
         replica.metrics.reads[ReadKind.GET_AS_OF].add(started, 0 if version is None else len(version.value))
         if version is None:
+            self._admission.prove(served, Claim.ABSENT, request.forwarding)
             return query_service_pb2.GetAsOfResponse(found=False, replica=stamp)
         value = decoded_value(served, version.value, raw=request.raw)
         return query_service_pb2.GetAsOfResponse(
@@ -650,6 +663,13 @@ def _get_response(
     replica.lookups += 1
     replica.metrics.reads[ReadKind.GET].add(started, 0 if found is None else len(found[0]))
     return answer(served, found, raw=request.raw, stamp=stamped(stamp))
+
+
+def _later(one: _FoundBy, other: _FoundBy) -> _FoundBy:
+    """Return what was found with the later timestamp; the first one if none is later."""
+    if other[0] is None or (one[0] is not None and one[0][1] >= other[0][1]):
+        return one
+    return other
 
 
 def _latest_version(store: VersionedStore, key: bytes) -> Timestamped | None:

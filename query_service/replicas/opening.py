@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,24 +13,33 @@ from query_service.disk.directory import TaskDirectory, store_folder
 from query_service.replicas.replica import StoreReplica, monotonic_and_wall_ms
 from query_service.replicas.tail import Tail, compaction_of
 from query_service.states.checkpoint import Changelog, Checkpoint, restore_start
-from query_service.states.faults import Fault, FaultOutcome
+from query_service.states.faults import Fault, FaultOutcome, TaskFault
 from query_service.stores.base import StateStore
 from query_service.stores.catalog import layout_of, open_store
 from query_service.stores.engine import StoreUnusable
 from query_service.stores.resources import StoreResources
 from query_service.telemetry.metrics import NodeMetrics
 from statehouse.kafka.offsets import earliest_offsets, last_stable_offsets
+from statehouse.kafka.partitioner import partitioner
 from statehouse.kafka.renewed import RenewedAdmin
-from statehouse.kafka.topics import topic_id, topic_settings
+from statehouse.kafka.topics import topic_settings, topic_states
+from statehouse.topic_changes import counted
 from statehouse.topology import Role, StoreSpec
 
 log = structlog.get_logger(__name__)
+
+
+class TopicUnfit(TaskFault):
+    """The store's topic is not there, or lacks the partition; its task is tried again later."""
+
+    fault = Fault.BROKER
 
 
 class StoreOpener:
     """Opens the stores of a node. It asks the broker about their logs, so call it in a worker thread.
 
     `tail_bytes` is the size of each store's tail. `ends_valid_s` is how long a known end tells the lag.
+    `on_misplaced` is what replicas call.
     """
 
     def __init__(
@@ -41,9 +50,11 @@ class StoreOpener:
         *,
         tail_bytes: int,
         ends_valid_s: float,
+        on_misplaced: Callable[[], None] = lambda: None,
     ) -> None:
         self._admin, self._resources, self._metrics = admin, resources, metrics
         self._tail_bytes, self._ends_valid_s = tail_bytes, ends_valid_s
+        self._partition_of, self._on_misplaced = partitioner(), on_misplaced
 
     def open(self, spec: StoreSpec, partition: int, directory: TaskDirectory, role: Role) -> StoreReplica:
         """Open one partition of a store, and return its replica. No thread reads the log for it yet.
@@ -54,7 +65,7 @@ class StoreOpener:
             KafkaException: the broker can't be reached, or refuses.
 
         """
-        settings, changelog = self._admin.ask(partial(_settings_and_log, spec.changelog_topic, partition))
+        settings, partitions, changelog = self._admin.ask(partial(_topic_and_log, spec.changelog_topic, partition))
         # Taken after the ends, so that a fresh store gets every record that is written from this time on.
         now_ms = monotonic_and_wall_ms()[1]
         path = directory.store_path(store_folder(spec, partition))
@@ -70,11 +81,11 @@ class StoreOpener:
             directory.wipe_store(path.name)
             store = open_store(spec, path, self._resources)
             checkpoint = Checkpoint(
-                spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec, store)
+                spec.changelog_topic, changelog.topic_id, start, now_ms, layout=layout_of(spec, store), misplaced=0
             )
         else:
             store, checkpoint = kept
-        return StoreReplica(
+        replica = StoreReplica(
             spec,
             partition,
             store,
@@ -86,7 +97,11 @@ class StoreOpener:
             restored_to=None if spec.ephemeral else changelog.end_offset,
             restored_in_full=kept is None and not spec.ephemeral,
             ends_valid_s=self._ends_valid_s,
+            partition_of=self._partition_of,
+            on_misplaced=self._on_misplaced,
         )
+        replica.topic_change = counted(spec.partition_count, partitions)
+        return replica
 
     def _open_kept(
         self, spec: StoreSpec, path: Path, changelog: Changelog, now_ms: int, facts: Mapping[str, object]
@@ -95,7 +110,8 @@ class StoreOpener:
         try:
             store = open_store(spec, path, self._resources)
             checkpoint = store.checkpoint()
-            start = restore_start(checkpoint, layout_of(spec, store), changelog, now_ms)
+            layout, needs_placement = layout_of(spec, store), spec.foreign and not spec.is_global
+            start = restore_start(checkpoint, layout, changelog, now_ms, needs_placement=needs_placement)
             if start.position is not None and checkpoint is not None:
                 log.info("store opened", **facts, position=start.position, reason=start.reason)
                 if start.fault is not None:
@@ -110,16 +126,26 @@ class StoreOpener:
         return None
 
 
-def _settings_and_log(topic: str, partition: int, admin: AdminClient) -> tuple[Mapping[str, str], Changelog]:
-    """Ask the broker for a topic's settings, and for the state of a partition's log."""
+def _topic_and_log(topic: str, partition: int, admin: AdminClient) -> tuple[Mapping[str, str], int, Changelog]:
+    """Ask the broker for a topic's settings and number of partitions, and for the state of a partition's log.
+
+    Raises:
+        TaskFault: the topic is missing, or has no such partition any more.
+        KafkaException: the broker can't be reached, or refuses.
+
+    """
+    found = topic_states(admin, [topic]).get(topic)
+    if found is None or found.partitions <= partition:
+        missing = "does not exist" if found is None else f"has only {found.partitions} partitions"
+        raise TopicUnfit(f"topic {topic} {missing}, and partition {partition} of the store is read from it")
     settings = topic_settings(admin, topic)
     at = (topic, partition)
     changelog = Changelog(
         topic,
-        topic_id(admin, topic),
+        found.topic_id,
         earliest_offsets(admin, [at])[at],
         last_stable_offsets(admin, [at])[at],
         int(settings["delete.retention.ms"]) if "compact" in settings["cleanup.policy"] else None,
         expires="delete" in settings["cleanup.policy"],
     )
-    return settings, changelog
+    return settings, found.partitions, changelog

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import TypeVar
 import structlog
 
 from query_service.disk.directory import TaskDirectory, store_folder
+from query_service.replicas.placement import Misplaced, PlacementCheck
 from query_service.replicas.tail import READ_AT_ONCE_S, Compaction, Tail
 from query_service.replicas.wakeup import Wakeup
 from query_service.states.checkpoint import Checkpoint
@@ -22,12 +24,17 @@ from query_service.states.task_events import NodeTask
 from query_service.stores.base import ChangelogRecord, StateStore
 from query_service.stores.walk import Walk, WalkTooLong
 from query_service.telemetry.metrics import ReplicaMetrics
+from statehouse.kafka.partitioner import Partitioner
 from statehouse.membership import GlobalReport, ReplicaReport, StorePosition, TaskState
+from statehouse.partitioning import partition_for
 from statehouse.topology import AnyTaskId, Role, StoreSpec
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+_MISPLACED_LOG_S = 60.0
+"""A replica warns of misplaced records at once, and then at most this often: a topic may consist of them."""
 
 _READ_ON = frozenset({StoreState.RESTORED, StoreState.FOLLOWING})
 
@@ -60,6 +67,8 @@ class StoreReplica:
         restored_to: int | None = None,
         restored_in_full: bool = False,
         ends_valid_s: float | None = None,
+        partition_of: Partitioner = partition_for,
+        on_misplaced: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a replica of an open store.
 
@@ -75,6 +84,8 @@ class StoreReplica:
             restored_to: end of the log when the store was opened; None if nothing is restored.
             restored_in_full: whether the store is empty and is restored from the start of the log.
             ends_valid_s: how long after its request a known end tells the lag; None means for ever.
+            partition_of: does what `partition_for` does.
+            on_misplaced: called on the writing thread when the first misplaced record is found, and now and then after.
 
         """
         self.spec = spec
@@ -91,6 +102,7 @@ class StoreReplica:
         self.restored_to = checkpoint.position if restored_to is None else restored_to
         self.restored_in_full = restored_in_full
         self.restored_records = 0
+        self.topic_change = ""  # how its topic differs from what the store needs
         self.lookups = 0  # written by the event loop only
         self.is_built = False  # once it is, it stays so: see `reads.first_batch`
         self.had_records = store.approximate_count() > 0
@@ -100,6 +112,8 @@ class StoreReplica:
         self._tombstones_kept_ms = tombstones_kept_ms
         self._ends_valid_s = ends_valid_s
         self._checkpoint = checkpoint
+        self._placement = PlacementCheck(spec, partition, partition_of)
+        self._on_misplaced, self._misplaced_logged_at = on_misplaced, -math.inf
         # It may be newer than the checkpoint. The next checkpoint saves it, and its position has then reached that end.
         self._confirmation = Confirmation(checkpoint.at_end_ms)
         self._swap_lock = threading.Lock()  # held for a few instructions only, as the event loop takes it too
@@ -124,6 +138,11 @@ class StoreReplica:
     def topic_id(self) -> str:
         """The broker's id of the topic that the state was built from."""
         return self._checkpoint.topic_id
+
+    @property
+    def misplaced(self) -> int | None:
+        """How many of the records it has read stand elsewhere than the partitioner puts them; None if not checked."""
+        return self._checkpoint.misplaced
 
     @property
     def end_offset(self) -> int | None:
@@ -192,8 +211,11 @@ class StoreReplica:
         """Write records in offset order and move to `position`. Return (index, reason) of each unreadable record."""
         self._confirm()
         at_once = self._was_just_at_end()
+        misplaced = self._placement.misplaced(records)
         with self._write_lock:
             checkpoint = self._checkpoint_at(position)
+            if misplaced:
+                checkpoint = replace(checkpoint, misplaced=(checkpoint.misplaced or 0) + len(misplaced))
             began = time.monotonic()
             applied = self.store.apply(records, checkpoint)
             took_s = time.monotonic() - began
@@ -205,8 +227,30 @@ class StoreReplica:
         self.metrics.applied(records, applied, took_s, restoring=is_restoring)
         if is_restoring:
             self.restored_records += len(records) - len(applied.unreadable)
+        if misplaced:
+            self._note_misplaced(misplaced)
         self._extend_tail(records, position, at_once=at_once)
         return applied.unreadable
+
+    def _note_misplaced(self, found: Sequence[Misplaced]) -> None:
+        """Count and log records that stand elsewhere than the partitioner puts their keys."""
+        self.metrics.misplaced(len(found))
+        now = time.monotonic()
+        if now - self._misplaced_logged_at < _MISPLACED_LOG_S:
+            return
+        self._misplaced_logged_at = now
+        self._on_misplaced()
+        # The producers of a global store's topic choose the partitions as they like, and lookups ask all of them.
+        warn = log.info if self.spec.is_global else log.warning
+        warn(
+            "misplaced record: its writer's partitioner is not murmur2; lookups of this store ask all partitions",
+            store=self.spec.name,
+            topic=self.spec.changelog_topic,
+            partition=self.partition,
+            offset=found[0].offset,
+            expected_partition=found[0].expected,
+            misplaced_records=self.misplaced,
+        )
 
     def at_rest(self, walk: Walk, read: Callable[[], T]) -> tuple[T, int]:
         """Begin a read between two writes. Return the result of `read`, and the exact position of the state it read.
@@ -358,7 +402,7 @@ class TaskReplica:
 
 
 def _reported(store: StoreReplica) -> StorePosition:
-    return StorePosition(store.position, store.end_offset)
+    return StorePosition(store.position, store.end_offset, store.misplaced, store.topic_change)
 
 
 def monotonic_and_wall_ms() -> tuple[float, int]:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from query_service.replicas.replica import LogLost, StoreReplica, monotonic_and_wall_ms
+from query_service.replicas.topic_watch import TopicWatch
 from query_service.states.faults import Fault
 from query_service.stores.base import ChangelogRecord
 from statehouse.background import as_error
@@ -27,7 +28,7 @@ from statehouse.errors import StatehouseError
 from statehouse.kafka import clients, codes
 from statehouse.kafka.offsets import last_stable_offsets
 from statehouse.kafka.renewed import RenewedAdmin, RenewedConsumer
-from statehouse.kafka.topics import topic_ids
+from statehouse.topic_changes import FoundState
 
 log = structlog.get_logger(__name__)
 
@@ -297,9 +298,10 @@ class EndOffsetWatcher:
     After an answer that took longer than the interval it asks again at once.
 
     A replica that reaches an end asked for at time t has everything that was committed by t, provided that it is the
-    end of the same topic. So the thread asks for the topics' ids afterwards. A replica whose topic was recreated is
-    marked as lost. A replica whose topic is missing goes on serving, and its staleness grows. `on_defect(error)` is
-    called on the thread when a defect ends it.
+    end of the same topic. So the thread asks about the topics afterwards. A replica whose topic was recreated is marked
+    as lost. A replica whose topic has changed otherwise refuses lookups, and its staleness grows (`topic_watch`).
+    `on_topic_change()` is called on the thread when one begins or ceases to refuse, `on_defect(error)` when a defect
+    ends the thread.
     """
 
     def __init__(
@@ -309,7 +311,9 @@ class EndOffsetWatcher:
         interval_s: float,
         replicas: Callable[[], list[StoreReplica]],
         on_defect: OnDefect,
+        on_topic_change: Callable[[], None] = lambda: None,
     ) -> None:
+        self._topics = TopicWatch(on_topic_change)
         self._brokers, self._client_id = brokers, f"{client_id}-ends"
         self._interval_s, self._replicas, self._on_defect = interval_s, replicas, on_defect
         self._stop = threading.Event()
@@ -346,16 +350,17 @@ class EndOffsetWatcher:
         replicas = self._replicas()
         positions = [replica.position for replica in replicas]
         try:
-            ends, ids = admin.ask(partial(_ends_and_topic_ids, replicas))
+            ends, topics = admin.ask(partial(_ends_and_topics, replicas, self._topics, asked_at))
         except KafkaException as error:
             log.debug("end offsets can't be read at the moment", error=str(error))
             return
+        self._topics.take(replicas, topics, asked_at)
         for replica, position in zip(replicas, positions, strict=True):
-            end, found = ends.get(replica.topic_partition), ids.get(replica.spec.changelog_topic)
-            if found is not None and found != replica.topic_id:
-                recreated = f"topic {replica.spec.changelog_topic} was recreated (its id is {found} now)"
+            end, found = ends.get(replica.topic_partition), topics.get(replica.spec.changelog_topic)
+            if found is not None and found.topic_id != replica.topic_id:
+                recreated = f"topic {replica.spec.changelog_topic} was recreated (its id is {found.topic_id} now)"
                 replica.lose(LogLost(recreated, Fault.TOPIC_RECREATED))
-            elif found is None or end is None:
+            elif found is None or end is None or replica.topic_change:
                 continue
             elif end < position:
                 replica.lose(LogLost(f"position {position} is beyond the end of the log {end}"))
@@ -363,9 +368,16 @@ class EndOffsetWatcher:
                 replica.note_end(end, asked_at, wall_ms)
 
 
-def _ends_and_topic_ids(
-    replicas: Collection[StoreReplica], admin: AdminClient
-) -> tuple[Mapping[Key, int], Mapping[str, str]]:
-    """Ask for the ends of the replicas' partitions, then for the ids of their topics; return both."""
-    ends = last_stable_offsets(admin, {replica.topic_partition for replica in replicas}, timeout_s=5.0)
-    return ends, topic_ids(admin, {replica.spec.changelog_topic for replica in replicas}, timeout_s=5.0)
+def _ends_and_topics(
+    replicas: Collection[StoreReplica], watch: TopicWatch, now: float, admin: AdminClient
+) -> tuple[Mapping[Key, int], Mapping[str, FoundState]]:
+    """Ask for the ends of the replicas' partitions, then about their topics; return both."""
+    topics = {replica.spec.changelog_topic for replica in replicas}
+    try:
+        ends = last_stable_offsets(admin, {replica.topic_partition for replica in replicas}, timeout_s=5.0)
+    except KafkaException:
+        found = watch.ask(admin, topics, now)
+        if found.keys() == topics:
+            raise
+        return {}, found  # no topic is there any more
+    return ends, watch.ask(admin, topics, now)

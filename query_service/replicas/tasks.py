@@ -121,7 +121,14 @@ class TaskManager:
             batch_records=_FOLLOWED_BATCH_RECORDS,
         )
         admin = RenewedAdmin(brokers, f"{client_id}-tasks")
-        opener = StoreOpener(admin, resources, metrics, tail_bytes=tail_bytes, ends_valid_s=ends_valid_s)
+        opener = StoreOpener(
+            admin,
+            resources,
+            metrics,
+            tail_bytes=tail_bytes,
+            ends_valid_s=ends_valid_s,
+            on_misplaced=self._misplaced_found,
+        )
         self._steps = TaskSteps(opener, self._restorer, self._follower, self._replica_events, metrics)
         self._under_way = BackgroundWork()
         self._restorer.start()
@@ -197,6 +204,10 @@ class TaskManager:
     def _end_reached(self, store: StoreReplica) -> None:
         """Called on the restorer's thread."""
         self._loop.call_soon_threadsafe(self._tell, store, lambda node_task: EndReached(node_task, store.folder))
+
+    def _misplaced_found(self) -> None:
+        """Called on a replicator's thread."""
+        self._loop.call_soon_threadsafe(self._on_change)
 
     def _replica_failed(self, store: StoreReplica, error: Exception) -> None:
         """Called on a replicator's thread."""

@@ -37,6 +37,8 @@ class Checkpoint:
         stream_time_ms: the largest entry time that a windowed or versioned store has seen, -1 before the first.
         format_version: format of this checkpoint and of the store's content.
         layout: the parts of the store's specification that its content depended on when it was written.
+        misplaced: how many records, of all that led to this state, stand in another partition than the partitioner
+            gives their keys; None if nobody has checked them from the start, as earlier versions don't.
 
     """
 
@@ -47,6 +49,7 @@ class Checkpoint:
     stream_time_ms: int = -1
     format_version: int = FORMAT_VERSION
     layout: str = ""
+    misplaced: int | None = None
 
     def to_json(self) -> str:
         """Return the checkpoint as JSON, in its stored form."""
@@ -72,6 +75,7 @@ class Checkpoint:
                 int(fields["stream_time_ms"]),
                 format_version,
                 str(fields.get("layout", "")),
+                None if fields.get("misplaced") is None else int(fields["misplaced"]),
             )
         except UnknownFormat:
             raise
@@ -136,16 +140,22 @@ class RestoreStart:
     reason: str
 
 
-def restore_start(checkpoint: Checkpoint | None, layout: str, changelog: Changelog, now_ms: int) -> RestoreStart:
+def restore_start(
+    checkpoint: Checkpoint | None, layout: str, changelog: Changelog, now_ms: int, *, needs_placement: bool = False
+) -> RestoreStart:
     """Decide whether the state on disk may be kept, so that the restore goes on from its position.
 
     It may not be kept if the store's layout has changed, if the topic was recreated, if the position is outside the
-    log, or if the log may since have dropped tombstones that the state needs: deleted keys would come back.
+    log, or if the log may since have dropped tombstones that the state needs: deleted keys would come back. With
+    `needs_placement` it must also be known how many of its records are misplaced.
     """
     if checkpoint is None:
         return RestoreStart(None, Fault.NO_STATE, "no checkpoint")
     if checkpoint.layout != layout:
         return RestoreStart(None, Fault.UNKNOWN_FORMAT, f"store was written as {checkpoint.layout}, it is {layout} now")
+    if needs_placement and checkpoint.misplaced is None:
+        unchecked = "an earlier version built the state, which didn't check whether records are misplaced"
+        return RestoreStart(None, Fault.PLACEMENT_UNCHECKED, unchecked)
     obstacle = _obstacle(checkpoint, changelog, now_ms)
     if obstacle is not None:
         return RestoreStart(None, *obstacle)

@@ -29,6 +29,8 @@ class Fault(StrEnum):
     """The log no longer has the position of the state, or never had it."""
     CHECKPOINT_TOO_OLD = "checkpoint_too_old"
     """Tombstones that the state needs may have left the log."""
+    PLACEMENT_UNCHECKED = "placement_unchecked"
+    """Other programs write the changelog, and the version that built the state didn't check where records stand."""
     DISK_FULL = "disk_full"
     """No space, or no quota, is left."""
     DISK_REFUSED = "disk_refused"

@@ -127,12 +127,17 @@ class ReplicaMetrics:
         self._late = metrics.late_records.labels(*labels)
         self._expired_segments = metrics.expired_segments.labels(*labels)
         self._skipped = metrics.skipped_records.labels(*labels)
+        self._misplaced = metrics.misplaced_records.labels(*labels)
         self._metrics = metrics
 
     def skipped(self) -> None:
         """Count an unreadable record."""
         self._skipped.inc()
         self._metrics.fault(Fault.UNREADABLE_RECORD, FaultOutcome.PASSED_OVER)
+
+    def misplaced(self, records: int) -> None:
+        """Count records that stand elsewhere than the partitioner puts their keys."""
+        self._misplaced.inc(records)
 
     def flushed(self, took_s: float) -> None:
         """Count a checkpoint that was written into the store, and its time."""
@@ -170,6 +175,9 @@ class NodeMetrics:
         self.restored_records = self._counter("restored_records", "Records written by restores", per_replica)
         self.late_records = self._counter("late_records", "Records older than the retention, dropped", per_replica)
         self.skipped_records = self._counter("skipped_records", "Unreadable records, passed over", per_replica)
+        self.misplaced_records = self._counter(
+            "misplaced_records", "Records read that stand elsewhere than the partitioner puts their keys", per_replica
+        )
         self.expired_segments = self._counter("expired_segments", "Segments dropped by expiry", per_replica)
         self._faults = self._counter("faults", "What was found to be wrong, and its outcome", ("fault", "outcome"))
         self._full_restores = self._counter(

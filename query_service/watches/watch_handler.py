@@ -30,6 +30,7 @@ from query_service.watches.watched_keys import KeySelection, PagePositions, Watc
 from statehouse import paging
 from statehouse.errors import LookupFailure, Reason
 from statehouse.partitioning import partition_for
+from statehouse.placement import Claim
 from statehouse.rpc.streams import PROGRESS_INTERVAL_S, OpenStreams
 from statehouse.scan_ranges import serialized_prefix
 from statehouse.serdes import shown_key, shown_value
@@ -101,6 +102,8 @@ class _Watch:
         self._served = admission.store(request.store).asked(exact=request.json_text)
         self._selection = _selection(request, self._served)
         self._partition = self._partition_of(request, self._served)
+        if request.HasField("key"):
+            admission.prove(self._served, Claim.WHOLE, request.forwarding)
         self._replica, self._stamp = admission.admit(
             self._served, self._partition, request.freshness, request.forwarding
         )

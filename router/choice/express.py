@@ -51,6 +51,7 @@ class ObstacleKind(Enum):
     NO_ADDRESS = fleet_service_pb2.EXPRESS_OBSTACLE_NO_ADDRESS
     SUSPECTED = fleet_service_pb2.EXPRESS_OBSTACLE_SUSPECTED
     UNFIT = fleet_service_pb2.EXPRESS_OBSTACLE_UNFIT
+    KEYS_MISPLACED = fleet_service_pb2.EXPRESS_OBSTACLE_KEYS_MISPLACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class ExpressCompiler:
     ) -> None:
         places: dict[tuple[str, Role], int] = {}
         for name, store in table.stores.items():
+            if table.scattered(name) is not None:
+                continue  # all of its partitions are asked
             first = [_place(snapshot, places, routes, suspects) for routes in store.partitions]
             if any(first):
                 late_after_us = _rounded(self._late_after_s(store) * _MICROSECONDS)

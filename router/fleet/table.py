@@ -19,6 +19,7 @@ from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.errors import ConfigurationError, LookupFailure, Reason, unknown_store
 from statehouse.membership import LEAVING_STATES, Member, ReplicaReport, TaskState, target
 from statehouse.partitioning import partition_for
+from statehouse.placement import NO_PLACEMENTS, StorePlacement
 from statehouse.serdes import Serde, known_serde
 from statehouse.topology import AnyTaskId, GlobalId, Role, StoreSpec, TaskId
 from statehouse.v1 import errors_pb2, query_service_pb2, types_pb2
@@ -179,6 +180,8 @@ class RoutingTable:
     stores: Mapping[str, StoreRoutes]
     unusable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Stores this version can't route, and why."""
+    placements: Mapping[str, StorePlacement] = field(default_factory=lambda: NO_PLACEMENTS)
+    """The stores of which one partition can't say everything."""
     forwarding: bytes = b""
     """The suffix that turns a client's serialized request into a node's: protobuf merges concatenated messages."""
 
@@ -190,6 +193,11 @@ class RoutingTable:
     def routes_like(self, other: RoutingTable) -> bool:
         """Whether it sends lookups to the same places; how far replicas have read is not compared."""
         return self.assignment is other.assignment and self.nodes == other.nodes and self._copies() == other._copies()
+
+    def scattered(self, store: str) -> StorePlacement | None:
+        """Return the placement of a store whose keys may be in any partition; None for all other stores."""
+        placement = self.placements.get(store) if self.placements else None
+        return placement if placement is not None and placement.is_scattered else None
 
     def _copies(self) -> dict[str, frozenset[str]]:
         """Return the nodes whose copies of global stores answer: no assignment names them."""
@@ -239,6 +247,7 @@ def compile_table(
     *,
     rack: str = "",
     serde: Callable[[str], Serde] = known_serde,
+    placements: Mapping[str, StorePlacement] = NO_PLACEMENTS,
 ) -> RoutingTable:
     """Build the table; partitions whose routes can't have changed since `previous` are taken from it.
 
@@ -272,6 +281,7 @@ def compile_table(
         MappingProxyType(nodes),
         MappingProxyType(stores),
         MappingProxyType(unusable),
+        placements,
         forwarding_bytes(assignment.epoch),
     )
 

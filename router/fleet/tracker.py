@@ -16,6 +16,7 @@ from router.fleet.table import RoutingTable, compile_table
 from statehouse.assignment import Assignment
 from statehouse.background import as_error
 from statehouse.membership import FORGET_AFTER_SESSIONS, Member
+from statehouse.placement import FleetPlacements
 from statehouse.serde_plugins import Serdes
 
 _REBUILD_PAUSE_S = 0.02
@@ -51,6 +52,7 @@ class FleetTracker:
         self._assignment: Assignment | None = None
         self._named: frozenset[str] = frozenset()
         self._members: dict[str, Member] = {}
+        self._placements = FleetPlacements()
         self._heard_at: dict[str, float] = {}
         self._unread = {"assignment", "members"}
         self._pending: asyncio.TimerHandle | None = None
@@ -139,7 +141,15 @@ class FleetTracker:
         if self._assignment is None:
             return
         self._forget_long_gone()
-        table = compile_table(self._assignment, self._members, self._tables.table, rack=self._rack, serde=self._serdes)
+        self._placements.take(self._members)
+        table = compile_table(
+            self._assignment,
+            self._members,
+            self._tables.table,
+            rack=self._rack,
+            serde=self._serdes,
+            placements=self._placements.of(self._assignment.stores),
+        )
         self._built_at = asyncio.get_running_loop().time()
         if self._tables.publish(table):
             self._on_table(table)

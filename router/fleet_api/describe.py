@@ -10,6 +10,7 @@ from router.fleet.tracker import FleetTracker
 from router.lookups.locate import freshness_of, locate
 from statehouse.assignment import TaskAssignment
 from statehouse.membership import Member, ReplicaReport
+from statehouse.placement import warning
 from statehouse.topology import GlobalId, StoreSpec, TaskId
 from statehouse.v1 import fleet_service_pb2, types_pb2
 
@@ -39,7 +40,8 @@ def describe_stores(
     table: RoutingTable, is_not_built: Callable[[StoreSpec], bool]
 ) -> Iterator[fleet_service_pb2.StoreInfo]:
     """Return the stores, by name."""
-    for _, spec in sorted(table.assignment.stores.items()):
+    changes = _topic_changes(table)
+    for name, spec in sorted(table.assignment.stores.items()):
         yield fleet_service_pb2.StoreInfo(
             name=spec.name,
             kind=spec.kind,
@@ -51,8 +53,29 @@ def describe_stores(
             ephemeral=spec.ephemeral,
             partitioner=spec.partitioner,
             not_built=is_not_built(spec),
+            warnings=_warnings(table, name, changes.get(name)),
             **{"global": spec.is_global},
         )
+
+
+def _topic_changes(table: RoutingTable) -> Mapping[str, str]:
+    """Return how stores' topics differ from what the stores need, by the nodes' last reports."""
+    changes: dict[str, str] = {}
+    for member in table.members.values():
+        for report in member.replicas.values():
+            changes |= {store: at.topic_change for store, at in report.stores.items() if at.topic_change}
+        for store, copy in member.global_replicas.items():
+            for change in (at.topic_change for at in copy.positions.values() if at.topic_change):
+                changes[store] = change
+    return changes
+
+
+def _warnings(table: RoutingTable, store: str, change: str | None) -> Iterator[str]:
+    """Yield what is wrong with a store's topic."""
+    if change is not None:
+        yield f"{change}: lookups of the store are refused until its topic is whole again"
+    if (placement := table.scattered(store)) is not None:
+        yield f"{warning(placement)}; each lookup asks all partitions"
 
 
 def describe_nodes(

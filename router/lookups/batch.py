@@ -26,7 +26,8 @@ from router.choice.candidates import ask_order
 from router.choice.round_robin import RoundRobin
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import RoutedNode, RoutingTable
-from router.lookups.dispatch import Call, Dispatcher
+from router.lookups.dispatch import Call
+from router.lookups.keyed import KeyLookups
 from router.lookups.limit import LookupLimit, OpenLookups
 from router.lookups.locate import keyed_call
 from router.telemetry.metrics import RouterMetrics
@@ -106,7 +107,7 @@ class BatchGetter:
         tables: CurrentTable,
         limit: LookupLimit,
         calls: GroupCalls,
-        dispatcher: Dispatcher,
+        keys: KeyLookups,
         metrics: RouterMetrics,
         *,
         max_entries: int,
@@ -116,7 +117,7 @@ class BatchGetter:
         """`on_failed(store, reason, lookups)` is called for lookups of a batch that failed."""
         self._on_failed = on_failed
         self._tables, self._limit, self._calls = tables, limit, calls
-        self._dispatcher, self._metrics = dispatcher, metrics
+        self._keys, self._metrics = keys, metrics
         self._max_entries, self._max_bytes = max_entries, max_message_bytes
         self._too_large = result_of(too_large(max_message_bytes))
         self._turns = RoundRobin()
@@ -194,6 +195,8 @@ class BatchGetter:
             store = table.stores.get(entry.call.store)
             if entry.goes_alone or store is None or entry.call.partition >= len(store.partitions):
                 continue
+            if table.scattered(entry.call.store) is not None:
+                continue  # each of them is asked of all partitions
             routes = store.partitions[entry.call.partition]
             if routes.store not in turns:
                 turns[routes.store] = self._turns.take(routes)
@@ -258,8 +261,8 @@ class BatchGetter:
             failure = failure_in(result)
             if failure is None:
                 room.end(entry, result)
-            elif failure.reason is Reason.WOULD_WAIT:
-                entry.goes_alone = True  # maybe to the same node, which then lets it wait
+            elif failure.reason in {Reason.WOULD_WAIT, Reason.KEYS_MISPLACED}:
+                entry.goes_alone = True  # maybe to the same node, which then lets it wait; or to all partitions
             elif failure.elsewhere or failure.reason is Reason.UNKNOWN_STORE:
                 entry.failures[node.instance_id] = failure
                 entry.goes_alone = True
@@ -274,7 +277,7 @@ class BatchGetter:
         call = entry.call
         alone = Call(call.method, call.store, call.partition, call.body, call.freshness, failed_before=entry.failures)
         try:
-            answer = await self._dispatcher.dispatch(alone, deadline)
+            answer = await self._keys.answer(alone, deadline)
         except LookupFailure as failure:
             room.end(entry, result_of(failure), failure.reason.name)
         else:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from router.calls.health import NodeHealth
 from router.choice.answer_times import AnswerTimes
 from router.choice.attempt_log import AttemptLog, AttemptRecord
 from router.choice.candidates import judge
-from router.choice.express import Obstacle
+from router.choice.express import Obstacle, ObstacleKind
 from router.fleet.current_table import CurrentTable
 from router.fleet.table import PartitionRoutes
-from router.lookups.dispatch import Dispatcher
+from router.lookups.keyed import KeyLookups
 from router.lookups.limit import LookupLimit
 from router.lookups.locate import keyed_call
 from statehouse.errors import LookupFailure
+from statehouse.placement import warning
 from statehouse.rpc.deadline import Deadline
 from statehouse.v1 import errors_pb2, fleet_service_pb2, types_pb2
 
@@ -29,12 +31,13 @@ class Explainer:
         self,
         tables: CurrentTable,
         limit: LookupLimit,
-        dispatcher: Dispatcher,
+        keys: KeyLookups,
+        health: NodeHealth,
         answer_times: AnswerTimes,
         obstacle_to: Callable[[bytes, PartitionRoutes], Obstacle | None],
     ) -> None:
         self._tables, self._limit = tables, limit
-        self._dispatcher, self._answer_times = dispatcher, answer_times
+        self._keys, self._health, self._answer_times = keys, health, answer_times
         self._obstacle_to = obstacle_to
 
     async def explain_get(
@@ -53,9 +56,11 @@ class Explainer:
         call = keyed_call(table, "Get", lookup)
         routes = table.store(call.store).partition(call.partition)
         obstacle = self._obstacle_to(lookup, routes)
+        if obstacle is not None and (placement := table.scattered(call.store)) is not None:
+            obstacle = Obstacle(ObstacleKind.KEYS_MISPLACED, warning(placement))
         explained = fleet_service_pb2.ExplainGetResponse(
             route=routes.route(),
-            candidates=[verdict.to_proto() for verdict in judge(routes, call.freshness, self._dispatcher.suspects)],
+            candidates=[verdict.to_proto() for verdict in judge(routes, call.freshness, self._health.suspects)],
             hedge_after_ms=self._answer_times.hedge_delay_s((call.store, call.method)) * 1_000,
             express_obstacle=fleet_service_pb2.ExpressObstacle.ValueType(
                 0 if obstacle is None else obstacle.kind.value
@@ -67,7 +72,7 @@ class Explainer:
             with self._limit.admitted(len(lookup)) as place:
                 if call.freshness.at_least is not None:
                     place.wait_for_positions(len(lookup))
-                answer = await self._dispatcher.dispatch(call, deadline, attempt_log)
+                answer = await self._keys.answer(call, deadline, attempt_log)
         except LookupFailure as failure:
             explained.error.CopyFrom(failure.to_proto())
         else:

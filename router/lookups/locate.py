@@ -31,7 +31,7 @@ def refuse_forwarded(forwarding: types_pb2.Forwarding) -> None:
     """Let a request pass one router only.
 
     Raises:
-        LookupFailure: HOP_LIMIT.
+        LookupFailure: HOP_LIMIT or INVALID_REQUEST.
 
     """
     if forwarding.hops >= 1:
@@ -40,6 +40,8 @@ def refuse_forwarded(forwarding: types_pb2.Forwarding) -> None:
             f"the request has already passed {forwarding.hops} router(s): a node's advertised address is a router's",
             {"hops": str(forwarding.hops)},
         )
+    if forwarding.HasField("partition"):
+        raise LookupFailure(Reason.INVALID_REQUEST, "forwarding.partition is what routers say to nodes: leave it out")
 
 
 def freshness_of(message: types_pb2.Freshness) -> Freshness:

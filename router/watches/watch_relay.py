@@ -35,6 +35,7 @@ from router.telemetry.metrics import RouterMetrics
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.consistency import ANY
 from statehouse.errors import LookupFailure, Reason
+from statehouse.placement import misplaced_failure
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.rpc.streams import FIRST_RESPONSE_S, SILENCE_S, OpenStreams
 from statehouse.v1 import query_service_pb2
@@ -320,9 +321,11 @@ def _partitions(table: RoutingTable, store: StoreRoutes, request: query_service_
     """Return the partitions to watch.
 
     Raises:
-        LookupFailure: INVALID_KEY or INVALID_REQUEST.
+        LookupFailure: INVALID_KEY, INVALID_REQUEST or KEYS_MISPLACED.
 
     """
+    if request.HasField("key") and (placement := table.scattered(store.spec.name)) is not None:
+        raise misplaced_failure(store.spec.name, placement)
     if request.HasField("key") and not store.spec.is_global:  # a global store's keys may be in any partition
         return [locate(table, request).partition]
     if request.HasField("partition"):

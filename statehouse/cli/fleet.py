@@ -13,7 +13,7 @@ from statehouse.cli.heartbeats import failing_heartbeats
 from statehouse.cli.nodes import print_nodes
 from statehouse.cli.options import RUN_DIR, SOME_ROUTER, RunDirOption, TimeoutOption, takes_router
 from statehouse.cli.output import OutputFormat, OutputOption
-from statehouse.cli.store_columns import STORE_COLUMNS
+from statehouse.cli.store_columns import STORE_COLUMNS, warnings_of
 from statehouse.client import Client, Controller, Fleet, ProcessorQuery, Task
 from statehouse.errors import LookupFailure
 from statehouse.membership import TaskState
@@ -87,6 +87,8 @@ def _print_fleet(fleet: Fleet, failing: dict[str, int], *, is_wide: bool) -> Non
         ]
     )
     output.print_columns(STORE_COLUMNS, fleet.stores, is_wide=is_wide)
+    if warnings := warnings_of(fleet.stores):
+        output.print_facts(warnings)
     if fleet.queries:
         print_queries(fleet.queries)
     print_nodes(fleet, is_wide=is_wide)

@@ -17,6 +17,11 @@ def kind(store: Store) -> str:
     return ", ".join([store.kind, *further])
 
 
+def warnings_of(stores: Iterable[Store]) -> list[tuple[str, str]]:
+    """Return what is wrong with stores' topics: the store, and what it is."""
+    return [(store.name, f"warning: {warning}") for store in stores for warning in store.warnings]
+
+
 STORE_COLUMNS: Final[Sequence[Column[Store]]] = (
     Column("STORE", lambda store: store.name),
     Column("KIND", kind),

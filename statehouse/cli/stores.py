@@ -14,7 +14,14 @@ from statehouse.cli.fleet import print_queries
 from statehouse.cli.nodes import find_node
 from statehouse.cli.options import SOME_ROUTER, StoreArgument, TimeoutOption, takes_router
 from statehouse.cli.output import OutputFormat, OutputOption
-from statehouse.cli.store_columns import REPLICA_COLUMNS, STORE_COLUMNS, PartitionReplica, kind, replicas_of
+from statehouse.cli.store_columns import (
+    REPLICA_COLUMNS,
+    STORE_COLUMNS,
+    PartitionReplica,
+    kind,
+    replicas_of,
+    warnings_of,
+)
 from statehouse.client import Client, Fleet, Partition, Store
 
 _TIMEOUT_S: Final = 5.0
@@ -36,7 +43,13 @@ def list_stores(
     """
     with Client(router.target, tls=router.tls, timeout=timeout) as client:
         stores = client.stores()
-    output.show_items(fmt, STORE_COLUMNS, stores, lambda store: store.name)
+
+    def tables(is_wide: bool) -> None:
+        output.print_columns(STORE_COLUMNS, stores, is_wide=is_wide)
+        if warnings := warnings_of(stores):
+            output.print_facts(warnings)
+
+    output.show(fmt, stores, [store.name for store in stores], tables)
 
 
 @stores_app.command()
@@ -60,7 +73,7 @@ def describe(
 
     def tables(is_wide: bool) -> None:
         if described is not None:
-            output.print_facts(_facts(described, [query.name for query in queries]))
+            output.print_facts([*_facts(described, [query.name for query in queries]), *warnings_of([described])])
         if queries:
             print_queries(queries)
         output.print_columns(REPLICA_COLUMNS, replicas, is_wide=is_wide)

@@ -426,6 +426,8 @@ class Store:
     ephemeral: bool = False
     partitioner: str = ""
     not_built: bool = False
+    warnings: tuple[str, ...] = ()
+    """What is wrong with its topic, for people: misplaced records, another number of partitions and the like."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -520,6 +520,7 @@ def from_store(store: fleet_service_pb2.StoreInfo) -> Store:
         store.ephemeral,
         store.partitioner,
         store.not_built,
+        tuple(store.warnings),
     )
 
 

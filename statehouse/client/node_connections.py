@@ -62,6 +62,7 @@ _TASK_FAILURES: Final = frozenset(
         Reason.NOT_ACTIVE,
         Reason.ACTIVE_UNCONFIRMED,
         Reason.UNKNOWN_STORE,
+        Reason.KEYS_MISPLACED,  # routers ask all partitions
         # The node is well, but its rules let this client in only through a router, or not at all.
         Reason.UNAUTHENTICATED,
         Reason.PERMISSION_DENIED,
@@ -243,8 +244,9 @@ class NodeConnections:
 
 def may_help_elsewhere(failure: LookupFailure) -> bool:
     """Whether the router may succeed after this failure of a node."""
-    # The client's table has the store, so a node that does not know it is an epoch behind.
-    return failure.elsewhere or failure.reason in {Reason.UNKNOWN_STORE, Reason.HOP_LIMIT}
+    # The client's table has the store, so a node that does not know it is an epoch behind. Where one partition proves
+    # nothing, a router asks all of them.
+    return failure.elsewhere or failure.reason in {Reason.UNKNOWN_STORE, Reason.HOP_LIMIT, Reason.KEYS_MISPLACED}
 
 
 def _is_nodes(failure: LookupFailure) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka.access import needing
+from statehouse.topic_changes import FoundState
 
 log = structlog.get_logger(__name__)
 
@@ -88,15 +89,37 @@ def partition_counts(admin: AdminClient, topics: Sequence[str], timeout_s: float
     return {name: None if topic is None else len(topic.partitions) for name, topic in found.items()}
 
 
-def topic_ids(admin: AdminClient, topics: Collection[str], timeout_s: float = 10.0) -> dict[str, str]:
-    """Return the ids of the topics that exist.
+def topic_states(
+    admin: AdminClient, topics: Collection[str], *, with_policies: bool = False, timeout_s: float = 10.0
+) -> dict[str, FoundState]:
+    """Return the topics that exist, in one request; their cleanup policies, if asked for, take another one for all.
 
     Raises:
         KafkaException: the brokers can't be reached within `timeout_s`, or refuse.
 
     """
     found = _described(admin, topics, timeout_s) if topics else {}
-    return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
+    there = {
+        name: FoundState(str(topic.topic_id), len(topic.partitions))
+        for name, topic in found.items()
+        if topic is not None
+    }
+    policies = _cleanup_policies(admin, there, timeout_s) if with_policies and there else {}
+    return {name: replace(state, policy=policies.get(name)) for name, state in there.items()}
+
+
+def _cleanup_policies(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, frozenset[str]]:
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    found: dict[str, frozenset[str]] = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
+        with needing("DESCRIBE_CONFIGS", f"topic {resource.name}"):
+            found[resource.name] = cleanup_policy({name: entry.value for name, entry in future.result().items()})
+    return found
+
+
+def cleanup_policy(settings: Mapping[str, str]) -> frozenset[str]:
+    """Return the parts of a topic's cleanup.policy."""
+    return frozenset(filter(None, map(str.strip, settings["cleanup.policy"].split(","))))
 
 
 def _described(admin: AdminClient, topics: Collection[str], timeout_s: float) -> dict[str, TopicDescription | None]:

@@ -88,6 +88,8 @@ class _ExpressObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Expre
     """By its last report the node to ask first can't answer: its task restores, has
     failed, or leaves.
     """
+    EXPRESS_OBSTACLE_KEYS_MISPLACED: _ExpressObstacle.ValueType  # 14
+    """The store has misplaced records, and all its partitions are asked."""
 
 class ExpressObstacle(_ExpressObstacle, metaclass=_ExpressObstacleEnumTypeWrapper):
     """Why a router's proxy doesn't send a lookup to a node by itself, but hands it
@@ -126,6 +128,8 @@ EXPRESS_OBSTACLE_UNFIT: ExpressObstacle.ValueType  # 13
 """By its last report the node to ask first can't answer: its task restores, has
 failed, or leaves.
 """
+EXPRESS_OBSTACLE_KEYS_MISPLACED: ExpressObstacle.ValueType  # 14
+"""The store has misplaced records, and all its partitions are asked."""
 Global___ExpressObstacle: _TypeAlias = ExpressObstacle  # noqa: Y015
 
 class _AttemptOutcome:
@@ -303,6 +307,7 @@ class StoreInfo(_message.Message):
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     PARTITIONER_FIELD_NUMBER: _builtins.int
     NOT_BUILT_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name."""
     kind: _builtins.str
@@ -329,6 +334,12 @@ class StoreInfo(_message.Message):
     """Nothing has been committed into the store yet, as far as the router knows:
     reads fail with STORE_NOT_BUILT. Always false from routers of 0.2.0.
     """
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is wrong with the store's topic, for people, by the nodes' last
+        reports: misplaced records, another number of partitions and the like.
+        """
+
     def __init__(
         self,
         *,
@@ -342,10 +353,11 @@ class StoreInfo(_message.Message):
         ephemeral: _builtins.bool = ...,
         partitioner: _builtins.str = ...,
         not_built: _builtins.bool = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "sub_topology", b"sub_topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology", "changelog_topic", b"changelog_topic", "ephemeral", b"ephemeral", "global", b"global", "key_serde", b"key_serde", "kind", b"kind", "name", b"name", "not_built", b"not_built", "partition_count", b"partition_count", "partitioner", b"partitioner", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sub_topology: _TypeAlias = _typing.Literal["sub_topology"]  # noqa: Y015
     _WhichOneofArgType__sub_topology: _TypeAlias = _typing.Literal["_sub_topology", b"_sub_topology"]  # noqa: Y015

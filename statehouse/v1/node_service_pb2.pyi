@@ -202,6 +202,8 @@ class StoreReplica(_message.Message):
     PROCESSOR_AGE_MS_FIELD_NUMBER: _builtins.int
     INPUT_BACKLOG_FIELD_NUMBER: _builtins.int
     LOOKUPS_FIELD_NUMBER: _builtins.int
+    MISPLACED_RECORDS_FIELD_NUMBER: _builtins.int
+    TOPIC_CHANGE_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
@@ -239,6 +241,15 @@ class StoreReplica(_message.Message):
     of a batch counts, scans and watches don't. Always set, but by nodes of
     earlier versions.
     """
+    misplaced_records: _builtins.int
+    """Records that stand in another partition than the partitioner gives their
+    keys, of all that the replica has read. Absent if its state was not checked
+    from the start.
+    """
+    topic_change: _builtins.str
+    """How the store's topic differs from what the store needs. Empty if it
+    doesn't; otherwise the replica refuses lookups.
+    """
     def __init__(
         self,
         *,
@@ -256,10 +267,12 @@ class StoreReplica(_message.Message):
         processor_age_ms: _builtins.int | None = ...,
         input_backlog: _builtins.int | None = ...,
         lookups: _builtins.int | None = ...,
+        misplaced_records: _builtins.int | None = ...,
+        topic_change: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "lookups", b"lookups", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "since_ms", b"since_ms", "staleness_ms", b"staleness_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "lookups", b"lookups", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_input_backlog", b"_input_backlog", "_lag", b"_lag", "_lookups", b"_lookups", "_misplaced_records", b"_misplaced_records", "_partition", b"_partition", "_position", b"_position", "_processor_age_ms", b"_processor_age_ms", "_restored_from", b"_restored_from", "_since_ms", b"_since_ms", "_staleness_ms", b"_staleness_ms", "end_offset", b"end_offset", "input_backlog", b"input_backlog", "lag", b"lag", "late_records", b"late_records", "lookups", b"lookups", "misplaced_records", b"misplaced_records", "partition", b"partition", "position", b"position", "processor_age_ms", b"processor_age_ms", "restored_from", b"restored_from", "restored_records", b"restored_records", "since_ms", b"since_ms", "skipped_records", b"skipped_records", "staleness_ms", b"staleness_ms", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
@@ -269,6 +282,8 @@ class StoreReplica(_message.Message):
     _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
     _WhichOneofReturnType__lookups: _TypeAlias = _typing.Literal["lookups"]  # noqa: Y015
     _WhichOneofArgType__lookups: _TypeAlias = _typing.Literal["_lookups", b"_lookups"]  # noqa: Y015
+    _WhichOneofReturnType__misplaced_records: _TypeAlias = _typing.Literal["misplaced_records"]  # noqa: Y015
+    _WhichOneofArgType__misplaced_records: _TypeAlias = _typing.Literal["_misplaced_records", b"_misplaced_records"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
@@ -289,6 +304,8 @@ class StoreReplica(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lookups) -> _WhichOneofReturnType__lookups | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__misplaced_records) -> _WhichOneofReturnType__misplaced_records | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
     @_typing.overload

@@ -434,6 +434,7 @@ class Forwarding(_message.Message):
     HOPS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     ENTRY_KEYS_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The sender's assignment epoch. A node that knows only an older epoch
     answers, but never as active.
@@ -451,6 +452,12 @@ class Forwarding(_message.Message):
     take a field of the request that it doesn't know for another scan, and
     refuse the page token.)
     """
+    partition: _builtins.int
+    """Of a Get: look the key up in this partition, not in the one that the
+    partitioner gives it. Routers ask all partitions so, where records are
+    misplaced. (A node of an earlier version looks into the key's own; the
+    stamp says which one it was.)
+    """
     def __init__(
         self,
         *,
@@ -458,11 +465,14 @@ class Forwarding(_message.Message):
         hops: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         entry_keys: _builtins.bool = ...,
+        partition: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry_keys", b"entry_keys", "epoch", b"epoch", "hops", b"hops", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "entry_keys", b"entry_keys", "epoch", b"epoch", "hops", b"hops", "partition", b"partition", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___Forwarding: _TypeAlias = Forwarding  # noqa: Y015

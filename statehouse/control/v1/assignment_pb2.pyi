@@ -43,6 +43,7 @@ class StoreSpec(_message.Message):
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Store name."""
     kind: _builtins.str
@@ -89,6 +90,11 @@ class StoreSpec(_message.Message):
     absent. Unset where nobody says so: static topologies, global and ephemeral
     stores, processors of 0.2.0 and before.
     """
+    foreign: _builtins.bool
+    """Programs other than the application's processor write the changelog, as a
+    static topology's. Then nobody knows how they place keys, before all of its
+    partitions have been read.
+    """
     @_builtins.property
     def conformance_vectors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConformanceVector]:
         """Inputs and outputs of the partitioner's hash; a reader whose own
@@ -114,10 +120,11 @@ class StoreSpec(_message.Message):
         ephemeral: _builtins.bool = ...,
         layout: _builtins.str = ...,
         committed: _builtins.bool = ...,
+        foreign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "committed", b"committed", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changelog_topic", b"changelog_topic", "committed", b"committed", "conformance_vectors", b"conformance_vectors", "ephemeral", b"ephemeral", "foreign", b"foreign", "global", b"global", "in_memory", b"in_memory", "key_serde", b"key_serde", "kind", b"kind", "layout", b"layout", "name", b"name", "partition_count", b"partition_count", "partitioner", b"partitioner", "retain_duplicates", b"retain_duplicates", "retention_ms", b"retention_ms", "sub_topology", b"sub_topology", "value_serde", b"value_serde", "window_size_ms", b"window_size_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -190,29 +190,46 @@ class PartitionPosition(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
+    MISPLACED_FIELD_NUMBER: _builtins.int
+    TOPIC_CHANGE_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition."""
     position: _builtins.int
     """Next offset needed; absent if unknown."""
     end_offset: _builtins.int
     """Largest end offset that the node knows; absent if unknown."""
+    misplaced: _builtins.int
+    """Records that stand in another partition than the partitioner gives their
+    keys, of all that the replica has read. Absent: nobody has checked its state
+    from the start, as an earlier version doesn't.
+    """
+    topic_change: _builtins.str
+    """How the store's topic differs from what the store needs; empty if it
+    doesn't. As long as it does, the replica refuses lookups.
+    """
     def __init__(
         self,
         *,
         partition: _builtins.int = ...,
         position: _builtins.int | None = ...,
         end_offset: _builtins.int | None = ...,
+        misplaced: _builtins.int | None = ...,
+        topic_change: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_position", b"_position", "end_offset", b"end_offset", "position", b"position"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_position", b"_position", "end_offset", b"end_offset", "partition", b"partition", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "partition", b"partition", "position", b"position", "topic_change", b"topic_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__misplaced: _TypeAlias = _typing.Literal["misplaced"]  # noqa: Y015
+    _WhichOneofArgType__misplaced: _TypeAlias = _typing.Literal["_misplaced", b"_misplaced"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__misplaced) -> _WhichOneofReturnType__misplaced | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
 
@@ -263,29 +280,46 @@ class StorePosition(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
+    MISPLACED_FIELD_NUMBER: _builtins.int
+    TOPIC_CHANGE_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     """Store name."""
     position: _builtins.int
     """Next changelog offset needed; absent if the state on disk has none."""
     end_offset: _builtins.int
     """Largest end offset that the node knows; absent if unknown."""
+    misplaced: _builtins.int
+    """Records that stand in another partition than the partitioner gives their
+    keys, of all that the replica has read. Absent: nobody has checked its state
+    from the start, as an earlier version doesn't.
+    """
+    topic_change: _builtins.str
+    """How the store's topic differs from what the store needs; empty if it
+    doesn't. As long as it does, the replica refuses lookups.
+    """
     def __init__(
         self,
         *,
         store: _builtins.str = ...,
         position: _builtins.int | None = ...,
         end_offset: _builtins.int | None = ...,
+        misplaced: _builtins.int | None = ...,
+        topic_change: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_position", b"_position", "end_offset", b"end_offset", "position", b"position"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_position", b"_position", "end_offset", b"end_offset", "position", b"position", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset", "_misplaced", b"_misplaced", "_position", b"_position", "end_offset", b"end_offset", "misplaced", b"misplaced", "position", b"position", "store", b"store", "topic_change", b"topic_change"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__misplaced: _TypeAlias = _typing.Literal["misplaced"]  # noqa: Y015
+    _WhichOneofArgType__misplaced: _TypeAlias = _typing.Literal["_misplaced", b"_misplaced"]  # noqa: Y015
     _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
     _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__misplaced) -> _WhichOneofReturnType__misplaced | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
 

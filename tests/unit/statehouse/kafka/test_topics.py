@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from statehouse.errors import ConfigurationError
 from statehouse.kafka import topics
-from statehouse.kafka.topics import TopicSpec, ensure_topics, topic_ids
+from statehouse.kafka.topics import TopicSpec, ensure_topics, topic_states
+from statehouse.topic_changes import FoundState
 
 
 class FakeAdmin:
@@ -23,7 +24,7 @@ class FakeAdmin:
     def describe_topics(self, _topics: Any, **_options: Any) -> dict[str, Future[Any]]:
         future = Future[Any]()
         if self._failure is None:
-            future.set_result(SimpleNamespace(topic_id="an-id"))
+            future.set_result(SimpleNamespace(topic_id="an-id", partitions=[0, 1]))
         else:
             future.set_exception(self._failure)
         return {"topic": future}
@@ -33,13 +34,13 @@ class FakeAdmin:
 
 
 def test_a_client_that_waits_for_a_controller_is_made_to_look_who_it_is() -> None:
-    assert topic_ids(FakeAdmin(KafkaError._TIMED_OUT), ["topic"]) == {"topic": "an-id"}
+    assert topic_states(FakeAdmin(KafkaError._TIMED_OUT), ["topic"]) == {"topic": FoundState("an-id", 2)}
 
 
 def test_other_failures_are_passed_on_and_a_topic_that_is_missing_is_left_out() -> None:
     with pytest.raises(KafkaException):
-        topic_ids(FakeAdmin(KafkaError.TOPIC_AUTHORIZATION_FAILED), ["topic"])
-    assert topic_ids(FakeAdmin(KafkaError.UNKNOWN_TOPIC_OR_PART), ["topic"]) == {}
+        topic_states(FakeAdmin(KafkaError.TOPIC_AUTHORIZATION_FAILED), ["topic"])
+    assert topic_states(FakeAdmin(KafkaError.UNKNOWN_TOPIC_OR_PART), ["topic"]) == {}
 
 
 class FencedBrokers:
