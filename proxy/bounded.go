@@ -48,8 +48,9 @@ func (b *Bounded) Accept() (net.Conn, error) {
 }
 
 // addressOf returns the other end's address, without its port.
-func addressOf(conn net.Conn) string {
-	whole := conn.RemoteAddr().String()
+func addressOf(conn net.Conn) string { return withoutPort(conn.RemoteAddr().String()) }
+
+func withoutPort(whole string) string {
 	if address, _, err := net.SplitHostPort(whole); err == nil {
 		return address
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -105,10 +106,11 @@ func (c *Calls) conn(target string) (*grpc.ClientConn, error) {
 	if is && found.with == now {
 		return found.ClientConn, nil
 	}
-	// Names are resolved at each connection, by the system.
-	conn, err := grpc.NewClient("passthrough:///"+target, c.options...)
+	// Names are resolved at each connection, by the system. In a URL the zone of an address would begin an escape.
+	conn, err := grpc.NewClient("passthrough:///"+url.PathEscape(target), c.options...)
 	if err != nil {
-		return nil, err
+		// Other replicas may have addresses that are better.
+		return nil, status.Errorf(codes.Unavailable, "the address %q can't be called: %v", target, err)
 	}
 	if is {
 		time.AfterFunc(longestCall, func() { _ = found.Close() })

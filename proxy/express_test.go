@@ -3,8 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"math"
+	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	controlv1 "statehouse-proxy/gen/statehouse/control/v1"
 )
@@ -57,6 +61,34 @@ func FuzzSnapshotsAreReadOrRefused(f *testing.F) {
 			s.decide(request)
 		}
 	})
+}
+
+func TestWhatASnapshotHasOfNoUseCostsItself(t *testing.T) {
+	long := strings.Repeat("é", 128) // 256 bytes
+	data, err := proto.Marshal(&controlv1.ExpressSnapshot{
+		Nodes: []*controlv1.ExpressNode{{InstanceId: "a", Address: "h:1"}, {InstanceId: "b", Address: long}, {InstanceId: "c"}},
+		Stores: []*controlv1.ExpressStore{
+			{Name: "s", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, First: []uint32{1}},
+			{Name: "long", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, First: []uint32{2}},
+			{Name: "none", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, First: []uint32{3}},
+			{Name: "beyond", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT, First: []uint32{math.MaxUint32}},
+			{Name: "empty", KeyForm: controlv1.KeyForm_KEY_FORM_TEXT},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := snapshotIn(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"s", "long", "none", "beyond", "empty"} {
+		request := append([]byte{0x0a, byte(len(name))}, name...)
+		to := s.decide(append(request, "\x12\x03\x0a\x01k"...))
+		if (to != nil) != (name == "s") {
+			t.Errorf("%s goes to %v", name, to)
+		}
+	}
 }
 
 func FuzzRequestsAreDecidedOrNot(f *testing.F) {

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 )
 
 const (
@@ -123,17 +124,20 @@ func metadataFor(ctx context.Context) (metadata.MD, error) {
 	if err != nil {
 		return nil, err
 	}
-	given, _ := metadata.FromIncomingContext(ctx)
+	given, _ := metadata.FromIncomingContext(ctx) // a copy
+	if given == nil {
+		given = metadata.MD{}
+	}
 	for key := range given { // the names are in lower case
 		if strings.HasPrefix(key, reserved) {
 			delete(given, key)
 		}
 	}
-	if who != nil {
-		given.Set(addressKey, who.address)
-		if len(who.certificate) > 0 {
-			given.Set(certificateKey, string(who.certificate))
-		}
+	if from, is := peer.FromContext(ctx); is && from.Addr != nil {
+		given.Set(addressKey, withoutPort(from.Addr.String()))
+	}
+	if who != nil && len(who.certificate) > 0 {
+		given.Set(certificateKey, string(who.certificate))
 	}
 	return given, nil
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"encoding/binary"
-	"fmt"
+	"log"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -17,8 +17,8 @@ import (
 const (
 	// As a store has at most (statehouse/checked.py).
 	maxPartitions = 1_000_000
-	// As an address has at most: a host's name and a port.
-	maxAddressBytes = 255 + 8
+	// As an address has at most (statehouse/checked.py).
+	maxAddressBytes = 255
 	// Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 	storeTag, keyTag, rawTag, jsonTextTag = 0x0a, 0x12, 0x20, 0x70
 	textKeyTag, rawKeyTag                 = 0x0a, 0x12
@@ -139,29 +139,35 @@ func number(data []byte) (uint64, []byte, bool) {
 	return found, data[size:], true
 }
 
-// snapshotIn reads a serialized one.
+// snapshotIn reads a serialized one. A node or a store that can't be used costs itself: what the snapshot has of it is the
+// router's. The router wouldn't have sent it, but much of what it sends comes from others.
 func snapshotIn(data []byte) (*snapshot, error) {
 	s := &snapshot{&controlv1.ExpressSnapshot{}, map[string]*store{}}
 	if err := proto.Unmarshal(data, s.ExpressSnapshot); err != nil {
 		return nil, err
 	}
-	for _, it := range s.Nodes {
-		if it.Address == "" || len(it.Address) > maxAddressBytes {
-			return nil, fmt.Errorf("node %q has the address %q", it.InstanceId, it.Address)
-		}
-	}
 	for _, it := range s.Stores {
 		if len(it.First) == 0 || len(it.First) > maxPartitions {
-			return nil, fmt.Errorf("store %q has %d partitions", it.Name, len(it.First))
+			log.Printf("store %.200q of the snapshot has %d partitions, and is the router's", it.Name, len(it.First))
+			continue
 		}
-		for _, place := range it.First {
-			if uint64(place) > uint64(len(s.Nodes)) {
-				return nil, fmt.Errorf("store %q has node %d of %d", it.Name, place, len(s.Nodes))
+		for partition, place := range it.First {
+			if place != 0 && !s.isUsable(place) {
+				it.First[partition] = 0
 			}
 		}
 		s.byName[it.Name] = &store{ExpressStore: it}
 	}
 	return s, nil
+}
+
+// isUsable says whether a place in the list of nodes has one that can be called.
+func (s *snapshot) isUsable(place uint32) bool {
+	if uint64(place) > uint64(len(s.Nodes)) {
+		return false
+	}
+	address := s.Nodes[place-1].Address
+	return address != "" && len(address) <= maxAddressBytes
 }
 
 func microseconds(number uint32) time.Duration { return time.Duration(number) * time.Microsecond }

@@ -8,7 +8,7 @@ ones are not rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -16,15 +16,22 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from statehouse.checked import (
+    HOLDERS_MAX,
+    LIST_MAX,
     PARTITIONS_MAX,
+    PARTITIONS_OF_ALL_MAX,
+    STORES_MAX,
     SUB_TOPOLOGIES_MAX,
     checked_count,
     checked_id,
+    checked_list,
+    checked_record,
     checked_size,
     checked_text,
     checked_topic,
 )
 from statehouse.control.v1 import assignment_pb2
+from statehouse.epochs import EPOCH_MAX, is_newer
 from statehouse.errors import ContractError
 from statehouse.formats import ASSIGNMENT, NewerFormatError
 from statehouse.partitioning import CONFORMANCE_VECTORS, verify_vectors
@@ -48,6 +55,12 @@ CONTROLLER_KEY: Final = b"controller"
 _INT64_MAX: Final = 2**63 - 1
 # An epoch changes a record, or removes one. Nobody removes so many in a row.
 _EPOCHS_WITHOUT_CHANGE: Final = 2**20
+_RECORD_MAX: Final = 64 * 2**20
+"""As the controller's client takes: a sub-topology's thousands of tasks are one record."""
+_VECTORS_MAX: Final = 1_000
+_KEYS_MAX: Final = 2 * LIST_MAX
+_KEY_MAX: Final = 300
+"""Characters of a key; none of ours has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,9 @@ class Assignment:
 
     def tasks_written_after(self, epoch: int) -> tuple[TaskId, ...]:
         """Return the tasks whose records are newer than an epoch: others have not changed since."""
-        return tuple(task for task in self.tasks if self.written_at.get(_task_key(task.sub_topology), 0) > epoch)
+        return tuple(
+            task for task in self.tasks if is_newer(self.written_at.get(_task_key(task.sub_topology), 0), epoch)
+        )
 
     def stores_of(self, sub_topology: int) -> tuple[StoreSpec, ...]:
         """Return the stores of a sub-topology, by name."""
@@ -132,6 +147,9 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
         key: previous.written_at[key] if key in previous.written_at and old.get(key) == record else following.epoch
         for key, record in new.items()
     }
+    if not _may_have_written(following.epoch, written_at.values()):
+        # The count began anew, or somebody else's manifest had led it far away: all records get the new epoch.
+        written_at = dict.fromkeys(new, following.epoch)
     changed: list[tuple[bytes, bytes | None]] = []
     for key, record in sorted(new.items()):
         if written_at[key] == following.epoch:
@@ -156,6 +174,12 @@ def encode(previous: Assignment, following: Assignment) -> tuple[Assignment, lis
         MappingProxyType(written_at),
     )
     return complete, changed
+
+
+def _may_have_written(epoch: int, written_at: Collection[int]) -> bool:
+    """Whether an epoch's manifest may name records that were last written at these epochs."""
+    newest = max(written_at, default=epoch)
+    return newest <= epoch <= newest + _EPOCHS_WITHOUT_CHANGE
 
 
 def _task_key(sub_topology: int) -> str:
@@ -220,6 +244,8 @@ class AssignmentReader:
         self._on_unreadable = on_unreadable
         self._epoch = 0
         self._before_end: dict[str, assignment_pb2.AssignmentRecord | None] | None = None
+        self._named: frozenset[str] = frozenset()
+        """The keys that the newest manifest names, whether or not it is whole."""
         self._spoilt: set[str] = set()
         """Keys whose last record in the log is no good, although an earlier one may still count here."""
         self._newer: set[str] = set()
@@ -246,6 +272,7 @@ class AssignmentReader:
         self._records.clear()
         self._spoilt.clear()
         self._newer.clear()
+        self._named = frozenset()
         self._epoch, self._before_end = 0, {}
 
     def end_reached(self) -> Assignment | None:
@@ -261,21 +288,34 @@ class AssignmentReader:
         """Take a record; return the snapshot it completes, if any."""
         name = (key or b"").decode(errors="replace")
         record = None
-        if value is not None:
-            try:
+        try:
+            self._check_key(name)
+            if value is not None:
                 record = _checked_record(name, value)
-            except ContractError as error:
-                self._spoilt.add(name)
-                if isinstance(error, NewerFormatError):
-                    self._newer.add(name)
-                self._on_unreadable(name, error)
-                return None
+        except ContractError as error:
+            self._refuse(name, error)
+            return None
         self._newer.discard(name)
         if self._before_end is not None:
             self._before_end.pop(name, None)  # so that they stay in the order of the log, as in a compacted one
             self._before_end[name] = record
             return None
         return self._take(name, record)
+
+    def _check_key(self, name: str) -> None:
+        """Refuse more keys than an assignment can have: they would be kept for ever."""
+        if len(name) > _KEY_MAX:
+            raise ContractError(f"its key has {len(name)} characters, and {_KEY_MAX} are the most")
+        kept = self._records if self._before_end is None else self._before_end
+        if name not in kept and len(kept) >= _KEYS_MAX and name != MANIFEST_KEY:
+            raise ContractError(f"the topic has more than {_KEYS_MAX} keys")
+
+    def _refuse(self, name: str, error: ContractError) -> None:
+        if len(name) <= _KEY_MAX and len(self._spoilt) < _KEYS_MAX:
+            self._spoilt.add(name)
+            if isinstance(error, NewerFormatError):
+                self._newer.add(name)
+        self._on_unreadable(name, error)
 
     def _take(self, name: str, record: assignment_pb2.AssignmentRecord | None) -> Assignment | None:
         """Take a record that was checked, None for a tombstone; return the snapshot it completes, if any."""
@@ -294,16 +334,20 @@ class AssignmentReader:
 
     def _completed(self, manifest: assignment_pb2.Manifest) -> Assignment | None:
         """Return the manifest's snapshot; None if it is not newer, or not whole."""
-        if manifest.epoch <= self._epoch:
+        self._named = frozenset(manifest.keys)
+        if not is_newer(manifest.epoch, self._epoch):
             return None
         if any(key not in self._records or self._records[key].epoch != epoch for key, epoch in manifest.keys.items()):
+            return None
+        if fault := _fault_of_all(self._records[key] for key in manifest.keys):
+            self._on_unreadable(MANIFEST_KEY, ContractError(fault))
             return None
         self.current, self._epoch = self._snapshot(manifest), manifest.epoch
         return self.current
 
     def of_newer_format(self) -> str:
         """Return the key of a record that is skipped as its format is a newer version's; empty if there is none."""
-        return min(self._newer, default="")
+        return min(self._newer & {*self._named, MANIFEST_KEY}, default="")
 
     def not_understood(self) -> str:
         """Return the key of a record that this version would write otherwise, or can't read; empty if there is none.
@@ -353,6 +397,9 @@ class AssignmentReader:
                         )
             except ContractError as error:
                 self._on_unreadable(key, error)
+        for name, fault in sorted(_sharing_topics(stores, manifest.keys).items()):
+            self._on_unreadable(f"store/{name}", ContractError(fault))
+            del stores[name]
         for spec in list(stores.values()):
             holders = None if spec.is_global else sub_topologies.get(spec.sub_topology)
             if holders is not None and holders.partition_count != spec.partition_count:
@@ -388,7 +435,7 @@ def read_controller_record(value: bytes) -> assignment_pb2.AssignmentRecord:
 
 def _parsed(value: bytes) -> assignment_pb2.AssignmentRecord:
     try:
-        record = assignment_pb2.AssignmentRecord.FromString(value)
+        record = assignment_pb2.AssignmentRecord.FromString(checked_record(value, _RECORD_MAX))
     except DecodeError as error:
         raise ContractError(f"it is no record of an assignment: {error}") from error
     ASSIGNMENT.check(record.format_version)
@@ -421,6 +468,35 @@ def _checked_record(key: str, value: bytes) -> assignment_pb2.AssignmentRecord:
     return record
 
 
+def _fault_of_all(records: Iterator[assignment_pb2.AssignmentRecord]) -> str:
+    """Return why records that can each be true can't be together; empty if they can."""
+    stores = of_stores = of_sub_topologies = 0
+    for record in records:
+        stores += record.HasField("store")
+        of_stores += record.store.partition_count
+        of_sub_topologies += record.sub_topology.partition_count
+    if stores > STORES_MAX:
+        return f"it has {stores} stores, and {STORES_MAX} are the most"
+    if max(of_stores, of_sub_topologies) > PARTITIONS_OF_ALL_MAX:
+        partitions = max(of_stores, of_sub_topologies)
+        return f"its stores have {partitions} partitions together, and {PARTITIONS_OF_ALL_MAX} are the most"
+    return ""
+
+
+def _sharing_topics(stores: Mapping[str, StoreSpec], written_at: Mapping[str, int]) -> dict[str, str]:
+    """Return the stores whose topic is another one's, with the words for it: a node reads a topic for one store only.
+
+    The store that was written first has it. No controller publishes two.
+    """
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for name in sorted(stores, key=lambda name: (written_at[f"store/{name}"], name)):
+        holder = first.setdefault(stores[name].changelog_topic, name)
+        if holder != name:
+            found[name] = f"its topic {stores[name].changelog_topic} is that of store {holder}"
+    return found
+
+
 def _check_store(store: assignment_pb2.StoreSpec) -> None:
     checked_name("store", store.name)
     checked_topic("changelog topic", store.changelog_topic)
@@ -431,6 +507,7 @@ def _check_store(store: assignment_pb2.StoreSpec) -> None:
     # Who keeps entries for ever may say so with the largest number.
     checked_count("retention_ms", store.retention_ms, _INT64_MAX)
     checked_count("window_size_ms", store.window_size_ms, _INT64_MAX)
+    checked_list("conformance vectors", store.conformance_vectors, _VECTORS_MAX)
     if store.layout not in {"", WINDOW, SESSION}:
         raise ContractError(f"layout {store.layout[:100]!r} is not known")
 
@@ -443,17 +520,20 @@ def _check_sub_topology(sub: assignment_pb2.SubTopology) -> None:
         raise ContractError(f"it has {sub.partition_count} partitions and the holders of {len(sub.tasks)}")
     for task in sub.tasks:
         checked_text("active", task.active)
+        for holders in (task.standbys, task.warm_ups):
+            checked_list("holders of a task", holders, HOLDERS_MAX)
         for holder in (*task.standbys, *task.warm_ups):
             checked_id("holder", holder)
         checked_size("reason", task.reason)
 
 
 def _check_manifest(manifest: assignment_pb2.Manifest) -> None:
-    checked_count("epoch", manifest.epoch, least=1)
-    newest = max(manifest.keys.values(), default=manifest.epoch)
-    if not newest <= manifest.epoch <= newest + _EPOCHS_WITHOUT_CHANGE:
-        # A controller that took such an epoch for its predecessor's could publish none that is newer.
-        raise ContractError(f"its epoch is {manifest.epoch}, and that of its newest record {newest}")
+    checked_count("epoch", manifest.epoch, EPOCH_MAX, 1)
+    checked_list("keys", manifest.keys)
+    if not _may_have_written(manifest.epoch, manifest.keys.values()):
+        raise ContractError(
+            f"its epoch is {manifest.epoch}, and that of its newest record {max(manifest.keys.values())}"
+        )
     checked_size("reason", manifest.reason)
     checked_text("controller", manifest.controller)
 

@@ -16,6 +16,9 @@ from typing import Final
 
 from statehouse.errors import ContractError
 
+_NUMBER_MAX: Final = 1_000
+"""No format will have a larger number: a record with one is no newer version's, but can't be true."""
+
 
 class NewerFormatError(ContractError):
     """A newer version wrote it, in a format that this version doesn't read."""
@@ -41,8 +44,11 @@ class RecordFormat:
 
         Raises:
             NewerFormatError: it is larger than this version reads.
+            ContractError: it is larger than any.
 
         """
+        if found > _NUMBER_MAX:
+            raise ContractError(f"{found} is the format of no {self.kind}")
         if found > self.read:
             raise NewerFormatError(
                 f"a newer version wrote this {self.kind}, in format {found}; this version reads formats up to "

@@ -20,7 +20,9 @@ from statehouse.checked import (
     checked_count,
     checked_host,
     checked_id,
+    checked_list,
     checked_port,
+    checked_record,
     checked_text,
 )
 from statehouse.control.v1 import members_pb2
@@ -220,7 +222,7 @@ def decode_member(key: bytes | None, value: bytes, written_at_ms: int, now_ms: i
 
     """
     try:
-        message = members_pb2.Member.FromString(value)
+        message = members_pb2.Member.FromString(checked_record(value))
     except DecodeError as error:
         raise ContractError(f"unreadable member record: {error}") from error
     MEMBER.check(message.format_version)
@@ -255,17 +257,20 @@ def _checked_incarnation(text: str) -> str:
 
 
 def _replicas(message: members_pb2.Member) -> Iterator[tuple[TaskId, ReplicaReport]]:
-    for replica in message.replicas:
+    for replica in checked_list("replicas", message.replicas):
         if replica.role not in _ROLES:  # a newer version's role
             continue
-        positions = {checked_name("store", at.store): _position(at) for at in replica.stores}
+        positions = {checked_name("store", at.store): _position(at) for at in checked_list("stores", replica.stores)}
         state = checked_id("state of a task", replica.state)
         yield TaskId.parse(replica.task), ReplicaReport(Role(replica.role), state, MappingProxyType(positions))
 
 
 def _global_replicas(message: members_pb2.Member) -> Iterator[tuple[str, GlobalReport]]:
-    for copy in message.global_replicas:
-        positions = {checked_count("partition", at.partition, PARTITIONS_MAX): _position(at) for at in copy.partitions}
+    for copy in checked_list("global stores", message.global_replicas):
+        positions = {
+            checked_count("partition", at.partition, PARTITIONS_MAX): _position(at)
+            for at in checked_list("partitions", copy.partitions)
+        }
         state = checked_id("state of a global store", copy.state)
         yield checked_name("store", copy.store), GlobalReport(state, MappingProxyType(positions))
 

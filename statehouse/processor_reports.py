@@ -16,6 +16,8 @@ from statehouse.checked import (
     COUNT_MAX,
     PARTITIONS_MAX,
     checked_count,
+    checked_list,
+    checked_record,
     checked_size,
     checked_text,
     checked_time_ms,
@@ -111,7 +113,7 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
 
     """
     try:
-        commit = commits_pb2.Commit.FromString(value)
+        commit = commits_pb2.Commit.FromString(checked_record(value))
     except DecodeError as error:
         raise ContractError(f"it is no commit record: {error}") from error
     COMMIT.check(commit.format_version)
@@ -124,7 +126,7 @@ def decode_commit(key: bytes | None, value: bytes) -> commits_pb2.Commit:
     checked_count("input backlog", commit.input_backlog)
     checked_time_ms("committed_at_ms", commit.committed_at_ms)
     checked_text("traceparent", commit.traceparent)
-    for at in (*commit.source_ends, *commit.changelog_ends):
+    for at in (*checked_list("source ends", commit.source_ends), *checked_list("ends", commit.changelog_ends)):
         checked_topic("topic", at.topic)
         checked_count("partition", at.partition, PARTITIONS_MAX)
         checked_count("offset", at.offset)
@@ -143,9 +145,7 @@ def _check_figures(figures: commits_pb2.QueryFigures) -> None:
 
 def _check_comparison(changelog: commits_pb2.TopicComparison) -> None:
     checked_time_ms("compared_at_ms", changelog.compared_at_ms)
-    if len(changelog.settings) > SETTINGS_MAX:
-        raise ContractError(f"it has {len(changelog.settings)} settings of a topic, and {SETTINGS_MAX} are the most")
-    for setting in changelog.settings:
+    for setting in checked_list("settings of a topic", changelog.settings, SETTINGS_MAX):
         checked_text("setting", setting.name)
         for what in ("wanted", "found", "remedy"):
             checked_size(what, getattr(setting, what))

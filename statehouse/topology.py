@@ -50,7 +50,7 @@ class TaskId:
             ContractError: the text is not of that form.
 
         """
-        match = re.fullmatch(r"(\d{1,9})_(\d{1,9})", text)
+        match = re.fullmatch(r"([0-9]{1,9})_([0-9]{1,9})", text)
         if match is None:
             raise ContractError(f"{text!r} is not a task id: it must look like 0_3")
         return cls(int(match[1]), int(match[2]))

@@ -109,7 +109,7 @@ class AssignmentLog:
     def _feed(self, key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         with self._lock:
             if key == CONTROLLER_KEY:
-                self._controller = read_controller(value, self._on_unreadable)
+                self._controller = read_controller(value, self._controller, self._on_unreadable)
                 self._is_controller_heard = False
                 if not self._is_read_again:
                     self._hear_controller()

@@ -16,7 +16,7 @@ from statehouse.assignment import CONTROLLER_KEY, read_controller_record
 from statehouse.checked import checked_count
 from statehouse.control.v1 import assignment_pb2
 from statehouse.errors import ConfigurationError, ContractError
-from statehouse.formats import ASSIGNMENT
+from statehouse.formats import ASSIGNMENT, NewerFormatError
 
 # Who waits for so long waits for ever, and more can't be written as seconds and back.
 _TIME_MAX_MS: Final = 2**50
@@ -46,7 +46,8 @@ def decode_controller(value: bytes) -> ControllerRecord:
     """Read the record.
 
     Raises:
-        ContractError: it can't be read, its settings can't work, or it says more than this version knows.
+        NewerFormatError: it says more than this version knows.
+        ContractError: it can't be read, or its settings can't work.
 
     """
     whole = read_controller_record(value)
@@ -65,17 +66,23 @@ def decode_controller(value: bytes) -> ControllerRecord:
     )
     # An earlier format, which is read, is as good.
     if _bytes(_message(record), whole.format_version) != whole.SerializeToString(deterministic=True):
-        raise ContractError(f"controller {message.controller} is of another version: upgrade this one, too")
+        raise NewerFormatError(f"controller {message.controller} is of another version: upgrade this one, too")
     return record
 
 
-def read_controller(value: bytes | None, on_unreadable: Callable[[str, Exception], None]) -> ControllerRecord | None:
-    """Read the record; None for a tombstone, and for one that can't be read, of which `on_unreadable` is told."""
+def read_controller(
+    value: bytes | None, known: ControllerRecord | None, on_unreadable: Callable[[str, Exception], None]
+) -> ControllerRecord | None:
+    """Return who acts, by the record that is next in the log. `known`: who did before it.
+
+    None for a tombstone, and for another version's record. One that can't be true is no controller's, and says nothing.
+    `on_unreadable` is told of each that is skipped.
+    """
     try:
         return None if value is None else decode_controller(value)
     except ContractError as error:
         on_unreadable(CONTROLLER_KEY.decode(), error)
-        return None
+        return None if isinstance(error, NewerFormatError) else known
 
 
 def _message(record: ControllerRecord) -> assignment_pb2.Controller:

@@ -16,6 +16,7 @@ from processor.ownership.numbering import numbered
 from processor.ownership.planner import plan
 from processor.ownership.sessions import MemberSessions
 from processor.ownership.settings import OwnershipSettings, StoreDeclaration
+from statehouse import epochs
 from statehouse.assignment import Assignment, TaskAssignment
 from statehouse.membership import Member
 from statehouse.topology import StoreSpec, SubTopology, TaskId
@@ -66,11 +67,11 @@ class OwnershipCore:
         following = assignment or self.assignment
         if now is not None:
             self._note_hand_overs(following, now)
-            if following.epoch > self.assignment.epoch + 1:
+            if following.epoch not in {self.assignment.epoch, epochs.following(self.assignment.epoch)}:
                 # The epochs between may have had hand-overs that don't show any more.
                 self._changed_at |= dict.fromkeys(following.tasks_written_after(self.assignment.epoch), now)
         self.assignment = following
-        self._proposed_epoch = max(self._proposed_epoch, self.assignment.epoch)
+        self._proposed_epoch = epochs.newest(self._proposed_epoch, self.assignment.epoch)
         self._number()
 
     def stand_by(self) -> None:
@@ -87,7 +88,7 @@ class OwnershipCore:
         """Whether another controller has published since this one last read the topic; that one is then newer."""
         return (
             assignment is not None
-            and assignment.epoch > self.assignment.epoch
+            and epochs.is_newer(assignment.epoch, self.assignment.epoch)
             and assignment.controller != self._controller
         )
 
@@ -225,7 +226,7 @@ class OwnershipCore:
 
         `newest_epoch`: of the assignments in the topic; it may be of one that this controller hasn't published.
         """
-        self._proposed_epoch = max(self._proposed_epoch, newest_epoch)
+        self._proposed_epoch = epochs.newest(self._proposed_epoch, newest_epoch)
         self._note(reason)
         return self._proposal(self._unplanned())
 
@@ -300,7 +301,8 @@ class OwnershipCore:
         return min(started) + self._settings.linger_s if started else None
 
     def _proposal(self, tasks: Mapping[TaskId, TaskAssignment]) -> Assignment:
-        self._proposed_epoch += 1
+        # Nodes may act on an epoch that the log has no more.
+        self._proposed_epoch = epochs.following(self._proposed_epoch, self._sessions.epochs())
         words = list(self._reasons)
         more = f" and {len(words) - _REASONS_MAX} more" if len(words) > _REASONS_MAX else ""
         return Assignment(

@@ -6,9 +6,11 @@ a new query can renumber the others and orphan their state on disk. Here a numbe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 from processor.ownership.settings import StoreDeclaration
+from statehouse.checked import PARTITIONS_OF_ALL_MAX, STORES_MAX, SUB_TOPOLOGIES_MAX
 from statehouse.errors import ConfigurationError
 from statehouse.topology import StoreSpec, SubTopology
 
@@ -22,7 +24,8 @@ def numbered(
 
     Raises:
         ConfigurationError: a store is declared twice, without partitions, with a partition count that differs from
-            the published one, or with another store's topic; or a query has ephemeral and other stores.
+            the published one, or with another store's topic; or a query has ephemeral and other stores; or they are
+            more than an assignment can have.
 
     """
     numbers = {(sub.query, sub.partition_count): number for number, sub in sub_topologies.items()}
@@ -34,7 +37,7 @@ def numbered(
         _check_topic(store, topics)
         group = (store.query, store.partition_count)
         if not store.is_global and group not in numbers:
-            numbers[group] = max(known, default=-1) + 1
+            numbers[group] = _unused(known)
             known[numbers[group]] = SubTopology(numbers[group], *group)
         specs[store.name] = StoreSpec(
             store.name,
@@ -55,7 +58,27 @@ def numbered(
             foreign=store.foreign,
         )
     _check_ephemeral(specs, known)
+    _check_size(specs, known)
     return specs, known
+
+
+def _unused(known: Mapping[int, SubTopology]) -> int:
+    """Return a number that no sub-topology has had, as far as is known."""
+    following = max(known, default=-1) + 1
+    if following <= SUB_TOPOLOGIES_MAX:
+        return following
+    return next(number for number in itertools.count() if number not in known)
+
+
+def _check_size(specs: Mapping[str, StoreSpec], known: Mapping[int, SubTopology]) -> None:
+    """Refuse more than readers of the assignment take."""
+    of_stores = sum(spec.partition_count for spec in specs.values())
+    of_sub_topologies = sum(sub.partition_count for sub in known.values())
+    if len(specs) > STORES_MAX or max(of_stores, of_sub_topologies) > PARTITIONS_OF_ALL_MAX:
+        raise ConfigurationError(
+            f"{len(specs)} stores with {max(of_stores, of_sub_topologies)} partitions are declared: an application has "
+            f"at most {STORES_MAX} stores and {PARTITIONS_OF_ALL_MAX} partitions. Divide it into several applications"
+        )
 
 
 def _check(store: StoreDeclaration, specs: Mapping[str, StoreSpec], published: Mapping[str, StoreSpec]) -> None:

@@ -71,7 +71,7 @@ def observe(
     def on_assignment(key: bytes | None, value: bytes | None, _timestamp_ms: int) -> None:
         nonlocal acting
         if key == CONTROLLER_KEY:
-            acting = read_controller(value, partial(skipped.note, "assignment"))
+            acting = read_controller(value, acting, partial(skipped.note, "assignment"))
         else:
             assignments.feed(key, value)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from processor.ownership.damping import Damping
 from processor.ownership.model import NodeView, Readiness, ReplicaView, readiness_of
 from processor.ownership.settings import OwnershipSettings
+from statehouse.epochs import is_newer
 from statehouse.membership import FORGET_AFTER_SESSIONS, LEAVING_STATES, Member, NodeState, ReplicaReport, TaskState
 from statehouse.topology import Role, TaskId
 
@@ -182,6 +183,10 @@ class MemberSessions:
         """Members that get nothing new because their sessions keep ending -> the reason."""
         return self._damping.damped
 
+    def epochs(self) -> set[int]:
+        """Return the epochs that live members say they act on."""
+        return {session.member.epoch for session in self._sessions.values() if session.is_live and session.member.epoch}
+
     @property
     def has_live(self) -> bool:
         """Whether any member is live."""
@@ -231,7 +236,7 @@ class MemberSessions:
         session.views = dict(self._measured(session))
 
     def _measured(self, session: MemberSession) -> Iterator[tuple[TaskId, ReplicaView]]:
-        hears = session.member.epoch >= session.since_epoch
+        hears = not is_newer(session.since_epoch, session.member.epoch)
         for task, report in session.member.replicas.items():
             if report.state != TaskState.ERROR:
                 restored = hears and report.is_restored and report.role is not Role.DORMANT

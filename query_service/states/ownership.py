@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from query_service.states.lifecycle import next_node_state, settled_state
 from statehouse.assignment import Assignment, AssignmentReader
+from statehouse.epochs import is_newer
 from statehouse.errors import ContractError, StatehouseError
 from statehouse.membership import (
     STARTED_AHEAD_MAX_MS,
@@ -72,6 +73,8 @@ class NodeOwnership:
         self._session_timeout_s = session_timeout_s
         self._heartbeats = 0
         self._has_succeeded = False
+        self._rival: Member | None = None
+        self._superseded_by: Member | None = None
         self._is_stopping = self._will_be_back = False
 
     @property
@@ -122,7 +125,10 @@ class NodeOwnership:
 
         """
         if value is None:
-            self.members.pop((key or b"").decode(errors="replace"), None)
+            name = (key or b"").decode(errors="replace")
+            self.members.pop(name, None)
+            if name == self.instance_id:
+                self._rival = self._superseded_by = None
             return False
         member = decode_member(key, value, written_at_ms, now_ms)
         if not self._has_succeeded and member.instance_id == self.instance_id:
@@ -135,6 +141,8 @@ class NodeOwnership:
         if member.instance_id == self.instance_id and not self._has_succeeded:
             # Every record counts, not only the last: a superseded process may write before it knows that it is.
             self.started_at_ms = max(self.started_at_ms, member.started_at_ms + 1)
+        elif member.instance_id == self.instance_id and member.incarnation != self.incarnation:
+            self._hear_rival(member)
         return before is None or (before.host, before.port) != (member.host, member.port)
 
     def succeed(self) -> None:
@@ -145,13 +153,26 @@ class NodeOwnership:
         """
         self._has_succeeded = True
 
+    def _hear_rival(self, member: Member) -> None:
+        """Take the heartbeat of another process under this instance id.
+
+        A newer process goes on with its heartbeats. One record alone supersedes nobody: whoever wrote it may be none.
+        """
+        rival = self._rival
+        if member.incarnation_order <= (self.started_at_ms, self.incarnation):
+            return
+        if rival is not None and rival.incarnation == member.incarnation and rival.heartbeat != member.heartbeat:
+            self._superseded_by = member
+        if rival is None or member.incarnation_order >= rival.incarnation_order:
+            self._rival = member
+
     @property
     def superseded_by(self) -> Member | None:
-        """The newer process that uses this node's instance id, None if there is none (fencing as in KIP-345)."""
-        member = self.members.get(self.instance_id)
-        if member is None or member.incarnation == self.incarnation or not self._has_succeeded:
-            return None
-        return member if member.incarnation_order > (self.started_at_ms, self.incarnation) else None
+        """The newer process that uses this node's instance id, None if there is none (fencing as in KIP-345).
+
+        It is known by its second heartbeat.
+        """
+        return self._superseded_by
 
     def stop(self, *, drain: bool) -> None:
         """Start to shut down. Only the first call counts.
@@ -248,7 +269,7 @@ def claimed_role(role: Role, *, confirmed: bool, epoch: int, requested_epoch: in
     Only a confirmed node claims ACTIVE, at the newest epoch that it knows, and never to a request that carries a newer
     epoch: the sender may know of another active. A warm-up answers as a standby.
     """
-    if role is Role.ACTIVE and (not confirmed or requested_epoch > epoch):
+    if role is Role.ACTIVE and (not confirmed or is_newer(requested_epoch, epoch)):
         return Role.STANDBY
     return Role.STANDBY if role is Role.WARM_UP else role
 

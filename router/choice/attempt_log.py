@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final, Protocol
 
 from router.fleet.table import RoutedReplica
+from statehouse.epochs import newest
 from statehouse.errors import LookupFailure, Reason
 
 _ROUNDS: Final = 2
@@ -133,7 +135,7 @@ class AttemptLog:
     @property
     def newest_epoch(self) -> int:
         """The newest epoch seen, 0 before the first."""
-        return max(self.epochs, default=0)
+        return reduce(newest, self.epochs, 0)
 
     @property
     def overloaded(self) -> set[str]:

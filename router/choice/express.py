@@ -22,6 +22,7 @@ from statehouse.serdes import SERDES, LongSerde, StringSerde
 from statehouse.topology import Role
 from statehouse.v1 import fleet_service_pb2
 
+_ADDRESS_MAX: Final = 255  # bytes, as in proxy/snapshot.go
 _MICROSECONDS: Final = 1_000_000
 # Tags of GetRequest's fields that a plain lookup may have, and of Key's.
 _STORE, _KEY, _RAW, _JSON_TEXT = 0x0A, 0x12, 0x20, 0x70
@@ -156,7 +157,8 @@ def _place(
     suspects: Mapping[str, Suspicion],
 ) -> int:
     first = first_asked(routes, suspects)
-    if isinstance(first, Obstacle) or first.node is None:
+    # The proxy refuses a longer address; nobody's record should have led to one.
+    if isinstance(first, Obstacle) or first.node is None or len(first.node.target.encode()) > _ADDRESS_MAX:
         return 0
     place = (first.instance_id, first.role)
     if place not in places:

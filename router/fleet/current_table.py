@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from router.fleet.table import RoutingTable
+from statehouse.epochs import is_newer
 from statehouse.errors import LookupFailure, Reason
 from statehouse.waiting import is_set_within
 
@@ -43,7 +44,7 @@ class CurrentTable:
 
     def publish(self, table: RoutingTable) -> bool:
         """Swap the table in; return False for an older epoch, which never replaces a newer one."""
-        if table.epoch < self._least_epoch:
+        if is_newer(self._least_epoch, table.epoch):
             return False
         self._least_epoch = table.epoch
         routes_alike = self._table is not None and table.routes_like(self._table)
@@ -67,7 +68,7 @@ class CurrentTable:
         """Wait until the table has this epoch or a newer one; False if that takes longer than `timeout_s`."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + timeout_s
-        while self._table is None or self._table.epoch < epoch:
+        while self._table is None or is_newer(epoch, self._table.epoch):
             if not await is_set_within(self._changed, give_up_at - loop.time()):
                 return False
         return True

@@ -69,14 +69,15 @@ class CommitTail:
     def feed(self, commit: commits_pb2.Commit) -> None:
         """Take a record of the commits topic; a repeated batch changes nothing.
 
-        A query that began anew, with another checkpoint, reads its inputs again: earlier commits no longer count.
+        A query that began anew, with another checkpoint, reads its inputs again: earlier commits no longer count. So
+        do those of a later batch than the query is at: it began again further back, or they were never its own.
         """
         if commit.no_batch and not commit.source_ends:
             return  # the query has had nothing to read, and no batch: its first one is to come
-        if commit.query_id != self._query_id:
+        if commit.query_id != self._query_id or commit.batch_id < self._batch_id:
             self._commits.clear()
             self._query_id, self._batch_id = commit.query_id, -1
-        if commit.batch_id <= self._batch_id:
+        if commit.batch_id == self._batch_id:
             return
         self._batch_id = commit.batch_id
         sources = {(each.topic, each.partition): each.offset for each in commit.source_ends}

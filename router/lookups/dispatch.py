@@ -56,6 +56,7 @@ from router.lookups.joined_waits import JoinedWaits
 from router.telemetry.metrics import RouterMetrics
 from statehouse.background import BackgroundWork
 from statehouse.consistency import ANY, Freshness, not_reached
+from statehouse.epochs import is_newer
 from statehouse.errors import LookupFailure, Reason
 from statehouse.rpc.deadline import Deadline
 from statehouse.rpc.handed import HandedLookup
@@ -196,7 +197,7 @@ class _Round:
         if not outcome.elsewhere and outcome.reason is not Reason.UNKNOWN_STORE:
             raise outcome
         self.attempt_log.note(replica, outcome)
-        if outcome.route is not None and outcome.route.epoch > self.routes.epoch:
+        if outcome.route is not None and is_newer(outcome.route.epoch, self.routes.epoch):
             self.queue.extendleft(reversed(_redirects(outcome.route, self.call.freshness)))
         return None
 
@@ -445,7 +446,7 @@ class Dispatcher:
     async def _has_time_for_more(self, attempt_log: AttemptLog, epoch: int, deadline: Deadline) -> bool:
         """Pause before the next round; False if there is no time for it then."""
         remaining_s = deadline.remaining_s
-        if attempt_log.newest_epoch > epoch:
+        if is_newer(attempt_log.newest_epoch, epoch):
             await self._tables.wait_for_epoch(attempt_log.newest_epoch, min(_EPOCH_WAIT_S, remaining_s / 2))
         else:
             await self._tables.wait_for_epoch(epoch + 1, min(_PAUSE_S, remaining_s / 2))

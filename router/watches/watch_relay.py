@@ -34,6 +34,7 @@ from router.lookups.locate import freshness_of, locate, refuse_forwarded
 from router.telemetry.metrics import RouterMetrics
 from statehouse.backoff import Backoff, BackoffPolicy
 from statehouse.consistency import ANY
+from statehouse.epochs import newest
 from statehouse.errors import LookupFailure, Reason
 from statehouse.placement import misplaced_failure
 from statehouse.rpc.failures import from_rpc_error
@@ -212,7 +213,7 @@ class _PartitionWatch:
 
     async def _pause(self, table: RoutingTable, attempt_log: AttemptLog, seconds: float) -> None:
         """Wait for a newer assignment; if a node has named a newer epoch, for that one."""
-        await self._relay.tables.wait_for_epoch(max(table.epoch + 1, attempt_log.newest_epoch), seconds)
+        await self._relay.tables.wait_for_epoch(newest(table.epoch + 1, attempt_log.newest_epoch), seconds)
 
     def _failure(self, table: RoutingTable, attempt_log: AttemptLog) -> LookupFailure:
         routes = table.store(self._request.store).partition(self._partition)

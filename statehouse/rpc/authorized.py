@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -51,11 +51,14 @@ class ServicesServer(Protocol):
 class AuthorizedServer:
     """The part of a server that services are added to; each call of theirs is admitted first, and then read.
 
-    For a stream `admit` is asked again each `ASKED_AGAIN_S`.
+    For a stream `admit` is asked again each `ASKED_AGAIN_S`. `only`: the paths of the methods that it is asked about;
+    without it, all.
     """
 
-    def __init__(self, server: ServicesServer, admit: CallCheck, shown_in: ShownIn) -> None:
-        self._server, self._admit, self._shown_in = server, admit, shown_in
+    def __init__(
+        self, server: ServicesServer, admit: CallCheck, shown_in: ShownIn, only: Collection[str] | None = None
+    ) -> None:
+        self._server, self._admit, self._shown_in, self._only = server, admit, shown_in, only
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, GrpcHandler]) -> None:
         """Add the methods of a service."""
@@ -66,6 +69,8 @@ class AuthorizedServer:
         """Do nothing: generated code adds the same methods in both ways."""
 
     def _guarded(self, path: str, handler: GrpcHandler) -> GrpcHandler:
+        if self._only is not None and path not in self._only:
+            return handler
         ends = (handler.request_deserializer, handler.response_serializer)
         if handler.request_streaming:  # only reflection has such a method
             return grpc.stream_stream_rpc_method_handler(self._conversation(path, handler.stream_stream), *ends)

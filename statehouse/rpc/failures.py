@@ -35,6 +35,9 @@ _HANDSHAKES = {
 }
 # What gRPC says of a connection that its peer ends because one of both speaks TLS, or shows too little.
 _ENDED_EARLY = ("Socket closed", "Connection reset", "Broken pipe", "HTTP/2", "http1.x")
+# What gRPC's implementations say of an answer that isn't gRPC's: another server has the address now, or a record of a
+# control topic gives a wrong one. The HTTP status decides the code then, which means nothing.
+_NOT_GRPC = ("unexpected HTTP status code received from server", "Received http2 header with status")
 DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -80,4 +83,6 @@ def from_status(code: grpc.StatusCode, message: str, status: bytes) -> LookupFai
     reason = _TRANSPORT.get(code, Reason.INTERNAL)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
         reason = Reason.MESSAGE_TOO_LARGE
+    if message.startswith(_NOT_GRPC):
+        reason = Reason.UNREACHABLE
     return LookupFailure(reason, message or code.name, {"grpc_status": code.name})

@@ -43,6 +43,7 @@ _AUTHORIZATION_LENGTH: Final = struct.Struct(">H")
 _NO_DEADLINE: Final = 0xFFFF_FFFF
 # A proxy that takes nothing: it has as much for calls that nobody reads (proxy/link.go).
 _UNSENT_MAX: Final = 64 * 1024 * 1024
+_SHORT_MAX: Final = 255
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -275,6 +276,9 @@ class Link(asyncio.Protocol):
         """
         if self._transport.is_closing() or self._transport.get_write_buffer_size() > _UNSENT_MAX:
             raise _unavailable()
+        if len(target.encode()) > _SHORT_MAX:  # other nodes tell of addresses, too
+            message = f"an address of more than {_SHORT_MAX} bytes can't be called"
+            raise CallFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message=message))
         number = next(self._numbers)
         timeout_ms = min(math.ceil(timeout_s * 1_000), _NO_DEADLINE)
         where = b"".join((_TIME.pack(timeout_ms), _short(target), _short(path), request))

@@ -23,6 +23,7 @@ from statehouse.rpc.proxy import Proxy
 from statehouse.rpc.reflection import Reflection
 from statehouse.rpc.requests import TolerantServer
 from statehouse.rpc.server_credentials import server_credentials
+from statehouse.security.local_calls import LOCAL_ONLY, LocalDoor
 from statehouse.security.shown import NOTHING_SHOWN, Shown
 from statehouse.settings import ServerSettings
 from statehouse.wire import refuse_beginning
@@ -61,7 +62,8 @@ class RpcServer:
 
     `settings`: say how the port is encrypted, and what is taken; a proxy has been told by itself. `lasting_calls`: how
     many calls the services let last at once, by bounds of their own. `gate`: admits each call; without one everybody
-    may do everything.
+    may do everything. `local_door`: admits those that are taken from this machine only; without one they are taken from
+    anywhere.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RpcServer:
         lasting_calls: int,
         gate: Gate | None,
         share_port: bool = False,
+        local_door: LocalDoor | None = None,
     ) -> None:
         """Bind the port.
 
@@ -101,6 +104,7 @@ class RpcServer:
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most_calls)
         self.health = Health(services)
         self._proxy, self._proxied, self._gate = proxy, proxied, gate
+        self._local_door = local_door
         self._check_beginning = partial(refuse_beginning, most=max_batch_entries)
         self._background = BackgroundWork()
         side = self._refusing(TolerantServer(self._server, _NAME_BYTES_MAX))
@@ -120,9 +124,10 @@ class RpcServer:
         self.port: int = port if proxy is None else proxy.port
 
     def _guarded(self, server: ServicesServer) -> ServicesServer:
-        if self._gate is None:
-            return server
-        return AuthorizedServer(server, self._gate.admit, shown_directly if self._proxy is None else shown_to_proxy)
+        shown_in = shown_directly if self._proxy is None else shown_to_proxy
+        if self._local_door is not None:
+            server = AuthorizedServer(server, self._local_door.admit, shown_in, LOCAL_ONLY)
+        return server if self._gate is None else AuthorizedServer(server, self._gate.admit, shown_in)
 
     def _refusing(self, server: ServicesServer) -> ServicesServer:
         """Return the server for services that don't refuse by themselves what can't be read."""

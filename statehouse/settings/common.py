@@ -18,6 +18,9 @@ LogLevel = Annotated[
 ]
 
 
+SESSION_TIMEOUT_MAX_MS: Final = 600_000
+"""A standby controller waits for so long at most before it takes over: it goes by the settings of the one before it,
+which it reads in a topic."""
 _ENDPOINT: Final = re.compile(r"https?://[^/\s@]+/?")
 
 
@@ -61,6 +64,12 @@ class TlsSettings(DeclaredSettings):
         SettingGroup.SECURITY,
         unset="none: everybody may do everything",
     )
+    drain_from_anywhere: bool = setting(
+        False,
+        "Take Drain from other machines, too, although nothing says who callers are. With security_rules, or where all "
+        "callers show certificates, it is taken from wherever they are.",
+        SettingGroup.SECURITY,
+    )
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
@@ -83,6 +92,12 @@ class TlsSettings(DeclaredSettings):
         if self.tls_callers is not None:
             return self.tls_callers
         return "none" if self.tls_ca is None else "required"
+
+    @property
+    def is_drain_local(self) -> bool:
+        """Whether Drain is taken from the loopback only."""
+        knows_callers = self.security_rules is not None or self.callers_certificates == "required"
+        return not (knows_callers or self.drain_from_anywhere)
 
 
 class KafkaSecuritySettings(DeclaredSettings):
@@ -217,6 +232,7 @@ class CommonSettings(ProcessSettings):
         "A node that is silent for this long loses its tasks. Set it alike on all processes. Kafka Streams has 45000.",
         SettingGroup.OWNERSHIP,
         ge=200,
+        le=SESSION_TIMEOUT_MAX_MS,
     )
 
 

@@ -7,10 +7,14 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from statehouse.checked import COUNT_MAX, HOLDERS_MAX, PARTITIONS_OF_ALL_MAX
 from statehouse.settings.common import ApplicationIdSettings, ApplicationSettings, HeartbeatSettings, RegistrySettings
 from statehouse.settings.declaration import DeclaredSettings, SettingGroup, setting
 
 _DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+# Who wants no limit may set a large one; each is a place in a list for each node.
+_FLAPS_MAX = 1_000_000
 
 
 class ClassArchiveSettings(DeclaredSettings):
@@ -149,12 +153,14 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
         "restored elsewhere. Kafka Streams has 0.",
         SettingGroup.OWNERSHIP,
         ge=0,
+        le=HOLDERS_MAX,
     )
     acceptable_recovery_lag: int = setting(
         10_000,
         "A replica that is at most so many records behind is caught up. Kafka Streams has 10000.",
         SettingGroup.OWNERSHIP,
         ge=0,
+        le=COUNT_MAX,
     )
     max_warmup_replicas: int = setting(
         2,
@@ -162,6 +168,7 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
         "Kafka Streams has 2.",
         SettingGroup.OWNERSHIP,
         ge=1,
+        le=PARTITIONS_OF_ALL_MAX,
     )
     handover_linger_ms: int | None = setting(
         None,
@@ -169,6 +176,7 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
         SettingGroup.OWNERSHIP,
         unset="2 x heartbeat_interval_ms",
         ge=0,
+        le=_HOUR_MS,
     )
     initial_rebalance_delay_ms: int = setting(
         1_000,
@@ -176,6 +184,7 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
         "planned once.",
         SettingGroup.OWNERSHIP,
         ge=0,
+        le=_HOUR_MS,
     )
     flap_limit: int = setting(
         3,
@@ -183,12 +192,14 @@ class ProcessorSettings(HeartbeatSettings, RegistrySettings, ClassArchiveSetting
         "been steady. Kafka Streams has no such limit.",
         SettingGroup.OWNERSHIP,
         ge=1,
+        le=_FLAPS_MAX,
     )
     flap_window_ms: int = setting(
         600_000,
         "How long restarts and losses of a node are remembered; also the longest time that it must be steady.",
         SettingGroup.OWNERSHIP,
         ge=1,
+        le=_DAY_MS,
     )
     max_query_restarts: int = setting(
         5,

@@ -25,6 +25,7 @@ from statehouse.observability.denials import counted_gate
 from statehouse.rpc.authorized import ON_BEHALF_KEY
 from statehouse.rpc.channels import RenewedChannel
 from statehouse.rpc.credentials import CredentialFiles
+from statehouse.security.local_calls import LOCAL_ONLY, LocalDoor
 from statehouse.security.rights import METRICS, RIGHTS
 from statehouse.security.shown import Shown
 from statehouse.settings import WebSettings
@@ -92,6 +93,7 @@ class Gateway:
         self._closes: list[Callable[[], Awaitable[None]]] = []
         self.metrics = WebMetrics()
         self._gate: Gate | None = counted_gate(settings, self.metrics.security)
+        self._local_door = LocalDoor(self.metrics.security.denied) if settings.is_drain_local else None
 
     async def start(self) -> None:
         """Begin to look after the files of the rules, and what `on_start` was told."""
@@ -167,11 +169,15 @@ class Gateway:
             CallerRefused: the rules don't allow it. The audit log has it.
 
         """
-        if self._gate is None:
+        local_door = self._local_door if _METHODS[call] in LOCAL_ONLY else None
+        if self._gate is None and local_door is None:
             return
         asked = _request_about(call, about) if isinstance(about, str) else about
         try:
-            self._gate.admit(_METHODS[call], asked, shown_by(request), again=again)
+            if local_door is not None:
+                local_door.admit(_METHODS[call], asked, shown_by(request))
+            if self._gate is not None:
+                self._gate.admit(_METHODS[call], asked, shown_by(request), again=again)
         except LookupFailure as failure:
             if failure.reason not in {Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED}:
                 raise

@@ -10,16 +10,40 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from statehouse.checked import COUNT_MAX
+from statehouse.checked import (
+    CAPACITY_MAX,
+    COUNT_MAX,
+    HOLDERS_MAX,
+    PARTITIONS_MAX,
+    PARTITIONS_OF_ALL_MAX,
+    SUB_TOPOLOGIES_MAX,
+)
 
 M = TypeVar("M", bound=Message)
 
-_TEXTS: Final = ("", "\0", "a\nb", "../..", "..", "/etc", "x" * 256, "é" * 5_000, "[::1]", "\u202e")
+_TEXTS: Final = (
+    *("", "\0", "a\nb", "../..", "..", "/etc", "x" * 255, "x" * 256, "é" * 127, "é" * 5_000, "x" * 70_000),
+    *(
+        "[::1]",
+        "::1%" + "a" * 250,
+        "::1%" + "é" * 20,
+        "fe80::1%eth0",
+        "unix",
+        "dns",
+        "%s%n%%",
+        "{0}",
+        "\u202e",
+        "\u0301",
+    ),
+    *("10.0.0.1", "a.b", ".".join(["x" * 61] * 4), "\U0001f3e0" * 63, " ", "0_0", "999999999_999999999"),
+)
+_BOUNDS: Final = (CAPACITY_MAX, HOLDERS_MAX, 65_535, PARTITIONS_MAX, PARTITIONS_OF_ALL_MAX, SUB_TOPOLOGIES_MAX, 2**20)
+_NUMBERS: Final = (0, 1, *(bound + more for bound in _BOUNDS for more in (0, 1)), 2**31 - 1, 2**31)
 _EXTREMES: Final[Mapping[int, tuple[Any, ...]]] = MappingProxyType(
     {
-        FieldDescriptor.TYPE_UINT32: (0, 1, 2**31, 10**9, 2**32 - 1),
-        FieldDescriptor.TYPE_UINT64: (0, 1, COUNT_MAX, COUNT_MAX + 1, 2**63, 2**64 - 1),
-        FieldDescriptor.TYPE_INT64: (-(2**63), -1, 0, COUNT_MAX, COUNT_MAX + 1, 2**63 - 1),
+        FieldDescriptor.TYPE_UINT32: (*_NUMBERS, 10**9, 2**32 - 1),
+        FieldDescriptor.TYPE_UINT64: (*_NUMBERS, COUNT_MAX - 1, COUNT_MAX, COUNT_MAX + 1, 2**63, 2**64 - 1),
+        FieldDescriptor.TYPE_INT64: (-(2**63), -1, 0, 1, 2**31, COUNT_MAX, COUNT_MAX + 1, 2**63 - 1),
         FieldDescriptor.TYPE_SINT32: (-(2**31), -1, 0, 2**31 - 1),
         FieldDescriptor.TYPE_ENUM: (0, 5, 6, 2**31 - 1),
         FieldDescriptor.TYPE_BOOL: (False, True),

@@ -14,6 +14,7 @@ import pytest
 from google.protobuf.message import Message
 
 from processor.ownership.controller_record import encode_controller, read_controller
+from processor.ownership.core import OwnershipCore
 from processor.ownership.takeover import ControllerRecord
 from query_service.disk.directory import StateDirectory
 from query_service.states.ownership import NodeOwnership
@@ -32,6 +33,7 @@ from statehouse.membership import (
     encode_member,
 )
 from statehouse.processor_reports import decode_commit, written_at_s
+from statehouse.settings.common import SESSION_TIMEOUT_MAX_MS
 from statehouse.topology import GlobalId, Role, StoreSpec, SubTopology, TaskId
 from tests.support.poison import poisoned
 from tests.support.settings import ownership
@@ -124,9 +126,23 @@ def test_commits(record: commits_pb2.Commit) -> None:
 @cases(assignment_pb2.AssignmentRecord.FromString(encode_controller(CONTROLLER)[1]))
 def test_controllers(record: assignment_pb2.AssignmentRecord) -> None:
     refused: list[str] = []
-    taken = read_controller(record.SerializeToString(), lambda key, _error: refused.append(key))
-    assert (taken is None) == (refused == [CONTROLLER_KEY.decode()])
+    before = replace(CONTROLLER, controller="c0")
+    taken = read_controller(record.SerializeToString(), before, lambda key, _error: refused.append(key))
+    assert (taken in {None, before}) == (refused == [CONTROLLER_KEY.decode()])
     assert taken is None or taken.heartbeat <= COUNT_MAX
+    if taken is not None:
+        assert taken.settings.session_timeout_s <= SESSION_TIMEOUT_MAX_MS / 1_000, "who is silent is succeeded in time"
+        core = OwnershipCore(taken.settings, "c2")
+        core.restore(SECOND)
+        core.inherit()
+        for number in range(2):
+            core.heartbeat(replace(MEMBER, heartbeat=number), 0.0)
+            core.start(0.0)
+        core.heartbeat(replace(MEMBER, heartbeat=9), 0.0)
+        core.heartbeat(replace(MEMBER, incarnation="1a", started_at_ms=NOW_MS + 1), 0.0)  # counts as a flap
+        core.left("n1", 0.0)
+        core.heartbeat(MEMBER, 0.0)
+        assert core.tick(0.0) is None or core.last_plan is not None
     for written_at_ms in WRITTEN_AT_MS:
         report = ControllerReport()
         report.on_record(record.controller, written_at_s(written_at_ms, 50.0, NOW_MS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from query_service.states.lifecycle import InvalidTransition
@@ -72,7 +74,12 @@ def test_epochs_never_go_back() -> None:
 def test_the_newer_process_of_an_instance_id_wins(started_at_ms: int, incarnation: str, fenced: bool) -> None:
     node = ownership()
     node.succeed()
-    assert node.take_member(*encode_member(Member("me", incarnation, "h", 1, started_at_ms)), 0, 0)
+    rival = Member("me", incarnation, "h", 1, started_at_ms, heartbeat=5)
+    assert node.take_member(*encode_member(rival), 0, 0)
+    assert not node.take_member(*encode_member(rival), 0, 0)
+    assert node.superseded_by is None, "one record, even read twice, ends no process"
+    node.take_member(*encode_member(node.heartbeat(("h", 1), {}, {})), 0, 0)
+    node.take_member(*encode_member(replace(rival, heartbeat=6)), 0, 0)
     assert (node.superseded_by is not None) is fenced
     node.take_member(b"me", None, 0, 0)
     assert node.superseded_by is None
@@ -88,7 +95,8 @@ def test_whoever_was_there_before_is_older_whatever_the_clocks_say() -> None:
     assert order > (90_000, "ff")
     node.take_member(*encode_member(Member("me", "ff", "h", 1, 90_000, heartbeat=7)), 0, 0)
     assert node.superseded_by is None
-    node.take_member(*encode_member(Member("me", "00", "h", 2, 90_002)), 0, 0)
+    for heartbeat in range(2):
+        node.take_member(*encode_member(Member("me", "00", "h", 2, 90_002, heartbeat=heartbeat)), 0, 0)
     assert node.superseded_by is not None
     node.succeed()
     assert node.superseded_by is not None, "only what was there at the start is earlier"
@@ -203,7 +211,8 @@ def test_only_a_static_member_that_may_be_back_says_nothing_of_its_end(
 def test_a_fenced_node_says_nothing_more() -> None:
     node = ownership()
     node.succeed()
-    node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000)), 0, 0)
+    for heartbeat in range(2):
+        node.take_member(*encode_member(Member("me", "bb", "h", 1, 2_000, heartbeat=heartbeat)), 0, 0)
     assert node.is_silent
 
 
