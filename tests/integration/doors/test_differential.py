@@ -1,0 +1,160 @@
+"""One read, one answer: whichever door it is asked at."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from statehouse.assignment import TaskAssignment
+from statehouse.client import AsyncClient
+from statehouse.local.kafka import EmbeddedKafka
+from statehouse.partitioning import partition_for
+from statehouse.serdes import SERDES
+from tests.support.differential.cases import Read, made_read
+from tests.support.differential.doors import ClientDoor, Door, HttpDoor, grpc_door
+from tests.support.differential.outcomes import ABSENT, Outcome, form, of_value
+from tests.support.differential.stores import MadeStore, made_stores
+from tests.support.fleet import Fleet, ServerProcess
+from tests.support.kafka import produce_placed
+from tests.support.polling import poll_until
+from tests.support.web import web_server
+
+STORES_SEED = 13
+AT_ONCE = 32
+# Seeds of reads that once had two answers. They are asked each time.
+ONCE_WRONG: tuple[int, ...] = ()
+# Differences that are to go, by what is wrong with a read. Empty when all doors are one.
+EXCLUDED: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A fleet of two nodes and two routers, one of each with a proxy; and the web process of the router with one."""
+
+    stores: dict[str, MadeStore]
+    proxied: ServerProcess
+    plain: ServerProcess
+    http: str
+
+
+@pytest.fixture(scope="module")
+def served(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    stores = made_stores(STORES_SEED)
+    with Fleet(kafka.bootstrap, f"doors-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("doors")) as fleet:
+        for store in stores.values():
+            fleet.add_store(store.name, key_serde=store.key_serde, value_serde=store.value_serde)
+            produce_placed(
+                kafka.bootstrap,
+                fleet.stores[store.name].changelog_topic,
+                (
+                    (partition_for(key, fleet.partitions), key, value, at_ms)
+                    for key, (value, at_ms) in store.entries.items()
+                ),
+            )
+        nodes = [fleet.node("a"), fleet.node("b", proxy="none")]
+        proxied, plain = fleet.router("proxied"), fleet.router("plain", proxy="none")
+        fleet.assign(TaskAssignment("a", ("b",)), TaskAssignment("b", ("a",)))
+        fleet.wait_running(nodes)
+        for router in (proxied, plain):
+            for store in stores.values():
+                poll_until(lambda router=router, store=store: is_there(router, store), 30, "the routers to answer")
+        with web_server(proxied.target) as http:
+            yield Served(stores, proxied, plain, http)
+
+
+def is_there(router: ServerProcess, store: MadeStore) -> bool:
+    """Whether both partitions of a store are answered by actives that have all of it."""
+    from statehouse.v1 import query_service_pb2, types_pb2
+
+    fresh = types_pb2.Freshness(active_only=True, max_lag=0)
+    try:
+        page = router.query.Scan(
+            query_service_pb2.ScanRequest(store=store.name, freshness=fresh, raw=True, page_size=1_000), timeout=5.0
+        )
+    except Exception:  # noqa: BLE001 - not yet
+        return False
+    return len(page.entries) == len(store.entries)
+
+
+@dataclass
+class Differences:
+    """Reads that had more than one answer, and how many reads there were of each kind of answer."""
+
+    found: list[str] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def judge(self, read: Read, stores: dict[str, MadeStore], outcomes: dict[str, Outcome]) -> None:
+        said = {door: form(outcome.said) for door, outcome in outcomes.items()}
+        codes = {outcomes[door].status for door in ("proxy", "grpcio")}
+        if wanted := expected(read, stores):
+            said["what is stored"] = form(wanted[0])
+        if len(set(said.values())) > 1 or len(codes) > 1:
+            told = "\n".join(f"  {door}: {text[:300]}" for door, text in said.items())
+            self.found.append(f"seed {read.seed}: {read}\n{told}\n  codes: {codes}")
+        self.seen[_kind(read, outcomes["proxy"])] += 1
+
+
+def _kind(read: Read, outcome: Outcome) -> str:
+    said = outcome.said
+    if isinstance(said, tuple):
+        return f"{read.kind} {said[0] if said[0] != 'refused' else said[1]}"
+    return f"{read.kind} of {min(len(said), 2)}"
+
+
+def expected(read: Read, stores: dict[str, MadeStore]) -> list[Any]:
+    """Return what a lookup must come to by what is stored; nothing where that takes more than the entries to say."""
+    if read.kind != "get" or any(name.startswith(("max_processor", "max_input")) for name in read.bounds):
+        return []
+    store = stores.get(read.store)
+    if store is None:
+        return [("refused", "UNKNOWN_STORE")]
+    key = store.parsed(read.keys[0])
+    if key is None:
+        return [("refused", "INVALID_KEY")]
+    if key not in store.entries:
+        return [ABSENT]
+    value, at_ms = store.entries[key]
+    try:
+        shown = of_value(SERDES["bytes" if read.raw else store.value_serde].value(value))
+    except ValueError:
+        return [("refused", "VALUE_UNDECODABLE")]
+    return [("found", shown, at_ms)]
+
+
+async def compared(served: Served, seeds: Iterable[int]) -> Differences:
+    """Ask each read at each door."""
+    differences, places = Differences(), asyncio.Semaphore(AT_ONCE)
+    async with AsyncExitStack() as stack:
+        http = HttpDoor(served.http, AT_ONCE)
+        stack.push_async_callback(http.close)
+        doors: dict[str, Door] = {
+            "proxy": await stack.enter_async_context(grpc_door(served.proxied.target)),
+            "grpcio": await stack.enter_async_context(grpc_door(served.plain.target)),
+            "HTTP": http,
+            "client": ClientDoor(await stack.enter_async_context(AsyncClient(served.proxied.target))),
+        }
+
+        async def judged(seed: int) -> None:
+            read = made_read(seed, served.stores)
+            async with places:
+                outcomes = await asyncio.gather(*(door.ask(read) for door in doors.values()))
+            if not any(is_excluded(read) for is_excluded in EXCLUDED.values()):
+                differences.judge(read, served.stores, dict(zip(doors, outcomes, strict=True)))
+
+        async with asyncio.TaskGroup() as tasks:
+            for seed in seeds:
+                tasks.create_task(judged(seed))
+    return differences
+
+
+async def test_all_doors_give_one_answer(served: Served) -> None:
+    differences = await compared(served, [*ONCE_WRONG, *range(5_000)])
+    print(dict(differences.seen))
+    assert not differences.found, f"{len(differences.found)} differ:\n" + "\n".join(differences.found[:10])
