@@ -1,40 +1,46 @@
-"""The doors: each makes a read in its own way, and says what came of it."""
+"""The doors to a router: gRPC and the Python client. Each makes a read in its own way, and says what came of it."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
 
 from statehouse.client import AsyncClient, Freshness, Lookup
-from statehouse.client.conversion import to_key, to_key_range
+from statehouse.client.conversion import to_key
 from statehouse.errors import LookupFailure
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
-from statehouse.web.api.problems import STATUS
-from tests.support.differential.cases import COMPRESSIONS, Key, Read
-from tests.support.differential.outcomes import (
-    ABSENT,
-    Outcome,
-    of_answer,
-    of_entry,
-    of_get,
-    of_key,
-    of_problem,
-    of_value,
-    refused,
+from tests.support.differential.cases import (
+    AS_OF,
+    BATCH,
+    COMPRESSIONS,
+    COUNT,
+    GET,
+    HISTORY,
+    SCAN,
+    SCAN_SESSIONS,
+    SCAN_WINDOWS,
+    SCANS,
+    SESSIONS,
+    WINDOWS,
+    Read,
 )
+from tests.support.differential.outcomes import Outcome, of_answer, of_get, of_message, of_object, refused
 
-SECONDS = 30.0
-# A path can't end with these: they go into a batch (docs/http-api.md).
-_NO_PATHS = ("", ".", "..")
+SECONDS: Final = 60.0
+PAGES: Final = {
+    SCAN: ("Scan", "entries", "pages"),
+    SCAN_WINDOWS: ("ScanWindows", "windows", "window_pages"),
+    SCAN_SESSIONS: ("ScanSessions", "sessions", "session_pages"),
+    WINDOWS: ("FetchWindows", "windows", "fetch_windows"),
+    SESSIONS: ("FetchSessions", "sessions", "fetch_sessions"),
+    HISTORY: ("GetHistory", "versions", "get_history"),
+}
+"""The method, the field of its items, and the client's method."""
 
 
 class Door(Protocol):
@@ -52,33 +58,51 @@ class GrpcDoor:
         self._stubs = {each: query_service_pb2_grpc.QueryServiceStub(at) for each, at in channels.items()}
 
     async def ask(self, read: Read) -> Outcome:
-        query: Any = self._stubs[read.compression]
-        fresh = types_pb2.Freshness(**{name: each for name, each in read.bounds.items()})
-        lookups = [
-            query_service_pb2.GetRequest(store=read.store, key=to_key(key), freshness=fresh, raw=read.raw)
-            for key in read.keys
-        ]
-        how = {"timeout": SECONDS, "metadata": read.metadata}
+        """Make a read."""
         try:
-            match read.kind:
-                case "get":
-                    return Outcome(of_get(await query.Get(lookups[0], **how)), "OK")
-                case "batch":
-                    batch = await query.BatchGet(query_service_pb2.BatchGetRequest(requests=lookups), **how)
-                    return Outcome([_of_result(each) for each in batch.results], "OK")
-                case _:
-                    scan = query_service_pb2.ScanRequest(
-                        store=read.store,
-                        **to_key_range(read.first, read.last, read.prefix),
-                        reverse=read.reverse,
-                        page_size=read.page_size,
-                        freshness=fresh,
-                        raw=read.raw,
-                    )
-                    page = await query.Scan(scan, **how)
-                    return Outcome([(of_key(e.key), of_value(e.value), e.timestamp_ms) for e in page.entries], "OK")
+            return Outcome(await self._asked(read), "OK")
         except grpc.aio.AioRpcError as error:
             return Outcome(refused(from_rpc_error(error)), error.code().name)
+
+    async def _asked(self, read: Read) -> Any:
+        freshness = types_pb2.Freshness()
+        for name, each in read.bounds.items():
+            setattr(freshness, name, each)
+        common: dict[str, Any] = {"store": read.store, "freshness": freshness}
+        shown = {**common, "raw": read.raw, "json_text": read.is_exact and not read.raw}
+        if read.kind == COUNT:
+            return (await self._call(read, "Count", query_service_pb2.CountRequest(**common, exact=True))).count
+        if read.kind in {GET, BATCH}:
+            gets = [query_service_pb2.GetRequest(**shown, key=to_key(key)) for key in read.keys]
+            if read.kind == GET:
+                return of_get(await self._call(read, "Get", gets[0]))
+            batch = await self._call(read, "BatchGet", query_service_pb2.BatchGetRequest(requests=gets))
+            return [_of_result(each) for each in batch.results]
+        if read.kind == AS_OF:
+            request = query_service_pb2.GetAsOfRequest(**shown, key=to_key(read.keys[0]), **read.times)
+            return of_get(await self._call(read, "GetAsOf", request))
+        return await self._paged(read, shown)
+
+    async def _paged(self, read: Read, shown: dict[str, Any]) -> list[Any]:
+        method, field, _ = PAGES[read.kind]
+        request: Any = getattr(query_service_pb2, f"{method}Request")(
+            **shown, **read.times, reverse=read.reverse, page_size=read.page_size
+        )
+        for key in read.keys:
+            request.key.CopyFrom(to_key(key))
+        for name, key in read.ends.items():
+            getattr(request, name if name == "prefix" else f"{name}_key").CopyFrom(to_key(key))
+        items: list[Any] = []
+        while True:
+            page = await self._call(read, method, request)
+            items += map(of_message, getattr(page, field))
+            request.page_token = page.next_page_token
+            if not (read.is_whole and page.next_page_token):
+                return items
+
+    async def _call(self, read: Read, method: str, request: Any) -> Any:
+        call = getattr(self._stubs[read.compression], method)
+        return await call(request, timeout=SECONDS, metadata=read.metadata)
 
 
 def _of_result(result: query_service_pb2.BatchGetResult) -> Any:
@@ -89,6 +113,7 @@ def _of_result(result: query_service_pb2.BatchGetResult) -> Any:
 
 @asynccontextmanager
 async def grpc_door(target: str) -> AsyncIterator[GrpcDoor]:
+    """Open the gRPC API of a router."""
     channels = {each: grpc.aio.insecure_channel(target, compression=each) for each in COMPRESSIONS}
     try:
         yield GrpcDoor(channels)
@@ -104,113 +129,33 @@ class ClientDoor:
         self._client = client
 
     async def ask(self, read: Read) -> Outcome:
-        bounds = dict(read.bounds)
-        fresh = Freshness(active_only=bool(bounds.pop("active_only", 0)), **bounds)
+        """Make a read."""
         try:
-            match read.kind:
-                case "get":
-                    return Outcome(
-                        of_answer(await self._client.get(read.store, read.keys[0], freshness=fresh, raw=read.raw))
-                    )
-                case "batch":
-                    lookups = [Lookup(read.store, key, freshness=fresh, raw=read.raw) for key in read.keys]
-                    return Outcome([of_answer(each) for each in await self._client.batch_get(lookups)])
-                case _:
-                    pages = self._client.pages(
-                        read.store,
-                        from_key=read.first,
-                        to_key=read.last,
-                        prefix=read.prefix,
-                        reverse=read.reverse,
-                        page_size=read.page_size,
-                        freshness=fresh,
-                        raw=read.raw,
-                    )
-                    async for page in pages:
-                        return Outcome([of_entry(entry) for entry in page.entries])
-                    return Outcome([])
+            return Outcome(await self._asked(read))
         except LookupFailure as failure:
             return Outcome(refused(failure))
 
-
-class HttpDoor:
-    """The HTTP API, over connections that stay open."""
-
-    def __init__(self, address: str, connections: int) -> None:
-        self._host, port = address.rsplit(":", 1)
-        self._port, self._free = int(port), asyncio.Queue[Any]()
-        for _ in range(connections):
-            self._free.put_nowait(None)
-
-    async def ask(self, read: Read) -> Outcome:
-        base = f"/v1/stores/{quote(read.store, safe='')}"
-        query: dict[str, str] = {name: "true" if name == "active_only" else str(n) for name, n in read.bounds.items()}
-        query |= {"raw": "true"} if read.raw else {}
-        query |= {"base64_keys": "true"} if read.has_bytes else {}
-        texts = [_text(key) for key in read.keys]
-        if read.kind == "get" and texts[0] not in _NO_PATHS:
-            return await self._made("GET", f"{base}/keys/{quote(texts[0], safe='')}", query, read, None)
-        if read.kind != "page":
-            whole = await self._made("POST", f"{base}/batch", query, read, {"keys": texts})
-            return (
-                Outcome(whole.said[0], whole.status) if read.kind == "get" and isinstance(whole.said, list) else whole
-            )
-        ends = {"from": read.first, "to": read.last, "prefix": read.prefix}
-        query |= {name: _text(key) for name, key in ends.items() if key is not None}
-        query |= {"page_size": str(read.page_size)} | ({"reverse": "true"} if read.reverse else {})
-        return await self._made("GET", f"{base}/entries", query, read, None)
-
-    async def _made(self, method: str, path: str, query: dict[str, str], read: Read, body: Any) -> Outcome:
-        content = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
-        headers = {"Host": "localhost", **dict(read.metadata)}
-        if body is not None:
-            headers |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
-        head = f"{method} {path}?{urlencode(query)} HTTP/1.1\r\n" + "".join(f"{n}: {v}\r\n" for n, v in headers.items())
-        status, found = await asyncio.wait_for(self._exchanged(head.encode() + b"\r\n" + content), SECONDS)
-        return _of_body(status, json.loads(found))
-
-    async def _exchanged(self, request: bytes) -> tuple[int, bytes]:
-        connection = await self._free.get()
-        try:
-            if connection is None:
-                connection = await asyncio.open_connection(self._host, self._port)
-            reader, writer = connection
-            writer.write(request)
-            status = int((await reader.readline()).split()[1])
-            size = 0
-            while (line := await reader.readline()) != b"\r\n":
-                name, _, value = line.partition(b":")
-                size = int(value) if name.lower() == b"content-length" else size
-            return status, await reader.readexactly(size)
-        except BaseException:
-            connection = None
-            raise
-        finally:
-            self._free.put_nowait(connection)
-
-    async def close(self) -> None:
-        """Close what is open."""
-        while not self._free.empty():
-            if (connection := self._free.get_nowait()) is not None:
-                connection[1].close()
-
-
-def _text(key: Key) -> str:
-    return key if isinstance(key, str) else base64.urlsafe_b64encode(key).decode()
-
-
-def _of_body(status: int, body: Any) -> Outcome:
-    if "results" in body:
-        return Outcome([_of_one(each["status"], each) for each in body["results"]], str(status))
-    if "entries" in body:
-        return Outcome([(each["key"], each["value"], each["timestamp_ms"]) for each in body["entries"]], str(status))
-    return Outcome(_of_one(status, body), str(status))
-
-
-def _of_one(status: int, body: Any) -> Any:
-    if status == 200:
-        return ("found", body["value"], body["timestamp_ms"])
-    said = of_problem(body)
-    wanted = 404 if said == ABSENT else {reason.name: each for reason, each in STATUS.items()}[said[1]]
-    assert status == body["status"] == wanted, (status, body)
-    return said
+    async def _asked(self, read: Read) -> Any:
+        bounds: dict[str, Any] = dict(read.bounds)
+        freshness = Freshness(active_only=bool(bounds.pop("active_only", 0)), **bounds)
+        how: dict[str, Any] = {"freshness": freshness, "raw": read.raw}
+        if read.kind == COUNT:
+            return (await self._client.count(read.store, exact=True, freshness=freshness)).count
+        if read.kind == GET:
+            return of_answer(await self._client.get(read.store, read.keys[0], **how))
+        if read.kind == AS_OF:
+            return of_answer(await self._client.get_as_of(read.store, read.keys[0], read.times["as_of_ms"], **how))
+        if read.kind == BATCH:
+            lookups = [Lookup(read.store, key, **how) for key in read.keys]
+            return [of_answer(each) for each in await self._client.batch_get(lookups)]
+        ends = {name if name == "prefix" else f"{name}_key": key for name, key in read.ends.items()}
+        paged: Any = getattr(self._client, PAGES[read.kind][2])
+        found = paged(
+            read.store, *read.keys, **ends, **read.times, reverse=read.reverse, page_size=read.page_size, **how
+        )
+        items: list[Any] = []
+        async for each in found:
+            items += each.entries if read.kind == SCAN else getattr(each, PAGES[read.kind][1], [each])
+            if not read.is_whole and (read.kind in SCANS or len(items) == read.page_size):
+                break
+        return [of_object(each) for each in items]

@@ -5,22 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from statehouse.client import Answer, Entry
+from statehouse.client import Answer
 from statehouse.errors import LookupFailure
 from statehouse.serdes import from_json_value
 from statehouse.v1 import query_service_pb2, types_pb2
 
 ABSENT: Final = ("absent",)
+_FIELDS: Final = ("key", "start_ms", "end_ms", "value", "timestamp_ms", "valid_from_ms", "valid_to_ms")
+_WITHIN: Final = ("window", "session")
+_EXACT_TO: Final = 2**53
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`said`: found with its value and time, absent, refused with a reason; of a batch or a page, each of them.
 
-    `status`: the door's own; the same reason has the same one at each door of its kind.
+    `status`: the door's own.
     """
 
     said: Any
@@ -47,16 +51,18 @@ def shown(value: Any) -> Any:
 
 def of_value(value: types_pb2.Value) -> Any:
     """Return the value of an answer."""
-    kind = value.WhichOneof("value")
-    return shown(from_json_value(value.json) if kind == "json" else getattr(value, kind))
+    match value.WhichOneof("value"):
+        case "json":
+            return from_json_value(value.json)
+        case "json_text":
+            return json.loads(value.json_text)
+        case None:
+            return None
+        case name:
+            return shown(getattr(value, name))
 
 
-def of_key(key: types_pb2.Key) -> Any:
-    """Return the key of an entry."""
-    return shown(getattr(key, key.WhichOneof("key")))
-
-
-def of_get(response: query_service_pb2.GetResponse) -> Any:
+def of_get(response: query_service_pb2.GetResponse | query_service_pb2.GetAsOfResponse) -> Any:
     """Return a lookup's answer."""
     return ("found", of_value(response.value), response.timestamp_ms) if response.found else ABSENT
 
@@ -68,9 +74,29 @@ def of_answer(answer: Answer | LookupFailure) -> Any:
     return ("found", shown(answer.value), answer.timestamp_ms) if answer.found else ABSENT
 
 
-def of_entry(entry: Entry) -> Any:
-    """Return an entry of the client's page."""
-    return (shown(entry.key), shown(entry.value), entry.timestamp_ms)
+def of_message(item: Any) -> dict[str, Any]:
+    """Return an entry, window, session or version of a page."""
+    found: dict[str, Any] = {}
+    for field in item.DESCRIPTOR.fields:
+        if field.name in _WITHIN:
+            found |= of_message(getattr(item, field.name))
+        elif field.name == "key":
+            found["key"] = shown(getattr(item.key, item.key.WhichOneof("key")))
+        elif field.name == "value":
+            found["value"] = of_value(item.value)
+        elif field.name in _FIELDS:
+            found[field.name] = getattr(item, field.name) if item.HasField(field.name) else None
+    return found
+
+
+def of_object(item: Any) -> dict[str, Any]:
+    """Return the client's entry, window, session or version."""
+    return {name: shown(getattr(item, name)) for name in _FIELDS if hasattr(item, name)}
+
+
+def of_body(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry, window, session or version of the HTTP API."""
+    return {name: item[name] for name in _FIELDS if name in item}
 
 
 def refused(failure: LookupFailure) -> tuple[str, str]:
@@ -78,23 +104,25 @@ def refused(failure: LookupFailure) -> tuple[str, str]:
     return ("refused", failure.reason.name)
 
 
-def of_problem(body: Any) -> tuple[str, str] | tuple[str]:
-    """Return what a problem of the HTTP API says."""
-    return ABSENT if body["reason"] == "NO_SUCH_KEY" else ("refused", body["reason"])
+def form(said: Any, *, is_exact: bool) -> str:
+    """Return what a door said in a form that compares: 1 and 1.0 are the same number, and true is none.
+
+    Unless `is_exact`, an integer beyond 2^53 is its text, as protobuf's JSON has it.
+    """
+    return json.dumps(_plain(said, is_exact=is_exact), sort_keys=True, allow_nan=False)
 
 
-def form(said: Any) -> str:
-    """Return what a door said in a form that compares: 1 and 1.0 are the same number, and true is none."""
-    return json.dumps(_plain(said), sort_keys=True, allow_nan=False)
-
-
-def _plain(said: Any) -> Any:
+def _plain(said: Any, *, is_exact: bool) -> Any:
     match said:
-        case float() if said.is_integer():
+        case bool():
+            return said
+        case float() if said.is_integer() and abs(said) <= _EXACT_TO:
             return int(said)
+        case int() if abs(said) > _EXACT_TO and not is_exact:
+            return str(said)
         case list() | tuple():
-            return [_plain(each) for each in said]
+            return [_plain(each, is_exact=is_exact) for each in said]
         case dict():
-            return {name: _plain(each) for name, each in said.items()}
+            return {name: _plain(each, is_exact=is_exact) for name, each in said.items()}
         case _:
             return said

@@ -6,14 +6,17 @@ import json
 import random
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from statehouse.composite import SessionKey, WindowKey
 from statehouse.serdes import SERDES
+from statehouse.topology import KEY_VALUE, SESSION, VERSIONED, WINDOW
 from tests.support.json_cases import JSON_CASES
 
-BEGAN_MS: Final = 1_700_000_000_000
+BEGAN_MS: Final = 1_699_999_980_000
+MINUTE_MS: Final = 60_000
 ENTRIES: Final = 60
 _DOUBLES: Final = (0.0, -0.0, 1.5, 1e16, 1e22, -1e300, 5e-324, 0.1, 100.0, float("nan"), float("inf"), -float("inf"))
 _LONGS: Final = (0, -1, 1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63))
@@ -43,6 +46,30 @@ class MadeStore:
     key_serde: str
     value_serde: str
     entries: Mapping[bytes, tuple[bytes, int]]
+    """By the keys of records: with a window or session behind the key."""
+    kind: str = KEY_VALUE
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys themselves, each once."""
+        return sorted(set(map(self.placed_by, self.entries)))
+
+    def placed_by(self, record_key: bytes) -> bytes:
+        """Return the key of a record's key, which gives its partition."""
+        match self.kind:
+            case "window":
+                return WindowKey.from_bytes(record_key).key
+            case "session":
+                return SessionKey.from_bytes(record_key).key
+            case _:
+                return record_key
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it is declared."""
+        times = {"retention_ms": 100 * MINUTE_MS} if self.kind != KEY_VALUE else {}
+        size = {"window_size_ms": MINUTE_MS} if self.kind == WINDOW else {}
+        return {"key_serde": self.key_serde, "value_serde": self.value_serde, "kind": self.kind, **times, **size}
 
     def key_text(self, key: bytes) -> str | None:
         """Return a key as its serde writes it; None if it has no text."""
@@ -62,13 +89,15 @@ class MadeStore:
 
 
 def made_stores(seed: int) -> dict[str, MadeStore]:
-    """Return the stores: each serde of keys with two of values, and each of values with two of keys."""
+    """Return the stores: each serde of keys with two of values, of values with two of keys, and one of each kind."""
     serdes, rng = tuple(SERDES), random.Random(seed)
     stores = [
         _made(f"{key}-{value}", key, value, rng)
         for place, key in enumerate(serdes)
         for value in (serdes[(place + 4) % 5], serdes[(place + 2) % 5])
     ]
+    stores += [_of_kind(WINDOW, "long", "json", rng), _of_kind(SESSION, "string", "double", rng)]
+    stores.append(replace(_made("versioned", "string", "json", rng), kind=VERSIONED))
     return {store.name: store for store in stores}
 
 
@@ -77,6 +106,16 @@ def _made(name: str, key_serde: str, value_serde: str, rng: random.Random) -> Ma
     every = list(values)
     entries = {key: (every[number % len(every)], BEGAN_MS + number) for number, key in enumerate(keys)}
     return MadeStore(name, key_serde, value_serde, MappingProxyType(entries))
+
+
+def _of_kind(kind: str, key_serde: str, value_serde: str, rng: random.Random) -> MadeStore:
+    """Return a store with three windows or sessions of each key."""
+    plain, entries = _made(kind, key_serde, value_serde, rng), {}
+    for number, (key, (value, at_ms)) in enumerate(plain.entries.items()):
+        for start_ms in (BEGAN_MS + (number % 5 + each) * MINUTE_MS for each in range(3)):
+            suffixed = WindowKey(key, start_ms) if kind == WINDOW else SessionKey(key, start_ms, start_ms + number)
+            entries[suffixed.to_bytes()] = value, at_ms
+    return replace(plain, entries=MappingProxyType(entries), kind=kind)
 
 
 def _bytes(serde: str, rng: random.Random) -> Iterator[bytes]:

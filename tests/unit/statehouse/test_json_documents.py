@@ -15,12 +15,12 @@ from processor.sink.readable_values import StoreValues, with_unreadable_refused
 from statehouse.cli.output import jsonable
 from statehouse.client.conversion import from_value
 from statehouse.json_documents import named, read_json
-from statehouse.serdes import SERDES, shown_value
+from statehouse.serdes import JsonSerde, shown_value
 from statehouse.v1 import types_pb2
 from statehouse.web.api import json_text
 from tests.support.json_cases import JSON_CASES, JsonCase
 
-JSON = SERDES["json"]
+JSON = JsonSerde()
 
 
 def written(data: bytes) -> None:
@@ -43,10 +43,11 @@ def written(data: bytes) -> None:
 
 JUDGES: dict[str, Callable[[bytes], Any]] = {
     "writer": written,
-    "node": lambda data: JSON.value(data),
-    "node, serialized": lambda data: JSON.wire(data),
+    "node": JSON.value,
+    "node, serialized": JSON.wire,
+    "node, as text": JSON.exact,
     "HTTP": json_text.document,
-    "client": lambda data: from_value(JSON.value(data)),
+    "client": lambda data: from_value(JSON.exact(data)),
     "key": lambda data: JSON.parse(data.decode()),
 }
 
@@ -66,9 +67,9 @@ def test_all_show_the_same_document(case: JsonCase) -> None:
     document = json.loads(case.data) if case.document is None else case.document
     seen = {
         "judge": read_json(case.data),
-        "client": from_value(JSON.value(case.data)),
+        "client": from_value(JSON.exact(case.data)),
         "HTTP": json.loads(json_text.encode(json_text.document(case.data))),
-        "command line": json.loads(json.dumps(jsonable(from_value(JSON.value(case.data))), allow_nan=False)),
+        "command line": json.loads(json.dumps(jsonable(from_value(JSON.exact(case.data))), allow_nan=False)),
     }
     assert seen == dict.fromkeys(seen, document)
 
