@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -22,7 +23,7 @@ from statehouse.cli.options import (
     takes_router,
 )
 from statehouse.cli.output import Column, OutputFormat, OutputOption
-from statehouse.cli.reads import KeyArgument, PrefixOption, takes_bounds_and_keys
+from statehouse.cli.reads import KeyArgument, KeysArgument, PrefixOption, takes_bounds_and_keys
 from statehouse.client import (
     Answer,
     Client,
@@ -31,6 +32,7 @@ from statehouse.client import (
     KeyedSession,
     KeyedWindow,
     KeyLike,
+    Lookup,
     Session,
     Stamp,
     StoreValue,
@@ -38,6 +40,7 @@ from statehouse.client import (
     Window,
 )
 from statehouse.consistency import ANY
+from statehouse.errors import LookupFailure
 
 _TIMEOUT_S = 5.0
 Valued = Entry | Window | Session | KeyedWindow | KeyedSession
@@ -116,6 +119,59 @@ def get(
         raise told.failure
     if answer is not None and not answer.found:
         raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOutcome:
+    """What a lookup of several came to: an answer, or a failure."""
+
+    key: KeyLike
+    found: bool | None
+    value: StoreValue
+    timestamp_ms: int | None
+    failure: LookupFailure | None
+
+
+_OUTCOMES: Final[Sequence[Column[KeyOutcome]]] = (
+    Column("KEY", lambda each: each.key),
+    Column("FOUND", lambda each: each.found),
+    Column("VALUE", lambda each: _shown(each.value) if each.found else "-"),
+    Column("TIMESTAMP", lambda each: each.timestamp_ms if each.found else "-"),
+    Column("FAILURE", lambda each: "-" if each.failure is None else each.failure.reason.name),
+)
+
+
+@takes_bounds_and_keys
+@takes_router
+def batch(
+    store: StoreArgument,
+    keys: KeysArgument,
+    freshness: Freshness = ANY,
+    raw: RawValuesOption = False,
+    fmt: OutputOption = OutputFormat.TABLE,
+    router: RouterAddress = SOME_ROUTER,
+    timeout: TimeoutOption = _TIMEOUT_S,
+) -> None:
+    """Look several keys up at once; exit code 3 if the store does not hold one of them. JSON has one outcome a line.
+
+    Example: statehouse batch leader-boards 1 6
+    """
+    with Client(router.target, tls=router.tls, timeout=timeout, direct=False) as client:
+        answers = client.batch_get(Lookup(store, key, freshness=freshness, raw=raw) for key in keys)
+    outcomes = [_outcome(key, answer) for key, answer in zip(keys, answers, strict=True)]
+    listed = [each for each in outcomes if each.found] if fmt is OutputFormat.NAME else outcomes
+    output.show_each(fmt, _OUTCOMES, listed, lambda each: each.key)
+    failed = next((each.failure for each in outcomes if each.failure is not None), None)
+    if failed is not None:
+        raise failed
+    if not all(each.found for each in outcomes):
+        raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+def _outcome(key: KeyLike, answer: Answer | LookupFailure) -> KeyOutcome:
+    if isinstance(answer, LookupFailure):
+        return KeyOutcome(key, None, None, None, answer)
+    return KeyOutcome(key, answer.found, answer.value, answer.timestamp_ms, None)
 
 
 @takes_bounds_and_keys

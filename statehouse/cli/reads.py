@@ -18,6 +18,10 @@ KeyArgument = Annotated[
     KeyLike,
     typer.Argument(help="Key, as its serde writes it: text, a number, JSON, or hex bytes.", show_default=False),
 ]
+KeysArgument = Annotated[
+    list[KeyLike],
+    typer.Argument(metavar="KEY...", help="Keys, each as its serde writes it, as for get.", show_default=False),
+]
 PrefixOption = Annotated[KeyLike | None, typer.Option(metavar="KEY", help="Only keys with this prefix.")]
 HexKeysOption = Annotated[
     bool, typer.Option("--hex-keys", help="Keys are given as their serialized bytes, in hex; also with 0x before.")
@@ -78,7 +82,7 @@ _HEX_KEYS: Final = "hex_keys"
 # No option begins with a digit, so this is a key.
 _NEGATIVE: Final = re.compile(r"-([0-9].*|inf)", re.DOTALL)
 # What typer reads in place of a key: it knows no type that is text or bytes.
-_TYPED: Final[dict[Any, Any]] = {KeyLike: str, KeyLike | None: str | None}
+_TYPED: Final[dict[Any, Any]] = {KeyLike: str, KeyLike | None: str | None, list[KeyLike]: list[str]}
 
 
 class KeyCommand(TyperCommand):
@@ -113,7 +117,7 @@ def takes_bounds_and_keys(function: Callable[..., None]) -> Callable[..., None]:
         bounds = {name: arguments.pop(name) for name in _BOUNDS}
         bounds["at_least"] = token(bounds["at_least"])
         if keys and arguments.pop(_HEX_KEYS):
-            arguments |= {name: _from_hex(name, arguments[name]) for name in keys}
+            arguments |= {name: _all_from_hex(name, arguments[name]) for name in keys}
         function(freshness=Freshness(**bounds), **arguments)
 
     parameters: list[Parameter] = []
@@ -138,6 +142,11 @@ def _is_key(hint: Any) -> bool:  # noqa: ANN401 - an annotated type
 
 def _option(name: str, annotation: Any, default: Any) -> Parameter:  # noqa: ANN401 - an annotated type
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _all_from_hex(name: str, given: str | list[str] | None) -> bytes | list[bytes | None] | None:
+    """Read one key that is given in hex, or several."""
+    return [_from_hex("key", each) for each in given] if isinstance(given, list) else _from_hex(name, given)
 
 
 def _from_hex(name: str, given: str | None) -> bytes | None:

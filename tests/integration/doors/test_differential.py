@@ -21,6 +21,7 @@ from statehouse.serdes import SERDES, exact_json
 from statehouse.topology import SESSION, WINDOW
 from statehouse.v1 import query_service_pb2, types_pb2
 from tests.support.differential.cases import GET, Read, made_read
+from tests.support.differential.command_line import CommandLine
 from tests.support.differential.doors import ClientDoor, Door, grpc_door
 from tests.support.differential.http_door import HttpDoor
 from tests.support.differential.outcomes import ABSENT, Outcome, form, of_value
@@ -32,6 +33,7 @@ from tests.support.web import web_server
 
 STORES_SEED = 13
 AT_ONCE = 32
+GRPC = ("proxy", "grpcio")
 # Seeds of reads that once had two answers. They are asked each time.
 ONCE_WRONG: tuple[int, ...] = ()
 
@@ -90,7 +92,7 @@ class Differences:
 
     def judge(self, read: Read, stores: dict[str, MadeStore], outcomes: dict[str, Outcome]) -> None:
         said = {door: form(outcome.said, is_exact=read.is_exact) for door, outcome in outcomes.items()}
-        codes = {outcomes[door].status for door in ("proxy", "grpcio")}
+        codes = {outcome.status for door, outcome in outcomes.items() if door in GRPC}
         if wanted := expected(read, stores):
             said["what is stored"] = form(wanted[0], is_exact=read.is_exact)
         if len(set(said.values())) > 1 or len(codes) > 1:
@@ -118,14 +120,15 @@ def expected(read: Read, stores: dict[str, MadeStore]) -> list[Any]:
     key = store.parsed(read.keys[0])
     if key is None:
         return [("refused", "INVALID_KEY")]
-    if key not in store.entries:
-        return [ABSENT]
+    return [_stored(store, key, raw=read.raw) if key in store.entries else ABSENT]
+
+
+def _stored(store: MadeStore, key: bytes, *, raw: bool) -> tuple[Any, ...]:
     value, at_ms = store.entries[key]
     try:
-        shown = of_value(exact_json(SERDES["bytes" if read.raw else store.value_serde]).value(value))
+        return ("found", of_value(exact_json(SERDES["bytes" if raw else store.value_serde]).value(value)), at_ms)
     except ValueError:
-        return [("refused", "VALUE_UNDECODABLE")]
-    return [("found", shown, at_ms)]
+        return ("refused", "VALUE_UNDECODABLE")
 
 
 async def compared(served: Served, seeds: Iterable[int]) -> Differences:
@@ -154,6 +157,37 @@ async def compared(served: Served, seeds: Iterable[int]) -> Differences:
     return differences
 
 
+def show(differences: Differences) -> str:
+    """Return the first differences, each with its seed, for ONCE_WRONG."""
+    return f"{len(differences.found)} differ:\n" + "\n".join(differences.found[:10])
+
+
 async def test_all_doors_give_one_answer(served: Served) -> None:
-    differences = await compared(served, [*ONCE_WRONG, *range(5_000)])
-    assert not differences.found, f"{len(differences.found)} differ:\n" + "\n".join(differences.found[:10])
+    differences = await compared(served, [*ONCE_WRONG, *range(300)])
+    assert not differences.found, show(differences)
+    # Each kind of read came to each end that it may have.
+    assert len(differences.seen) > 30, differences.seen
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+async def test_all_doors_give_one_answer_to_many_more_reads(served: Served) -> None:
+    for first in range(5_000, 105_000, 5_000):
+        differences = await compared(served, range(first, first + 5_000))
+        assert not differences.found, show(differences)
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("reads", [60, pytest.param(2_000, marks=pytest.mark.long)])
+def test_the_command_line_gives_the_same_answer(served: Served, reads: int) -> None:
+    made = [made_read(seed, served.stores) for seed in range(200_000, 200_000 + reads)]
+    differences, command_line = Differences(), CommandLine(served.proxied.target)
+    for read, outcome in zip(made, asyncio.run(by_grpc(served, made)), strict=True):
+        differences.judge(read, served.stores, {"proxy": outcome, "command line": command_line.ask(read)})
+    assert not differences.found, show(differences)
+
+
+async def by_grpc(served: Served, reads: Iterable[Read]) -> list[Outcome]:
+    """Make reads at a router."""
+    async with grpc_door(served.proxied.target) as door:
+        return [await door.ask(read) for read in reads]

@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 
 from statehouse.client import AsyncClient, Freshness, Lookup
-from statehouse.client.conversion import to_key
 from statehouse.errors import LookupFailure
 from statehouse.rpc.failures import from_rpc_error
 from statehouse.v1 import query_service_pb2, query_service_pb2_grpc, types_pb2
@@ -27,6 +26,7 @@ from tests.support.differential.cases import (
     SCANS,
     SESSIONS,
     WINDOWS,
+    Key,
     Read,
 )
 from tests.support.differential.outcomes import Outcome, of_answer, of_get, of_message, of_object, refused
@@ -73,13 +73,15 @@ class GrpcDoor:
         if read.kind == COUNT:
             return (await self._call(read, "Count", query_service_pb2.CountRequest(**common, exact=True))).count
         if read.kind in {GET, BATCH}:
-            gets = [query_service_pb2.GetRequest(**shown, key=to_key(key)) for key in read.keys]
+            gets = [query_service_pb2.GetRequest(**shown, key=_wire(key)) for key in read.keys]
             if read.kind == GET:
                 return of_get(await self._call(read, "Get", gets[0]))
             batch = await self._call(read, "BatchGet", query_service_pb2.BatchGetRequest(requests=gets))
             return [_of_result(each) for each in batch.results]
         if read.kind == AS_OF:
-            request = query_service_pb2.GetAsOfRequest(**shown, key=to_key(read.keys[0]), **read.times)
+            request = query_service_pb2.GetAsOfRequest(
+                **shown, key=_wire(read.keys[0]), as_of_ms=read.times["as_of_ms"]
+            )
             return of_get(await self._call(read, "GetAsOf", request))
         return await self._paged(read, shown)
 
@@ -89,9 +91,9 @@ class GrpcDoor:
             **shown, **read.times, reverse=read.reverse, page_size=read.page_size
         )
         for key in read.keys:
-            request.key.CopyFrom(to_key(key))
+            request.key.CopyFrom(_wire(key))
         for name, key in read.ends.items():
-            getattr(request, name if name == "prefix" else f"{name}_key").CopyFrom(to_key(key))
+            getattr(request, name if name == "prefix" else f"{name}_key").CopyFrom(_wire(key))
         items: list[Any] = []
         while True:
             page = await self._call(read, method, request)
@@ -103,6 +105,10 @@ class GrpcDoor:
     async def _call(self, read: Read, method: str, request: Any) -> Any:
         call = getattr(self._stubs[read.compression], method)
         return await call(request, timeout=SECONDS, metadata=read.metadata)
+
+
+def _wire(key: Key) -> types_pb2.Key:
+    return types_pb2.Key(text=key) if isinstance(key, str) else types_pb2.Key(raw=key)
 
 
 def _of_result(result: query_service_pb2.BatchGetResult) -> Any:

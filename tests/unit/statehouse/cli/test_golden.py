@@ -23,6 +23,8 @@ COMMANDS = {
     "get-explain": "get boards 1 --explain",
     "scan": "scan boards",
     "scan-nothing": "scan boards --prefix z",
+    "batch": "batch boards 1 6",
+    "batch-with-nothing": "batch boards 1 nobody",
     "scan-windows": "scan-windows boards --limit 3",
     "scan-sessions": "scan-sessions boards --limit 3",
     "windows": "windows boards 1",
