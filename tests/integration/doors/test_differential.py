@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ from tests.support.differential.cases import GET, Read, made_read
 from tests.support.differential.command_line import CommandLine
 from tests.support.differential.doors import ClientDoor, Door, grpc_door
 from tests.support.differential.http_door import HttpDoor
-from tests.support.differential.outcomes import ABSENT, Outcome, form, of_value
+from tests.support.differential.outcomes import ABSENT, Outcome, form, of_value, shown
 from tests.support.differential.stores import MadeStore, made_stores
 from tests.support.fleet import Fleet, ServerProcess
 from tests.support.kafka import produce_placed
@@ -163,7 +164,7 @@ def show(differences: Differences) -> str:
 
 
 async def test_all_doors_give_one_answer(served: Served) -> None:
-    differences = await compared(served, [*ONCE_WRONG, *range(300)])
+    differences = await compared(served, [*ONCE_WRONG, *range(5_000)])
     assert not differences.found, show(differences)
     # Each kind of read came to each end that it may have.
     assert len(differences.seen) > 30, differences.seen
@@ -191,3 +192,21 @@ async def by_grpc(served: Served, reads: Iterable[Read]) -> list[Outcome]:
     """Make reads at a router."""
     async with grpc_door(served.proxied.target) as door:
         return [await door.ask(read) for read in reads]
+
+
+async def test_data_frames_have_what_lookups_show_and_null_for_what_does_not_decode(served: Served) -> None:
+    async with AsyncClient(served.proxied.target) as client:
+        for store in served.stores.values():
+            if store.kind in {WINDOW, SESSION}:
+                continue
+            rows = (await client.to_arrow(store.name, raw=True)).to_pylist()
+            assert {row["key"]: row["value"] for row in rows} == {key: each for key, (each, _) in store.entries.items()}
+            typed = (await client.to_arrow(store.name)).to_pylist()
+            for row, shown_row in zip(rows, typed, strict=True):
+                said = _stored(store, row["key"], raw=False)
+                value = shown_row["value"]
+                if said[0] == "refused":
+                    assert value is None, (store.name, row)
+                else:
+                    found = json.loads(value) if store.value_serde == "json" else shown(value)
+                    assert form(found, is_exact=True) == form(said[1], is_exact=True), (store.name, row)
