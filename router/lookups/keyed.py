@@ -24,6 +24,9 @@ from statehouse.v1 import query_service_pb2, types_pb2
 _GET: Final = "Get"
 _AT_ONCE: Final = 16
 
+PartitionAnswer = tuple[query_service_pb2.GetResponse, NodeAnswer]
+"""What a partition says of a key, parsed and as it came."""
+
 
 class KeyLookups:
     """Answers what is asked about one key. Lives on the event loop."""
@@ -57,22 +60,21 @@ class KeyLookups:
         return await self._from_all(call, deadline, attempt_log)
 
     async def _from_all(self, call: Call, deadline: Deadline, attempt_log: AttemptLog | None) -> NodeAnswer:
-        async def ask(partition: int) -> tuple[query_service_pb2.GetResponse, NodeAnswer]:
+        async def ask(partition: int) -> PartitionAnswer:
             # The attempts of the key's own partition are shown, as for any lookup.
             shown = attempt_log if partition == call.partition else None
             return await self._of_partition(call, partition, deadline, shown)
 
         partitions = range(len(self._tables.current().store(call.store).partitions))
         others = [partition for partition in partitions if partition != call.partition]
-        (own, answer), *rest = await map_bounded(ask, [call.partition, *others], at_once=_AT_ONCE)
-        for found, its_answer in rest:
-            if found.found and (not own.found or found.timestamp_ms > own.timestamp_ms):
-                own, answer = found, its_answer
-        return answer
+        best, *rest = await map_bounded(ask, [call.partition, *others], at_once=_AT_ONCE)
+        for other in rest:
+            best = later(best, other)
+        return best[1]
 
     async def _of_partition(
         self, call: Call, partition: int, deadline: Deadline, attempt_log: AttemptLog | None
-    ) -> tuple[query_service_pb2.GetResponse, NodeAnswer]:
+    ) -> PartitionAnswer:
         """Look the key up in one partition; a failure names it."""
         there = query_service_pb2.GetRequest(forwarding=types_pb2.Forwarding(partition=partition)).SerializeToString()
         alone = Call(_GET, call.store, partition, call.body + there, call.freshness)
@@ -95,3 +97,10 @@ class KeyLookups:
                 {"store": call.store, "partition": str(partition)},
             )
         return response, answer
+
+
+def later(one: PartitionAnswer, other: PartitionAnswer) -> PartitionAnswer:
+    """Return the answer whose value has the later timestamp; the first one if none is later."""
+    if not other[0].found or (one[0].found and one[0].timestamp_ms >= other[0].timestamp_ms):
+        return one
+    return other

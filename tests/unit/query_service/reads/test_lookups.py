@@ -57,7 +57,12 @@ class OneStore:
     def store(self, _name: str) -> ServedStore:
         return self._served
 
-    def placed(self, _served: ServedStore, key: str) -> tuple[bytes, int]:
+    def prove(self, *_: object) -> None: ...
+
+    def is_scattered(self, _served: ServedStore) -> bool:
+        return False
+
+    def placed(self, _served: ServedStore, key: str, _forwarding: object) -> tuple[bytes, int]:
         if key == "gone":
             raise LookupFailure(Reason.PARTITION_NOT_OWNED, "elsewhere")
         return key.encode(), 0
